@@ -1,0 +1,194 @@
+//! Lanes: the bounded queues in front of the gate, and what turns a crowd into batches.
+//!
+//! A lane holds at most `queue_max` waiting claims; one more is told *too hot* at once, which is the
+//! whole of our traffic shaping. One thread drains each lane: it takes all that waits (at most
+//! `batch_max`), passes it to the gate, answers, and takes what gathered meanwhile. There is no
+//! timer: a lone claim leaves at once, a crowd makes its own batches while the gate is writing.
+//!
+//! The thread is the lane's own because the solo gate writes to disk on it. It also means that a
+//! buyer who hangs up changes nothing: the request future is gone, the claim is decided all the
+//! same, and asking again with the same key gives the same answer.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use sale::{ItemId, KeyHash, OrderNumbers, SharedClock, UserId};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::{Attempt, Busy, Changed, Gate, GiveBack, SoldOut, Verdict};
+
+#[derive(Clone, Copy, Debug)]
+pub struct LaneOptions {
+    /// Claims that may wait in one lane.
+    pub queue_max: usize,
+    /// Claims that go to the gate in one step.
+    pub batch_max: usize,
+    /// How old a cached "sold out" may be.
+    pub sold_out_ms_max: u64,
+}
+
+/// The lane is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("too many claims are waiting")]
+pub struct TooHot;
+
+struct Waiting {
+    item: ItemId,
+    user: UserId,
+    quantity: u32,
+    key: Option<KeyHash>,
+    answer: oneshot::Sender<Verdict>,
+}
+
+/// All lanes of one process, and the sold-out cache in front of them.
+pub struct Lanes {
+    gate: Arc<dyn Gate>,
+    clock: SharedClock,
+    sold_out: Arc<SoldOut>,
+    lanes: Vec<mpsc::Sender<Waiting>>,
+    stop: watch::Sender<bool>,
+    threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+}
+
+impl Lanes {
+    pub fn start(
+        options: LaneOptions,
+        gate: Arc<dyn Gate>,
+        numbers: Arc<OrderNumbers>,
+        clock: SharedClock,
+    ) -> std::io::Result<Lanes> {
+        let sold_out = Arc::new(SoldOut::new(options.sold_out_ms_max as i64));
+        let (stop, stopping) = watch::channel(false);
+        let mut lanes = Vec::new();
+        let mut threads = Vec::new();
+        for partition in 0..gate.partitions() {
+            let (sender, waiting) = mpsc::channel(options.queue_max);
+            let lane = Lane {
+                waiting,
+                batch_max: options.batch_max,
+                gate: gate.clone(),
+                numbers: numbers.clone(),
+                sold_out: sold_out.clone(),
+                clock: clock.clone(),
+                stopping: stopping.clone(),
+            };
+            // Only the gate's own I/O may need this runtime; the lane itself never sleeps on it.
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let thread = std::thread::Builder::new()
+                .name(format!("lane-{partition}"))
+                .spawn(move || runtime.block_on(lane.run()))?;
+            lanes.push(sender);
+            threads.push(thread);
+        }
+        Ok(Lanes { gate, clock, sold_out, lanes, stop, threads: Mutex::new(threads) })
+    }
+
+    /// One claim, from the door to the gate's verdict.
+    pub async fn claim(
+        &self,
+        item: ItemId,
+        user: UserId,
+        quantity: u32,
+        key: Option<KeyHash>,
+    ) -> Result<Verdict, TooHot> {
+        if self.is_sold_out(item, &user) {
+            return Ok(Verdict::SoldOut { left: 0, version: 0 });
+        }
+        let lane = &self.lanes[self.gate.partition_of(item, &user)];
+        let (answer, verdict) = oneshot::channel();
+        match lane.try_send(Waiting { item, user, quantity, key, answer }) {
+            Ok(()) => Ok(verdict.await.unwrap_or(Verdict::Busy(Busy::Unwritable))),
+            Err(mpsc::error::TrySendError::Full(_)) => Err(TooHot),
+            // Stopping: nothing was decided.
+            Err(mpsc::error::TrySendError::Closed(_)) => Ok(Verdict::Busy(Busy::Unwritable)),
+        }
+    }
+
+    /// A cached "no" that is the truth for this buyer.
+    pub fn is_sold_out(&self, item: ItemId, user: &UserId) -> bool {
+        self.sold_out.says_no(item, self.clock.now_ms()) && !self.gate.may_hold_mark(item, user)
+    }
+
+    /// Give units back at the gate, and let this process know at once.
+    pub async fn release(&self, units: &[GiveBack]) -> crate::Result<Vec<Changed>> {
+        let changed = self.gate.release(units).await?;
+        changed.iter().for_each(|change| self.news(*change));
+        Ok(changed)
+    }
+
+    /// The stock of an item changed at the gate.
+    pub fn news(&self, change: Changed) {
+        self.sold_out.clear(change.item, change.version);
+    }
+
+    /// The item was loaded anew or taken away.
+    pub fn forget(&self, item: ItemId) {
+        self.sold_out.forget(item);
+    }
+
+    /// Decide what waits, then stop. Claims that come later are told to try again. Blocks until
+    /// the lanes are empty.
+    pub fn stop(&self) {
+        self.stop.send_replace(true);
+        for thread in self.threads.lock().drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a lane ended with a panic");
+            }
+        }
+    }
+}
+
+struct Lane {
+    waiting: mpsc::Receiver<Waiting>,
+    batch_max: usize,
+    gate: Arc<dyn Gate>,
+    numbers: Arc<OrderNumbers>,
+    sold_out: Arc<SoldOut>,
+    clock: SharedClock,
+    stopping: watch::Receiver<bool>,
+}
+
+impl Lane {
+    async fn run(mut self) {
+        let mut batch = Vec::with_capacity(self.batch_max);
+        while self.gather(&mut batch).await {
+            let mut answers = Vec::with_capacity(batch.len());
+            let attempts = batch
+                .drain(..)
+                .map(|waiting: Waiting| {
+                    answers.push((waiting.item, waiting.answer));
+                    Attempt {
+                        order_no: self.numbers.next(),
+                        item: waiting.item,
+                        user: waiting.user,
+                        quantity: waiting.quantity,
+                        key: waiting.key,
+                    }
+                })
+                .collect();
+            let verdicts = self.gate.admit(attempts).await;
+            debug_assert_eq!(verdicts.len(), answers.len());
+            for ((item, answer), verdict) in answers.into_iter().zip(verdicts) {
+                if let Verdict::SoldOut { left, version } = verdict
+                    && left <= 0
+                {
+                    self.sold_out.put(item, version, self.clock.now_ms());
+                }
+                // A buyer who hung up does not hear it; the claim stands.
+                let _ = answer.send(verdict);
+            }
+        }
+    }
+
+    /// Wait for claims. False when the lane is stopped and empty.
+    async fn gather(&mut self, batch: &mut Vec<Waiting>) -> bool {
+        loop {
+            tokio::select! {
+                biased;
+                taken = self.waiting.recv_many(batch, self.batch_max) => return taken > 0,
+                // Closing lets what waits through and refuses what comes.
+                Ok(()) = self.stopping.changed() => self.waiting.close(),
+            }
+        }
+    }
+}

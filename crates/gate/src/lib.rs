@@ -1,0 +1,240 @@
+//! The gate: decides who may buy, fast, and writes it down before it says so.
+//!
+//! A claim goes through three rooms of this crate: the [`SoldOut`] cache, which may only say no;
+//! a lane of [`Lanes`], a bounded queue whose one consumer turns waiting claims into batches; and a
+//! [`Gate`], which decides a whole batch in one atomic, durable step. The step ends with the
+//! winners on the claim log: there is no moment at which a unit is taken and the claim is not on
+//! the log.
+//!
+//! The gate holds the *pre-deducted* stock. It may err towards too few units or a claim the ledger
+//! later voids, never towards overselling, because the ledger has the last word. Everything that
+//! changes it afterwards is a delta with an identity (an order number, an adjustment number), so
+//! repeating it is harmless and nothing is ever overwritten with somebody else's idea of the stock.
+
+mod lane;
+mod sold_out;
+pub mod solo;
+
+use async_trait::async_trait;
+use sale::{Claim, ClaimLog, Epoch, ItemId, KeyHash, Millis, OrderNo, UserId};
+
+pub use lane::{LaneOptions, Lanes, TooHot};
+pub use sold_out::SoldOut;
+
+/// A buyer's wish as it arrives at the gate.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    /// The number the claim gets if it is admitted.
+    pub order_no: OrderNo,
+    pub item: ItemId,
+    pub user: UserId,
+    pub quantity: u32,
+    pub key: Option<KeyHash>,
+}
+
+/// The gate's answer to one attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The units are this buyer's. `repeated`: they already were, and this is the same
+    /// `Idempotency-Key` asking again. `ahead`: claims on the log before this one.
+    Admitted {
+        claim: Claim,
+        repeated: bool,
+        ahead: u64,
+    },
+    /// The buyer holds a claim or order of this item already.
+    AlreadyBought {
+        order_no: OrderNo,
+    },
+    /// Fewer units left than asked for. `version` orders this answer among changes of the stock.
+    SoldOut {
+        left: i64,
+        version: u64,
+    },
+    NotStarted {
+        opens_ms: Millis,
+    },
+    Ended,
+    OverLimit {
+        limit: u32,
+    },
+    /// Not now, and nothing was decided: try again.
+    Busy(Busy),
+}
+
+/// Why the gate decides nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Busy {
+    /// The item is not at the gate. Missing state is closed, never unlimited.
+    NotLoaded,
+    /// An operator paused the sale.
+    Paused,
+    /// The item is being rebuilt.
+    Frozen,
+    /// The workers are so far behind that no more claims are taken.
+    LogFull,
+    /// The gate cannot write.
+    Unwritable,
+}
+
+/// Why an item that is at the gate admits nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shut {
+    Paused,
+    Frozen,
+    Ended,
+}
+
+/// All that the gate needs to sell an item.
+#[derive(Clone, Debug)]
+pub struct Loading {
+    pub item: ItemId,
+    pub epoch: Epoch,
+    pub opens_ms: Millis,
+    pub closes_ms: Millis,
+    pub limit: u32,
+    /// Ledger stock less the units of claims in flight.
+    pub left: i64,
+    /// Buyers who hold a live order or a claim in flight.
+    pub marks: Vec<Claim>,
+    /// Adjustments that `left` already contains.
+    pub adjusted: Vec<OrderNo>,
+    pub shut: Option<Shut>,
+}
+
+/// Units to give back. Acts only if the buyer's mark still carries this order number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GiveBack {
+    pub item: ItemId,
+    pub user: UserId,
+    pub order_no: OrderNo,
+    pub quantity: u32,
+}
+
+/// An item whose stock at the gate changed, and the version it has now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Changed {
+    pub item: ItemId,
+    pub version: u64,
+    /// Units that came back.
+    pub units: i64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdjustOutcome {
+    Done(Changed),
+    /// This number was applied before.
+    Repeated,
+    /// Fewer units are left unclaimed than should be taken away.
+    Short {
+        left: i64,
+    },
+    /// The item is not at the gate: when it is loaded, the load contains the adjustment.
+    NotLoaded,
+}
+
+/// What became of a claim that was presented again with its receipt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Readmitted {
+    /// On the log again under its old number.
+    Admitted,
+    /// It never was lost.
+    Known,
+    /// The buyer holds another claim of this item.
+    AlreadyBought { order_no: OrderNo },
+    /// No units left, or the item has left the gate.
+    Gone,
+}
+
+/// An item as the gate sees it at one instant.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    pub item: ItemId,
+    pub epoch: Epoch,
+    pub shut: Option<Shut>,
+    pub opens_ms: Millis,
+    pub closes_ms: Millis,
+    pub left: i64,
+    /// Buyers marked, and the units they hold.
+    pub marks: u64,
+    pub marked_units: i64,
+    /// Grows with every change of this item at the gate: two readings with the same version are of
+    /// the same state.
+    pub version: u64,
+    /// Claims of this item on the log that are not acknowledged.
+    pub in_flight: Vec<Claim>,
+    /// Adjustments applied since the item was loaded, or contained in the load.
+    pub adjusts: Vec<(OrderNo, i64)>,
+}
+
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("the gate does not answer: {0}")]
+pub struct GateError(pub String);
+
+pub type Result<T> = std::result::Result<T, GateError>;
+
+#[async_trait]
+pub trait Gate: ClaimLog {
+    /// How many lanes lead to it, and which of them this buyer takes.
+    fn partitions(&self) -> usize;
+    fn partition_of(&self, item: ItemId, user: &UserId) -> usize;
+
+    /// Decide a batch: window, limit, stock, mark and log in one step that is durable when this
+    /// returns. One verdict per attempt, in order. A failure is the verdict `Busy`, never a guess.
+    /// May block its thread while it writes; each lane has a thread of its own for that.
+    async fn admit(&self, batch: Vec<Attempt>) -> Vec<Verdict>;
+
+    /// Admit a claim that was acknowledged once and is gone, if there is still a unit for it.
+    async fn readmit(&self, claim: &Claim) -> Result<Readmitted>;
+
+    async fn release(&self, units: &[GiveBack]) -> Result<Vec<Changed>>;
+
+    /// Change the units left, idempotent by `adjust_no`. Taking away is refused if it would leave
+    /// less than nothing, unless `committed`: then the ledger has done it and the gate follows.
+    async fn adjust(
+        &self,
+        item: ItemId,
+        adjust_no: OrderNo,
+        delta: i64,
+        committed: bool,
+    ) -> Result<AdjustOutcome>;
+
+    /// Undo an adjustment that the ledger never confirmed.
+    async fn forget_adjust(&self, item: ItemId, adjust_no: OrderNo) -> Result<Option<Changed>>;
+
+    /// Bring an item to the gate. False if it is there already under this epoch or a later one.
+    async fn load(&self, loading: Loading) -> Result<bool>;
+
+    /// Stop or resume (`None`) admitting. False if the item is not at the gate.
+    async fn shut(&self, item: ItemId, shut: Option<Shut>) -> Result<bool>;
+
+    /// Take an item away for good. Claims of it that are still on the log stay there.
+    async fn unload(&self, item: ItemId) -> Result<()>;
+
+    /// The items at the gate with their epochs.
+    async fn loaded(&self) -> Result<Vec<(ItemId, Epoch)>>;
+
+    async fn reading(&self, item: ItemId) -> Result<Option<Reading>>;
+
+    /// Unacknowledged claims of an item that may or may not be at the gate.
+    async fn in_flight(&self, item: ItemId) -> Result<Vec<Claim>>;
+
+    /// Every buyer marked on an item.
+    async fn marks(&self, item: ItemId) -> Result<Vec<(UserId, OrderNo)>>;
+
+    /// The claim, if it is on the log and not acknowledged.
+    async fn queued(&self, order_no: OrderNo) -> Result<Option<Claim>>;
+
+    /// Unacknowledged claims of one buyer, newest first.
+    async fn queued_of(&self, user: &UserId) -> Result<Vec<Claim>>;
+
+    /// Units left as last known, without asking anybody. For pages.
+    fn left(&self, item: ItemId) -> Option<i64>;
+
+    /// Could this buyer hold a mark on this item? May answer yes without knowing. The sold-out
+    /// cache must not speak to a buyer who holds one.
+    fn may_hold_mark(&self, item: ItemId, user: &UserId) -> bool;
+
+    /// Answers if the gate could take a claim now.
+    async fn ping(&self) -> Result<()>;
+}

@@ -1,0 +1,308 @@
+//! What the journal holds, byte by byte.
+//!
+//! A record is one change of one item. Integers are little-endian; a user id is its length in two
+//! bytes and its UTF-8. The bytes are ours alone, but they come from a disk, so reading checks
+//! every length and never trusts a count.
+
+use sale::{Claim, Epoch, ItemId, KeyHash, Millis, OrderNo, UserId};
+
+use super::shelf::{Mark, Shelf};
+use crate::{GiveBack, Shut};
+
+/// A change of one item. The number is what the journal stores in `kind`.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Record {
+    /// 1: the winners of a batch. The only kind that workers see.
+    Claims { epoch: Epoch, claimed_ms: Millis, claims: Vec<Claim> },
+    /// 2: units given back.
+    Release { units: Vec<GiveBack> },
+    /// 3: an operator changed the stock.
+    Adjust { adjust_no: OrderNo, delta: i64 },
+    /// 4: an adjustment that the ledger never confirmed is undone.
+    ForgetAdjust { adjust_no: OrderNo },
+    /// 5: admitting stops or resumes.
+    Shut { shut: Option<Shut> },
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the journal holds bytes that are no {0}")]
+pub(super) struct Garbled(&'static str);
+
+impl Record {
+    pub(super) fn kind(&self) -> i64 {
+        match self {
+            Record::Claims { .. } => 1,
+            Record::Release { .. } => 2,
+            Record::Adjust { .. } => 3,
+            Record::ForgetAdjust { .. } => 4,
+            Record::Shut { .. } => 5,
+        }
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        match self {
+            Record::Claims { epoch, claimed_ms, claims } => {
+                out.reserve(24 + claims.len() * 40);
+                put_u64(&mut out, *epoch);
+                put_u64(&mut out, *claimed_ms as u64);
+                put_u64(&mut out, claims.len() as u64);
+                for claim in claims {
+                    put_mark(&mut out, &claim.user, &Mark::of(claim));
+                }
+            }
+            Record::Release { units } => {
+                put_u64(&mut out, units.len() as u64);
+                for unit in units {
+                    put_u64(&mut out, unit.order_no.as_u64());
+                    put_u64(&mut out, u64::from(unit.quantity));
+                    put_user(&mut out, &unit.user);
+                }
+            }
+            Record::Adjust { adjust_no, delta } => {
+                put_u64(&mut out, adjust_no.as_u64());
+                put_u64(&mut out, *delta as u64);
+            }
+            Record::ForgetAdjust { adjust_no } => put_u64(&mut out, adjust_no.as_u64()),
+            Record::Shut { shut } => put_u64(&mut out, shut_code(*shut)),
+        }
+        out
+    }
+
+    pub(super) fn decode(kind: i64, item: ItemId, bytes: &[u8]) -> Result<Record, Garbled> {
+        let mut from = Bytes(bytes);
+        let record = match kind {
+            1 => {
+                let epoch = from.u64()?;
+                let claimed_ms = from.u64()? as Millis;
+                let mut claims = Vec::new();
+                for _ in 0..from.u64()? {
+                    let (user, mark) = from.mark()?;
+                    claims.push(mark.claim(item, user, claimed_ms));
+                }
+                Record::Claims { epoch, claimed_ms, claims }
+            }
+            2 => {
+                let mut units = Vec::new();
+                for _ in 0..from.u64()? {
+                    let order_no = from.order_no()?;
+                    let quantity = from.u64()? as u32;
+                    units.push(GiveBack { item, user: from.user()?, order_no, quantity });
+                }
+                Record::Release { units }
+            }
+            3 => Record::Adjust { adjust_no: from.order_no()?, delta: from.u64()? as i64 },
+            4 => Record::ForgetAdjust { adjust_no: from.order_no()? },
+            5 => Record::Shut { shut: shut_from(from.u64()?)? },
+            _ => return Err(Garbled("kind of record")),
+        };
+        from.end()?;
+        Ok(record)
+    }
+}
+
+/// A whole item, for the `item` table.
+pub(super) fn encode_shelf(shelf: &Shelf) -> Vec<u8> {
+    let mut out = Vec::with_capacity(128 + shelf.marks.len() * 48);
+    for number in [
+        shelf.epoch,
+        shut_code(shelf.shut),
+        shelf.opens_ms as u64,
+        shelf.closes_ms as u64,
+        u64::from(shelf.limit),
+        shelf.left as u64,
+        shelf.version,
+        shelf.adjusts.len() as u64,
+    ] {
+        put_u64(&mut out, number);
+    }
+    for (adjust_no, delta) in &shelf.adjusts {
+        put_u64(&mut out, adjust_no.as_u64());
+        put_u64(&mut out, *delta as u64);
+    }
+    put_u64(&mut out, shelf.marks.len() as u64);
+    for (user, mark) in &shelf.marks {
+        put_mark(&mut out, user, mark);
+    }
+    put_u64(&mut out, shelf.spent.len() as u64);
+    for (key, mark) in &shelf.spent {
+        put_u64(&mut out, key.0);
+        put_bare_mark(&mut out, mark);
+    }
+    out
+}
+
+pub(super) fn decode_shelf(item: ItemId, bytes: &[u8]) -> Result<Shelf, Garbled> {
+    let mut from = Bytes(bytes);
+    let mut shelf = Shelf::empty(item, from.u64()?);
+    shelf.shut = shut_from(from.u64()?)?;
+    shelf.opens_ms = from.u64()? as Millis;
+    shelf.closes_ms = from.u64()? as Millis;
+    shelf.limit = from.u64()? as u32;
+    shelf.left = from.u64()? as i64;
+    shelf.version = from.u64()?;
+    for _ in 0..from.u64()? {
+        shelf.adjusts.insert(from.order_no()?, from.u64()? as i64);
+    }
+    let marks = from.u64()?;
+    shelf.marks.reserve((marks as usize).min(bytes.len() / 16));
+    for _ in 0..marks {
+        let (user, mark) = from.mark()?;
+        shelf.put_mark(user, mark);
+    }
+    for _ in 0..from.u64()? {
+        shelf.spent.insert(KeyHash(from.u64()?), from.bare_mark()?);
+    }
+    from.end()?;
+    Ok(shelf)
+}
+
+fn shut_code(shut: Option<Shut>) -> u64 {
+    match shut {
+        None => 0,
+        Some(Shut::Paused) => 1,
+        Some(Shut::Frozen) => 2,
+        Some(Shut::Ended) => 3,
+    }
+}
+
+fn shut_from(code: u64) -> Result<Option<Shut>, Garbled> {
+    match code {
+        0 => Ok(None),
+        1 => Ok(Some(Shut::Paused)),
+        2 => Ok(Some(Shut::Frozen)),
+        3 => Ok(Some(Shut::Ended)),
+        _ => Err(Garbled("state of an item")),
+    }
+}
+
+fn put_u64(out: &mut Vec<u8>, number: u64) {
+    out.extend(number.to_le_bytes());
+}
+
+fn put_user(out: &mut Vec<u8>, user: &UserId) {
+    out.extend((user.as_str().len() as u16).to_le_bytes());
+    out.extend(user.as_str().as_bytes());
+}
+
+fn put_bare_mark(out: &mut Vec<u8>, mark: &Mark) {
+    put_u64(out, mark.order_no.as_u64());
+    out.extend(mark.quantity.to_le_bytes());
+    out.extend(mark.epoch.to_le_bytes());
+    // Zero stands for no key; a key that hashes to zero is merely not recognised.
+    put_u64(out, mark.key.map_or(0, |key| key.0));
+}
+
+fn put_mark(out: &mut Vec<u8>, user: &UserId, mark: &Mark) {
+    put_bare_mark(out, mark);
+    put_user(out, user);
+}
+
+/// What is left to read.
+struct Bytes<'a>(&'a [u8]);
+
+impl Bytes<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Garbled> {
+        let (head, rest) = self.0.split_first_chunk().ok_or(Garbled("whole record"))?;
+        self.0 = rest;
+        Ok(*head)
+    }
+
+    fn u64(&mut self) -> Result<u64, Garbled> {
+        Ok(u64::from_le_bytes(self.take()?))
+    }
+
+    fn u32(&mut self) -> Result<u32, Garbled> {
+        Ok(u32::from_le_bytes(self.take()?))
+    }
+
+    fn order_no(&mut self) -> Result<OrderNo, Garbled> {
+        OrderNo::from_u64(self.u64()?).map_err(|_| Garbled("order number"))
+    }
+
+    fn user(&mut self) -> Result<UserId, Garbled> {
+        let length = usize::from(u16::from_le_bytes(self.take()?));
+        let (head, rest) = self.0.split_at_checked(length).ok_or(Garbled("whole record"))?;
+        self.0 = rest;
+        let text = std::str::from_utf8(head).map_err(|_| Garbled("user id"))?;
+        UserId::new(text).map_err(|_| Garbled("user id"))
+    }
+
+    fn bare_mark(&mut self) -> Result<Mark, Garbled> {
+        Ok(Mark {
+            order_no: self.order_no()?,
+            quantity: self.u32()?,
+            epoch: self.u32()?,
+            key: Some(self.u64()?).filter(|key| *key != 0).map(KeyHash),
+        })
+    }
+
+    fn mark(&mut self) -> Result<(UserId, Mark), Garbled> {
+        let mark = self.bare_mark()?;
+        Ok((self.user()?, mark))
+    }
+
+    fn end(&self) -> Result<(), Garbled> {
+        if self.0.is_empty() { Ok(()) } else { Err(Garbled("whole record")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn claim(n: u64) -> Claim {
+        Claim {
+            order_no: OrderNo::from_u64(n + 1).unwrap(),
+            item: ItemId(42),
+            user: format!("用户{n}").parse().unwrap(),
+            quantity: n as u32 + 1,
+            epoch: 3,
+            claimed_ms: 1_000,
+            key: n.is_multiple_of(2).then_some(KeyHash(n + 9)),
+        }
+    }
+
+    fn examples() -> Vec<Record> {
+        let claims: Vec<Claim> = (0..5).map(claim).collect();
+        let units = claims
+            .iter()
+            .map(|c| GiveBack {
+                item: c.item,
+                user: c.user.clone(),
+                order_no: c.order_no,
+                quantity: c.quantity,
+            })
+            .collect();
+        let adjust_no = OrderNo::from_u64(77).unwrap();
+        vec![
+            Record::Claims { epoch: 3, claimed_ms: 1_000, claims },
+            Record::Release { units },
+            Record::Adjust { adjust_no, delta: -5 },
+            Record::ForgetAdjust { adjust_no },
+            Record::Shut { shut: Some(Shut::Paused) },
+            Record::Shut { shut: None },
+        ]
+    }
+
+    #[test]
+    fn every_record_reads_back() {
+        for record in examples() {
+            let bytes = record.encode();
+            assert_eq!(Record::decode(record.kind(), ItemId(42), &bytes).unwrap(), record);
+            for cut in 0..bytes.len() {
+                assert!(Record::decode(record.kind(), ItemId(42), &bytes[..cut]).is_err());
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_refused_not_believed(kind in 0i64..8, bytes: Vec<u8>) {
+            let _ = Record::decode(kind, ItemId(1), &bytes);
+            let _ = decode_shelf(ItemId(1), &bytes);
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! One item at the gate, in memory: its window, what is left, who is marked.
+//!
+//! Pure: it decides and changes, it writes nothing. Deciding a batch and replaying the journal end
+//! in the same [`Shelf::apply`], so what a restart rebuilds is what was there.
+
+use std::collections::{BTreeMap, HashMap};
+
+use sale::{Claim, Epoch, ItemId, KeyHash, Millis, OrderNo, UserId};
+
+use super::record::Record;
+use crate::{Attempt, Busy, Changed, GiveBack, Loading, Shut, Verdict};
+
+/// Versions count up from the epoch, so that those of a later life are always larger.
+const VERSION_BITS: u32 = 40;
+
+/// Keys of claims that were given back, remembered per item so that the same key still gets the
+/// same answer. Beyond this many the oldest guarantee lapses and such a key counts as new.
+const SPENT_KEYS_MAX: usize = 1_000_000;
+
+/// That a buyer holds a claim. Small, because there may be millions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mark {
+    pub(super) order_no: OrderNo,
+    pub(super) quantity: u32,
+    pub(super) epoch: u32,
+    pub(super) key: Option<KeyHash>,
+}
+
+impl Mark {
+    pub(super) fn of(claim: &Claim) -> Mark {
+        Mark {
+            order_no: claim.order_no,
+            quantity: claim.quantity,
+            epoch: claim.epoch as u32,
+            key: claim.key,
+        }
+    }
+
+    pub(super) fn claim(&self, item: ItemId, user: UserId, claimed_ms: Millis) -> Claim {
+        Claim {
+            order_no: self.order_no,
+            item,
+            user,
+            quantity: self.quantity,
+            epoch: Epoch::from(self.epoch),
+            claimed_ms,
+            key: self.key,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Shelf {
+    pub(super) item: ItemId,
+    pub(super) epoch: Epoch,
+    pub(super) shut: Option<Shut>,
+    pub(super) opens_ms: Millis,
+    pub(super) closes_ms: Millis,
+    pub(super) limit: u32,
+    /// Below zero only after the ledger lowered the stock under claims in flight; it comes back to
+    /// zero as the ledger voids them.
+    pub(super) left: i64,
+    pub(super) version: u64,
+    pub(super) marked_units: i64,
+    pub(super) marks: HashMap<UserId, Mark>,
+    pub(super) spent: HashMap<KeyHash, Mark>,
+    pub(super) adjusts: BTreeMap<OrderNo, i64>,
+}
+
+impl Shelf {
+    pub(super) fn empty(item: ItemId, epoch: Epoch) -> Shelf {
+        Shelf {
+            item,
+            epoch,
+            shut: None,
+            opens_ms: 0,
+            closes_ms: 0,
+            limit: 0,
+            left: 0,
+            version: epoch << VERSION_BITS,
+            marked_units: 0,
+            marks: HashMap::new(),
+            spent: HashMap::new(),
+            adjusts: BTreeMap::new(),
+        }
+    }
+
+    /// A new life of the item. Spent keys of the life before, if there was one, stay spent.
+    pub(super) fn load(loading: &Loading, before: Option<&Shelf>) -> Shelf {
+        let mut shelf = Shelf::empty(loading.item, loading.epoch);
+        shelf.shut = loading.shut;
+        shelf.opens_ms = loading.opens_ms;
+        shelf.closes_ms = loading.closes_ms;
+        shelf.limit = loading.limit;
+        shelf.left = loading.left;
+        shelf.adjusts = loading.adjusted.iter().map(|adjust_no| (*adjust_no, 0)).collect();
+        shelf.marks.reserve(loading.marks.len());
+        for claim in &loading.marks {
+            shelf.put_mark(claim.user.clone(), Mark::of(claim));
+        }
+        if let Some(before) = before {
+            shelf.spent = before.spent.clone();
+        }
+        shelf
+    }
+
+    pub(super) fn put_mark(&mut self, user: UserId, mark: Mark) {
+        self.marked_units += i64::from(mark.quantity);
+        if let Some(old) = self.marks.insert(user, mark) {
+            self.marked_units -= i64::from(old.quantity);
+        }
+    }
+
+    /// Decide one attempt, and if it wins, take the units and mark the buyer.
+    ///
+    /// What the buyer already holds comes first: it is true whether or not the window is open.
+    pub(super) fn decide(&mut self, attempt: &Attempt, now_ms: Millis, ahead: u64) -> Verdict {
+        if let Some(mark) = self.marks.get(&attempt.user) {
+            return match attempt.key {
+                Some(key) if mark.key == Some(key) => self.repeat(*mark, attempt, ahead),
+                _ => Verdict::AlreadyBought { order_no: mark.order_no },
+            };
+        }
+        if let Some(mark) = attempt.key.and_then(|key| self.spent.get(&key)) {
+            return self.repeat(*mark, attempt, ahead);
+        }
+        match self.shut {
+            Some(Shut::Ended) => return Verdict::Ended,
+            Some(Shut::Paused) => return Verdict::Busy(Busy::Paused),
+            Some(Shut::Frozen) => return Verdict::Busy(Busy::Frozen),
+            None if now_ms < self.opens_ms => {
+                return Verdict::NotStarted { opens_ms: self.opens_ms };
+            }
+            None if now_ms >= self.closes_ms => return Verdict::Ended,
+            None => {}
+        }
+        if attempt.quantity > self.limit {
+            return Verdict::OverLimit { limit: self.limit };
+        }
+        if i64::from(attempt.quantity) > self.left {
+            return Verdict::SoldOut { left: self.left.max(0), version: self.version };
+        }
+        let claim = Claim {
+            order_no: attempt.order_no,
+            item: self.item,
+            user: attempt.user.clone(),
+            quantity: attempt.quantity,
+            epoch: self.epoch,
+            claimed_ms: now_ms,
+            key: attempt.key,
+        };
+        self.take(&claim);
+        Verdict::Admitted { claim, repeated: false, ahead }
+    }
+
+    fn repeat(&self, mark: Mark, attempt: &Attempt, ahead: u64) -> Verdict {
+        let claim = mark.claim(self.item, attempt.user.clone(), mark.order_no.made_ms());
+        Verdict::Admitted { claim, repeated: true, ahead }
+    }
+
+    fn take(&mut self, claim: &Claim) {
+        self.left -= i64::from(claim.quantity);
+        self.version += 1;
+        self.put_mark(claim.user.clone(), Mark::of(claim));
+    }
+
+    /// Make a change that is in the journal.
+    pub(super) fn apply(&mut self, record: &Record) -> Changed {
+        let before = self.left;
+        match record {
+            Record::Claims { claims, .. } => claims.iter().for_each(|claim| self.take(claim)),
+            Record::Release { units } => units.iter().for_each(|unit| self.give_back(unit)),
+            Record::Adjust { adjust_no, delta } => {
+                if self.adjusts.insert(*adjust_no, *delta).is_none() {
+                    self.left += delta;
+                }
+            }
+            Record::ForgetAdjust { adjust_no } => {
+                self.left -= self.adjusts.remove(adjust_no).unwrap_or(0);
+            }
+            Record::Shut { shut } => self.shut = *shut,
+        }
+        self.version += 1;
+        Changed { item: self.item, version: self.version, units: self.left - before }
+    }
+
+    /// Would this release change anything?
+    pub(super) fn holds(&self, unit: &GiveBack) -> bool {
+        self.marks.get(&unit.user).is_some_and(|mark| mark.order_no == unit.order_no)
+    }
+
+    fn give_back(&mut self, unit: &GiveBack) {
+        if !self.holds(unit) {
+            return;
+        }
+        if let Some(mark) = self.marks.remove(&unit.user) {
+            // The units that come back are those the mark took, whatever the message says.
+            self.left += i64::from(mark.quantity);
+            self.marked_units -= i64::from(mark.quantity);
+            if let Some(key) = mark.key
+                && self.spent.len() < SPENT_KEYS_MAX
+            {
+                self.spent.insert(key, mark);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shelf(left: i64) -> Shelf {
+        Shelf::load(
+            &Loading {
+                item: ItemId(1),
+                epoch: 1,
+                opens_ms: 1_000,
+                closes_ms: 2_000,
+                limit: 2,
+                left,
+                marks: vec![],
+                adjusted: vec![],
+                shut: None,
+            },
+            None,
+        )
+    }
+
+    fn attempt(n: u64, user: &str, quantity: u32, key: Option<u64>) -> Attempt {
+        Attempt {
+            order_no: OrderNo::from_u64(n).unwrap(),
+            item: ItemId(1),
+            user: user.parse().unwrap(),
+            quantity,
+            key: key.map(KeyHash),
+        }
+    }
+
+    #[test]
+    fn the_window_opens_and_closes_to_the_millisecond() {
+        let mut shelf = shelf(9);
+        let try_at =
+            |shelf: &mut Shelf, n, ms| shelf.decide(&attempt(n, &format!("u{n}"), 1, None), ms, 0);
+        assert_eq!(try_at(&mut shelf, 1, 999), Verdict::NotStarted { opens_ms: 1_000 });
+        assert!(matches!(try_at(&mut shelf, 2, 1_000), Verdict::Admitted { .. }));
+        assert!(matches!(try_at(&mut shelf, 3, 1_999), Verdict::Admitted { .. }));
+        assert_eq!(try_at(&mut shelf, 4, 2_000), Verdict::Ended);
+        shelf.shut = Some(Shut::Paused);
+        assert_eq!(try_at(&mut shelf, 5, 1_500), Verdict::Busy(Busy::Paused));
+    }
+
+    #[test]
+    fn what_the_buyer_holds_is_told_even_after_the_end() {
+        let mut shelf = shelf(1);
+        shelf.decide(&attempt(1, "u1", 1, Some(7)), 1_500, 0);
+        for now in [1_500, 9_999] {
+            let again = shelf.decide(&attempt(2, "u1", 1, Some(7)), now, 0);
+            let Verdict::Admitted { claim, repeated: true, .. } = again else {
+                panic!("{again:?}")
+            };
+            assert_eq!(claim.order_no.as_u64(), 1);
+            let other_key = shelf.decide(&attempt(3, "u1", 1, Some(8)), now, 0);
+            assert_eq!(other_key, Verdict::AlreadyBought { order_no: claim.order_no });
+        }
+    }
+
+    #[test]
+    fn a_spent_key_keeps_its_answer_after_the_units_went_back() {
+        let mut shelf = shelf(1);
+        shelf.decide(&attempt(1, "u1", 1, Some(7)), 1_500, 0);
+        let unit = GiveBack {
+            item: ItemId(1),
+            user: "u1".parse().unwrap(),
+            order_no: OrderNo::from_u64(1).unwrap(),
+            quantity: 1,
+        };
+        assert_eq!(shelf.apply(&Record::Release { units: vec![unit.clone(), unit] }).units, 1);
+        assert!(matches!(
+            shelf.decide(&attempt(2, "u1", 1, Some(7)), 1_500, 0),
+            Verdict::Admitted { repeated: true, .. }
+        ));
+        assert_eq!(shelf.left, 1, "the old answer took no new unit");
+        assert!(matches!(
+            shelf.decide(&attempt(3, "u1", 1, Some(8)), 1_500, 0),
+            Verdict::Admitted { repeated: false, .. }
+        ));
+    }
+
+    #[test]
+    fn too_few_for_two_is_enough_for_one() {
+        let mut shelf = shelf(1);
+        let two = shelf.decide(&attempt(1, "u1", 2, None), 1_500, 0);
+        assert!(matches!(two, Verdict::SoldOut { left: 1, .. }));
+        assert_eq!(
+            shelf.decide(&attempt(2, "u1", 3, None), 1_500, 0),
+            Verdict::OverLimit { limit: 2 }
+        );
+        assert!(matches!(
+            shelf.decide(&attempt(3, "u2", 1, None), 1_500, 0),
+            Verdict::Admitted { .. }
+        ));
+    }
+}

@@ -1,0 +1,490 @@
+//! Stories of the solo gate: what buyers and workers see of it, also across restarts.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::{collections::HashMap, path::Path, sync::Arc};
+
+use gate::{
+    AdjustOutcome, Attempt, Busy, Gate, GiveBack, LaneOptions, Lanes, Loading, Readmitted, Shut,
+    TooHot, Verdict,
+    solo::{JOURNAL_FILE, OpenError, SoloGate, SoloOptions},
+};
+use proptest::prelude::*;
+use sale::{Claim, ClaimLog, ItemId, KeyHash, ManualClock, OrderNo, OrderNumbers, UserId};
+
+const ITEM: ItemId = ItemId(42);
+
+struct House {
+    dir: tempfile::TempDir,
+    clock: Arc<ManualClock>,
+    numbers: Arc<OrderNumbers>,
+}
+
+impl House {
+    fn new() -> House {
+        let clock = ManualClock::at(1_800_000_001_500);
+        let numbers = Arc::new(OrderNumbers::new(0, clock.clone()));
+        House { dir: tempfile::tempdir().unwrap(), clock, numbers }
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn open(&self) -> SoloGate {
+        self.open_with(1_000_000)
+    }
+
+    fn open_with(&self, log_claims_max: u64) -> SoloGate {
+        SoloGate::open(self.path(), SoloOptions { log_claims_max }, self.clock.clone()).unwrap()
+    }
+
+    fn attempt(&self, user: &str, quantity: u32) -> Attempt {
+        Attempt {
+            order_no: self.numbers.next(),
+            item: ITEM,
+            user: user.parse().unwrap(),
+            quantity,
+            key: None,
+        }
+    }
+}
+
+fn loading(epoch: u64, left: i64) -> Loading {
+    Loading {
+        item: ITEM,
+        epoch,
+        opens_ms: 1_800_000_001_000,
+        closes_ms: 1_800_000_900_000,
+        limit: 2,
+        left,
+        marks: vec![],
+        adjusted: vec![],
+        shut: None,
+    }
+}
+
+fn admitted(verdict: &Verdict) -> Claim {
+    match verdict {
+        Verdict::Admitted { claim, .. } => claim.clone(),
+        other => panic!("not admitted: {other:?}"),
+    }
+}
+
+fn give_back(claim: &Claim) -> GiveBack {
+    GiveBack {
+        item: claim.item,
+        user: claim.user.clone(),
+        order_no: claim.order_no,
+        quantity: claim.quantity,
+    }
+}
+
+async fn left(gate: &SoloGate) -> i64 {
+    gate.reading(ITEM).await.unwrap().unwrap().left
+}
+
+#[tokio::test]
+async fn a_batch_sells_what_there_is_and_no_more() {
+    let house = House::new();
+    let gate = house.open();
+    let missing = gate.admit(vec![house.attempt("early", 1)]).await;
+    assert_eq!(missing, [Verdict::Busy(Busy::NotLoaded)], "missing state is closed");
+    assert!(gate.load(loading(1, 3)).await.unwrap());
+    let batch = ["a", "b", "a", "c", "d"].map(|user| house.attempt(user, 1)).to_vec();
+    let verdicts = gate.admit(batch).await;
+    let first = admitted(&verdicts[0]);
+    admitted(&verdicts[1]);
+    assert_eq!(verdicts[2], Verdict::AlreadyBought { order_no: first.order_no });
+    admitted(&verdicts[3]);
+    assert!(matches!(verdicts[4], Verdict::SoldOut { left: 0, .. }));
+    let entries = gate.take(100).await.unwrap();
+    assert_eq!(entries.len(), 1, "one entry for the whole batch");
+    assert_eq!(entries[0].claims.len(), 3);
+}
+
+#[tokio::test]
+async fn a_restart_remembers_everything_it_said() {
+    let house = House::new();
+    let (claim, keyed);
+    {
+        let gate = house.open();
+        gate.load(loading(1, 10)).await.unwrap();
+        claim = admitted(&gate.admit(vec![house.attempt("a", 2)]).await[0]);
+        let with_key = Attempt { key: Some(KeyHash(7)), ..house.attempt("b", 1) };
+        keyed = admitted(&gate.admit(vec![with_key]).await[0]);
+        gate.release(&[give_back(&claim)]).await.unwrap();
+        gate.shut(ITEM, Some(Shut::Paused)).await.unwrap();
+    }
+    let gate = house.open();
+    let reading = gate.reading(ITEM).await.unwrap().unwrap();
+    assert_eq!((reading.left, reading.marks, reading.shut), (9, 1, Some(Shut::Paused)));
+    assert_eq!(gate.backlog(), 2, "both claims are still owed to the ledger");
+    assert_eq!(gate.last_order_no(), Some(keyed.order_no));
+    let again = Attempt { key: Some(KeyHash(7)), ..house.attempt("b", 1) };
+    let verdict = gate.admit(vec![again]).await.remove(0);
+    assert!(matches!(verdict, Verdict::Admitted { repeated: true, .. }), "{verdict:?}");
+    assert_eq!(admitted(&verdict).order_no, keyed.order_no);
+    assert_eq!(gate.queued(keyed.order_no).await.unwrap().unwrap().user, keyed.user);
+    assert_eq!(gate.queued_of(&keyed.user).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn what_was_not_acknowledged_is_delivered_again() {
+    let house = House::new();
+    {
+        let gate = house.open();
+        gate.load(loading(1, 10)).await.unwrap();
+        for user in ["a", "b", "c"] {
+            gate.admit(vec![house.attempt(user, 1)]).await;
+        }
+        let taken = gate.take(2).await.unwrap();
+        assert_eq!(taken.len(), 2, "two entries hold two claims");
+        gate.ack(&[taken[0].id]).await.unwrap();
+        assert_eq!(gate.backlog(), 2);
+    }
+    let gate = house.open();
+    let users = |entries: Vec<sale::LogEntry>| -> Vec<String> {
+        entries.iter().map(|entry| entry.claims[0].user.to_string()).collect()
+    };
+    let taken = gate.take(100).await.unwrap();
+    let ids: Vec<_> = taken.iter().map(|entry| entry.id).collect();
+    gate.give_back(taken).await;
+    let taken = gate.take(100).await.unwrap();
+    assert_eq!(users(taken), ["b", "c"]);
+    gate.ack(&ids).await.unwrap();
+    assert_eq!(gate.backlog(), 0);
+    drop(gate);
+    let gate = house.open();
+    assert_eq!(gate.backlog(), 0);
+    assert_eq!(left(&gate).await, 7, "settled claims keep their marks and units");
+}
+
+#[tokio::test]
+async fn units_come_back_once_and_only_for_the_order_that_holds_them() {
+    let house = House::new();
+    let gate = house.open();
+    gate.load(loading(1, 1)).await.unwrap();
+    let first = admitted(&gate.admit(vec![house.attempt("a", 1)]).await[0]);
+    assert_eq!(gate.release(&[give_back(&first)]).await.unwrap()[0].units, 1);
+    assert_eq!(gate.release(&[give_back(&first)]).await.unwrap(), []);
+    let second = admitted(&gate.admit(vec![house.attempt("a", 1)]).await[0]);
+    assert_eq!(gate.release(&[give_back(&first)]).await.unwrap(), [], "a late repetition");
+    assert_eq!(left(&gate).await, 0);
+    assert_eq!(gate.marks(ITEM).await.unwrap(), [(second.user, second.order_no)]);
+}
+
+#[tokio::test]
+async fn warming_twice_changes_nothing_and_a_new_life_replaces_the_old() {
+    let house = House::new();
+    let gate = house.open();
+    assert!(gate.load(loading(1, 5)).await.unwrap());
+    let claim = admitted(&gate.admit(vec![house.attempt("a", 1)]).await[0]);
+    assert!(!gate.load(loading(1, 5)).await.unwrap());
+    assert_eq!(left(&gate).await, 4);
+    let next = Loading { marks: vec![claim.clone()], ..loading(2, 4) };
+    assert!(gate.load(next).await.unwrap());
+    assert!(!gate.load(loading(1, 99)).await.unwrap(), "a late message of the old life");
+    drop(gate);
+    let gate = house.open();
+    let reading = gate.reading(ITEM).await.unwrap().unwrap();
+    assert_eq!((reading.epoch, reading.left, reading.marks), (2, 4, 1));
+    assert_eq!(reading.in_flight.len(), 1, "the claim of the old life is still owed");
+}
+
+#[tokio::test]
+async fn an_adjustment_counts_once_and_never_takes_what_is_claimed() {
+    let house = House::new();
+    let gate = house.open();
+    let number = || house.numbers.next();
+    assert_eq!(gate.adjust(ITEM, number(), 5, true).await.unwrap(), AdjustOutcome::NotLoaded);
+    let contained = number();
+    gate.load(Loading { adjusted: vec![contained], ..loading(1, 5) }).await.unwrap();
+    assert_eq!(gate.adjust(ITEM, contained, 3, true).await.unwrap(), AdjustOutcome::Repeated);
+    let more = number();
+    assert!(matches!(gate.adjust(ITEM, more, 3, true).await.unwrap(), AdjustOutcome::Done(_)));
+    assert_eq!(gate.adjust(ITEM, more, 3, true).await.unwrap(), AdjustOutcome::Repeated);
+    assert_eq!(left(&gate).await, 8);
+    let less = number();
+    assert_eq!(gate.adjust(ITEM, less, -9, false).await.unwrap(), AdjustOutcome::Short { left: 8 });
+    assert!(matches!(gate.adjust(ITEM, less, -8, false).await.unwrap(), AdjustOutcome::Done(_)));
+    assert_eq!(left(&gate).await, 0);
+    drop(gate);
+    let gate = house.open();
+    assert_eq!(gate.forget_adjust(ITEM, less).await.unwrap().unwrap().units, 8);
+    assert_eq!(gate.forget_adjust(ITEM, less).await.unwrap(), None);
+    assert_eq!(left(&gate).await, 8);
+}
+
+#[tokio::test]
+async fn a_lost_claim_is_admitted_again_if_a_unit_is_left() {
+    let house = House::new();
+    let gate = house.open();
+    gate.load(loading(1, 1)).await.unwrap();
+    let lost = Claim {
+        order_no: house.numbers.next(),
+        item: ITEM,
+        user: "a".parse().unwrap(),
+        quantity: 1,
+        epoch: 1,
+        claimed_ms: 0,
+        key: None,
+    };
+    house.clock.set(1_800_000_999_999);
+    assert_eq!(gate.readmit(&lost).await.unwrap(), Readmitted::Admitted, "after the end, too");
+    assert_eq!(gate.readmit(&lost).await.unwrap(), Readmitted::Known);
+    let other = Claim { order_no: house.numbers.next(), ..lost.clone() };
+    assert_eq!(
+        gate.readmit(&other).await.unwrap(),
+        Readmitted::AlreadyBought { order_no: lost.order_no }
+    );
+    let late = Claim { user: "b".parse().unwrap(), order_no: house.numbers.next(), ..lost.clone() };
+    assert_eq!(gate.readmit(&late).await.unwrap(), Readmitted::Gone);
+    assert_eq!(gate.take(9).await.unwrap()[0].claims[0].order_no, lost.order_no);
+}
+
+#[tokio::test]
+async fn a_full_log_admits_nobody_until_the_workers_catch_up() {
+    let house = House::new();
+    let gate = house.open_with(2);
+    gate.load(loading(1, 10)).await.unwrap();
+    let batch = ["a", "b", "c", "a"].map(|user| house.attempt(user, 1)).to_vec();
+    let verdicts = gate.admit(batch).await;
+    assert_eq!(verdicts[2], Verdict::Busy(Busy::LogFull));
+    assert!(matches!(verdicts[3], Verdict::AlreadyBought { .. }), "what is true is still told");
+    let taken = gate.take(9).await.unwrap();
+    gate.ack(&[taken[0].id]).await.unwrap();
+    admitted(&gate.admit(vec![house.attempt("c", 1)]).await[0]);
+}
+
+#[tokio::test]
+async fn a_journal_that_cannot_be_written_decides_nothing_and_loses_nothing() {
+    let house = House::new();
+    let gate = house.open();
+    gate.load(loading(1, 2)).await.unwrap();
+    admitted(&gate.admit(vec![house.attempt("a", 1)]).await[0]);
+    {
+        let thief = rusqlite::Connection::open(house.path().join(JOURNAL_FILE)).unwrap();
+        thief.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let batch = ["b", "c"].map(|user| house.attempt(user, 1)).to_vec();
+        let verdicts = gate.admit(batch).await;
+        assert_eq!(verdicts, vec![Verdict::Busy(Busy::Unwritable); 2]);
+        let at_once = gate.admit(vec![house.attempt("d", 1)]).await;
+        assert_eq!(at_once, [Verdict::Busy(Busy::Unwritable)]);
+        assert!(gate.ping().await.is_err());
+    }
+    house.clock.advance(10_000);
+    assert_eq!(left(&gate).await, 1, "the units of the failed batch were not taken");
+    admitted(&gate.admit(vec![house.attempt("d", 1)]).await[0]);
+    assert_eq!(gate.backlog(), 2);
+    gate.ping().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_item_that_leaves_takes_its_settled_entries_along() {
+    let house = House::new();
+    let gate = house.open();
+    gate.load(loading(1, 9)).await.unwrap();
+    gate.admit(vec![house.attempt("a", 1)]).await;
+    let taken = gate.take(9).await.unwrap();
+    gate.ack(&[taken[0].id]).await.unwrap();
+    gate.admit(vec![house.attempt("b", 1)]).await;
+    gate.unload(ITEM).await.unwrap();
+    assert_eq!(gate.left(ITEM), None);
+    drop(gate);
+    let gate = house.open();
+    assert_eq!(gate.loaded().await.unwrap(), []);
+    assert_eq!(gate.backlog(), 1, "the unsettled claim is still delivered");
+    let journal = rusqlite::Connection::open(house.path().join(JOURNAL_FILE)).unwrap();
+    let entries: i64 =
+        journal.query_row("SELECT count(*) FROM entry", [], |row| row.get(0)).unwrap();
+    assert_eq!(entries, 1);
+}
+
+#[tokio::test]
+async fn a_newer_journal_is_refused() {
+    let house = House::new();
+    drop(house.open());
+    let journal = rusqlite::Connection::open(house.path().join(JOURNAL_FILE)).unwrap();
+    journal.pragma_update(None, "user_version", 99).unwrap();
+    let opened =
+        SoloGate::open(house.path(), SoloOptions { log_claims_max: 1 }, house.clock.clone());
+    assert!(matches!(opened, Err(OpenError::NewerSchema(_, 99))));
+}
+
+fn lanes(house: &House, gate: SoloGate, queue_max: usize) -> Lanes {
+    let options = LaneOptions { queue_max, batch_max: 64, sold_out_ms_max: 1_000 };
+    Lanes::start(options, Arc::new(gate), house.numbers.clone(), house.clock.clone()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crowd_through_the_lanes_buys_exactly_the_stock() {
+    let house = House::new();
+    let gate = house.open();
+    gate.load(loading(1, 100)).await.unwrap();
+    let lanes = Arc::new(lanes(&house, gate.clone(), 10_000));
+    let buyers = (0..2_000).map(|n| {
+        let lanes = lanes.clone();
+        // Every buyer comes twice at the same time.
+        let user: UserId = format!("u{}", n / 2).parse().unwrap();
+        tokio::spawn(async move { lanes.claim(ITEM, user, 1, None).await.unwrap() })
+    });
+    let mut won = 0;
+    for buyer in buyers.collect::<Vec<_>>() {
+        match buyer.await.unwrap() {
+            Verdict::Admitted { .. } => won += 1,
+            Verdict::SoldOut { .. } | Verdict::AlreadyBought { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(won, 100);
+    assert_eq!(gate.marks(ITEM).await.unwrap().len(), 100);
+
+    // The cache says no to strangers, the truth to those who bought, and yields to returned units.
+    let stranger: UserId = "stranger".parse().unwrap();
+    assert!(lanes.is_sold_out(ITEM, &stranger));
+    let (owner, order_no) = gate.marks(ITEM).await.unwrap().remove(0);
+    assert_eq!(
+        lanes.claim(ITEM, owner.clone(), 1, None).await.unwrap(),
+        Verdict::AlreadyBought { order_no }
+    );
+    let unit = GiveBack { item: ITEM, user: owner, order_no, quantity: 1 };
+    lanes.release(&[unit]).await.unwrap();
+    admitted(&lanes.claim(ITEM, stranger, 1, None).await.unwrap());
+
+    lanes.stop();
+    let late = lanes.claim(ITEM, "late".parse().unwrap(), 1, None).await.unwrap();
+    assert_eq!(late, Verdict::Busy(Busy::Unwritable), "stopped lanes decide nothing");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_lane_says_so_at_once() {
+    let house = House::new();
+    let gate = house.open();
+    gate.load(loading(1, 1_000)).await.unwrap();
+    let lanes = Arc::new(lanes(&house, gate, 4));
+    // While somebody holds the journal the lane cannot drain, so its queue of four fills up.
+    let thief = rusqlite::Connection::open(house.path().join(JOURNAL_FILE)).unwrap();
+    thief.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let buyers: Vec<_> = (0..100)
+        .map(|n| {
+            let lanes = lanes.clone();
+            let user: UserId = format!("u{n}").parse().unwrap();
+            tokio::spawn(async move { lanes.claim(ITEM, user, 1, None).await })
+        })
+        .collect();
+    let mut too_hot = 0;
+    for buyer in buyers {
+        too_hot += u32::from(buyer.await.unwrap() == Err(TooHot));
+    }
+    assert!(too_hot > 0);
+}
+
+/// What the gate should be, said as simply as possible.
+#[derive(Default)]
+struct Model {
+    left: i64,
+    marks: HashMap<UserId, (OrderNo, u32)>,
+    unsettled: Vec<OrderNo>,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Claims(Vec<(u8, u32)>),
+    Release(u8),
+    Adjust(i64),
+    Settle,
+    Restart,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => prop::collection::vec((0u8..20, 1u32..4), 1..8).prop_map(Step::Claims),
+        2 => (0u8..20).prop_map(Step::Release),
+        1 => (-5i64..6).prop_map(Step::Adjust),
+        1 => Just(Step::Settle),
+        1 => Just(Step::Restart),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #[test]
+    fn any_history_with_restarts_is_the_history_without(steps in prop::collection::vec(step(), 1..40)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let house = House::new();
+            let mut gate = house.open();
+            gate.load(loading(1, 12)).await.unwrap();
+            let mut model = Model { left: 12, ..Model::default() };
+            for step in steps {
+                match step {
+                    Step::Claims(wishes) => {
+                        let wish = |(n, quantity): &(u8, u32)| house.attempt(&format!("u{n}"), *quantity);
+                        let batch: Vec<Attempt> = wishes.iter().map(wish).collect();
+                        let verdicts = gate.admit(batch.clone()).await;
+                        for (attempt, verdict) in batch.iter().zip(verdicts) {
+                            model.check(attempt, &verdict);
+                        }
+                    }
+                    Step::Release(n) => {
+                        let user: UserId = format!("u{n}").parse().unwrap();
+                        if let Some((order_no, quantity)) = model.marks.remove(&user) {
+                            model.left += i64::from(quantity);
+                            let unit = GiveBack { item: ITEM, user, order_no, quantity };
+                            gate.release(&[unit.clone(), unit]).await.unwrap();
+                        }
+                    }
+                    Step::Adjust(delta) => {
+                        let done = gate.adjust(ITEM, house.numbers.next(), delta, false).await.unwrap();
+                        match done {
+                            AdjustOutcome::Done(_) => model.left += delta,
+                            AdjustOutcome::Short { .. } => assert!(model.left + delta < 0),
+                            other => panic!("{other:?}"),
+                        }
+                    }
+                    Step::Settle if gate.backlog() > 0 => {
+                        let taken = gate.take(3).await.unwrap();
+                        let ids: Vec<_> = taken.iter().map(|entry| entry.id).collect();
+                        let delivered: Vec<OrderNo> =
+                            taken.iter().flat_map(|e| &e.claims).map(|c| c.order_no).collect();
+                        assert_eq!(delivered, model.unsettled.drain(..delivered.len()).collect::<Vec<_>>());
+                        gate.ack(&ids).await.unwrap();
+                    }
+                    Step::Settle => {}
+                    Step::Restart => {
+                        drop(gate);
+                        gate = house.open();
+                    }
+                }
+                let reading = gate.reading(ITEM).await.unwrap().unwrap();
+                assert_eq!(reading.left, model.left);
+                assert_eq!(reading.marks, model.marks.len() as u64);
+                let units: u32 = model.marks.values().map(|(_, quantity)| quantity).sum();
+                assert_eq!(reading.marked_units, i64::from(units));
+                assert_eq!(gate.backlog(), model.unsettled.len() as u64);
+            }
+        });
+    }
+}
+
+impl Model {
+    fn check(&mut self, attempt: &Attempt, verdict: &Verdict) {
+        let expected = match self.marks.get(&attempt.user) {
+            Some((order_no, _)) => Verdict::AlreadyBought { order_no: *order_no },
+            None if attempt.quantity > 2 => Verdict::OverLimit { limit: 2 },
+            None if i64::from(attempt.quantity) > self.left => {
+                assert!(matches!(verdict, Verdict::SoldOut { left, .. } if *left == self.left));
+                return;
+            }
+            None => {
+                assert_eq!(admitted(verdict).order_no, attempt.order_no);
+                self.left -= i64::from(attempt.quantity);
+                self.marks.insert(attempt.user.clone(), (attempt.order_no, attempt.quantity));
+                self.unsettled.push(attempt.order_no);
+                return;
+            }
+        };
+        assert_eq!(*verdict, expected);
+    }
+}

@@ -1,0 +1,46 @@
+//! The words and rules of a flash sale.
+//!
+//! Everything here is a value or a pure rule: what an activity is, which moves an order may make,
+//! how an order number is built, what a receipt proves. Nothing here does I/O, so every other crate
+//! may depend on this one and this one depends on none of them.
+//!
+//! Two traits live here although others implement them: [`ClaimLog`] (the gate writes it) and
+//! [`OrderBook`] (the ledger keeps it). The workers join the two, and this is the only place all
+//! three can see without knowing one another.
+
+mod activity;
+mod book;
+mod claim;
+mod clock;
+mod ids;
+mod keys;
+mod log;
+mod money;
+mod order;
+mod order_no;
+mod receipt;
+mod sale_token;
+
+pub use activity::{
+    Activity, ActivityState, ITEMS_PER_ACTIVITY_MAX, Invalid, Item, ItemState, LIMIT_PER_USER_MAX,
+    NAME_CHARS_MAX, NewActivity, NewItem, PAY_WITHIN_MS_DEFAULT, PAY_WITHIN_MS_MAX,
+    PAY_WITHIN_MS_MIN, SHARDS_MAX, STOCK_MAX, URL_CHARS_MAX,
+};
+pub use book::{BookError, FailedClaim, OrderBook, Settled};
+pub use claim::{Claim, KeyHash};
+pub use clock::{Clock, ManualClock, SharedClock, SystemClock};
+pub use ids::{ActivityId, InvalidUserId, ItemId, USER_ID_CHARS_MAX, UserId};
+pub use keys::{Keys, MAC_BYTES};
+pub use log::{ClaimLog, EntryId, LogEntry, LogError};
+pub use money::{Currency, InvalidCurrency, Money};
+pub use order::{CloseReason, IllegalMove, Order, OrderStatus, Reason, VoidReason};
+pub use order_no::{InvalidOrderNo, NODES_MAX, OrderNo, OrderNumbers};
+pub use receipt::Receipt;
+pub use sale_token::SaleToken;
+
+/// Unix time in milliseconds. Every instant in this project is one of these.
+pub type Millis = i64;
+
+/// The generation of an item at the gate. Each warm that loads units starts a new one, so that a
+/// message of an earlier life of the item can be told from one of this life.
+pub type Epoch = u64;
