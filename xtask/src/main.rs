@@ -1,1 +1,88 @@
-fn main() {}
+//! What a contributor runs. `cargo xtask test` does all set-up and all checks on a fresh machine;
+//! it is also exactly what CI runs. Nothing here needs a crate, so it is built in a second.
+
+mod programs;
+mod tidy;
+
+use std::{
+    process::{Command, ExitCode},
+    time::Instant,
+};
+
+const HELP: &str = "\
+cargo xtask <command>
+
+  test    set up what the checks need, then run all of them
+  tidy    only the rules of the repository: headers, links, left-overs
+  bench   measure a release build on this machine (options are passed on; try --help)
+";
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    let command = args.next().unwrap_or_default();
+    let rest: Vec<String> = args.collect();
+    let done = match command.as_str() {
+        "test" => test(),
+        "tidy" => tidy::check(),
+        "bench" => bench(&rest),
+        _ => {
+            print!("{HELP}");
+            return if command.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(2) };
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("\nxtask: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn test() -> Result<(), String> {
+    programs::ensure(&[
+        ("chromium", "chromium"),
+        ("chromedriver", "chromium-driver"),
+        ("node", "nodejs"),
+    ])?;
+    let started = Instant::now();
+    tidy::check()?;
+    cargo(&["fmt", "--all", "--check"])?;
+    cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
+    run("node", &["--test", "web/tests/"])?;
+    cargo(&["test", "--workspace"])?;
+    println!("\nxtask: all checks passed in {} s", started.elapsed().as_secs());
+    Ok(())
+}
+
+fn bench(options: &[String]) -> Result<(), String> {
+    cargo(&["build", "--release", "--package", "server", "--bin", "seckill"])?;
+    let mut args =
+        vec!["run", "--release", "--quiet", "--package", "rehearsal", "--bin", "bench", "--"];
+    args.extend(options.iter().map(String::as_str));
+    cargo(&args)
+}
+
+fn cargo(args: &[&str]) -> Result<(), String> {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    run(&cargo, args)
+}
+
+fn run(program: &str, args: &[&str]) -> Result<(), String> {
+    let name = if program.ends_with("cargo") { "cargo" } else { program };
+    println!("\n$ {name} {}", args.join(" "));
+    let started = Instant::now();
+    let status = Command::new(program)
+        .args(args)
+        .current_dir(root())
+        .status()
+        .map_err(|e| format!("{name} could not be started: {e}"))?;
+    println!("  … {} s", started.elapsed().as_secs());
+    if status.success() { Ok(()) } else { Err(format!("`{name} {}` failed", args.join(" "))) }
+}
+
+/// The top of the repository, wherever the command was called.
+fn root() -> std::path::PathBuf {
+    let here = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_path_buf()
+}

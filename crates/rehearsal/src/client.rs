@@ -1,0 +1,248 @@
+//! A small HTTP/1.1 client: one connection, one request at a time, kept alive.
+//!
+//! The load generator shares two cores with what it measures, so it must be lean; and a test wants
+//! to see broken connections as they are, without a pool that hides them.
+
+use std::{net::SocketAddr, time::Duration};
+
+use bytes::{Buf, BytesMut};
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+
+/// Answers are small; one that is not is a bug.
+const BODY_BYTES_MAX: usize = 256 << 20;
+const HEADERS_MAX: usize = 64;
+/// Longer than any server-side time-out, so that only a hung server meets it.
+const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Debug)]
+pub struct Response {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+impl Response {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let mine = |(header, _): &&(String, String)| header.eq_ignore_ascii_case(name);
+        self.headers.iter().find(mine).map(|(_, value)| value.as_str())
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap_or(serde_json::Value::Null)
+    }
+
+    /// The stable code of a problem, or nothing.
+    pub fn code(&self) -> Option<String> {
+        self.json()["code"].as_str().map(str::to_owned)
+    }
+}
+
+/// One kept-alive connection.
+pub struct Connection {
+    stream: TcpStream,
+    read: BytesMut,
+    out: Vec<u8>,
+}
+
+impl Connection {
+    pub async fn open(address: SocketAddr) -> std::io::Result<Connection> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(Connection { stream, read: BytesMut::with_capacity(4_096), out: Vec::new() })
+    }
+
+    pub async fn send(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> std::io::Result<Response> {
+        self.out.clear();
+        self.out.extend(format!("{method} {path} HTTP/1.1\r\nhost: seckill\r\n").bytes());
+        for (name, value) in headers {
+            self.out.extend(format!("{name}: {value}\r\n").bytes());
+        }
+        self.out.extend(format!("content-length: {}\r\n\r\n", body.len()).bytes());
+        self.out.extend(body);
+        timeout(ANSWER_WITHIN, self.exchange()).await.map_err(std::io::Error::other)?
+    }
+
+    async fn exchange(&mut self) -> std::io::Result<Response> {
+        self.stream.write_all(&self.out).await?;
+        loop {
+            if let Some(head) = self.head()? {
+                let body = match head.length {
+                    Length::Bytes(length) => self.bytes(length).await?,
+                    Length::Chunks => self.chunks().await?,
+                };
+                return Ok(Response { status: head.status, headers: head.headers, body });
+            }
+            self.more().await?;
+        }
+    }
+
+    async fn more(&mut self) -> std::io::Result<()> {
+        if self.stream.read_buf(&mut self.read).await? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(())
+    }
+
+    fn head(&mut self) -> std::io::Result<Option<Head>> {
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut parsed = httparse::Response::new(&mut headers);
+        let status = parsed.parse(&self.read).map_err(std::io::Error::other)?;
+        let httparse::Status::Complete(used) = status else { return Ok(None) };
+        let status = parsed.code.unwrap_or(0);
+        let headers: Vec<(String, String)> = parsed
+            .headers
+            .iter()
+            .map(|h| (h.name.to_ascii_lowercase(), String::from_utf8_lossy(h.value).into_owned()))
+            .collect();
+        let value = |name: &str| headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
+        let length = match value("transfer-encoding") {
+            Some("chunked") => Length::Chunks,
+            _ => Length::Bytes(value("content-length").and_then(|v| v.parse().ok()).unwrap_or(0)),
+        };
+        self.read.advance(used);
+        Ok(Some(Head { status, headers, length }))
+    }
+
+    async fn bytes(&mut self, length: usize) -> std::io::Result<Vec<u8>> {
+        if length > BODY_BYTES_MAX {
+            return Err(std::io::Error::other("the answer is too long"));
+        }
+        while self.read.len() < length {
+            self.more().await?;
+        }
+        Ok(self.read.split_to(length).to_vec())
+    }
+
+    async fn chunks(&mut self) -> std::io::Result<Vec<u8>> {
+        let mut body = Vec::new();
+        loop {
+            let parsed = httparse::parse_chunk_size(&self.read)
+                .map_err(|_| std::io::Error::other("not a chunk"))?;
+            let httparse::Status::Complete((used, size)) = parsed else {
+                self.more().await?;
+                continue;
+            };
+            self.read.advance(used);
+            let chunk = self.bytes(size as usize + 2).await?;
+            if size == 0 {
+                return Ok(body);
+            }
+            body.extend(&chunk[..size as usize]);
+            if body.len() > BODY_BYTES_MAX {
+                return Err(std::io::Error::other("the answer is too long"));
+            }
+        }
+    }
+}
+
+struct Head {
+    status: u16,
+    headers: Vec<(String, String)>,
+    length: Length,
+}
+
+enum Length {
+    Bytes(usize),
+    Chunks,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    #[error("{method} {path} answered {status}: {body}")]
+    Status { method: String, path: String, status: u16, body: String },
+    #[error("the answer is not what was expected: {0}")]
+    Shape(#[from] serde_json::Error),
+}
+
+/// A caller of the JSON API: opens a connection when it has none.
+pub struct Api {
+    address: SocketAddr,
+    bearer: Option<String>,
+    connection: Option<Connection>,
+}
+
+impl Api {
+    pub fn new(address: SocketAddr, bearer: Option<&str>) -> Api {
+        let bearer = bearer.map(|token| format!("Bearer {token}"));
+        Api { address, bearer, connection: None }
+    }
+
+    pub async fn send(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> std::io::Result<Response> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => Connection::open(self.address).await?,
+        };
+        let mut all = headers.to_vec();
+        if let Some(bearer) = &self.bearer {
+            all.push(("authorization", bearer));
+        }
+        if !body.is_empty() && !headers.iter().any(|(name, _)| *name == "content-type") {
+            all.push(("content-type", "application/json"));
+        }
+        let response = connection.send(method, path, &all, body).await?;
+        if response.header("connection") != Some("close") {
+            self.connection = Some(connection);
+        }
+        Ok(response)
+    }
+
+    pub async fn get(&mut self, path: &str) -> std::io::Result<Response> {
+        self.send("GET", path, &[], b"").await
+    }
+
+    pub async fn post(&mut self, path: &str, body: &impl Serialize) -> std::io::Result<Response> {
+        let body = serde_json::to_vec(body)?;
+        self.send("POST", path, &[], &body).await
+    }
+
+    /// A GET that must succeed.
+    pub async fn read<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, ApiError> {
+        let response = self.get(path).await?;
+        expect(response, "GET", path)
+    }
+
+    /// A POST that must succeed.
+    pub async fn write<T: DeserializeOwned>(
+        &mut self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, ApiError> {
+        let response = self.post(path, body).await?;
+        expect(response, "POST", path)
+    }
+}
+
+fn expect<T: DeserializeOwned>(
+    response: Response,
+    method: &str,
+    path: &str,
+) -> Result<T, ApiError> {
+    if !(200..300).contains(&response.status) {
+        return Err(ApiError::Status {
+            method: method.into(),
+            path: path.into(),
+            status: response.status,
+            body: String::from_utf8_lossy(&response.body).into_owned(),
+        });
+    }
+    Ok(serde_json::from_slice(&response.body)?)
+}

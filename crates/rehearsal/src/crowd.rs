@@ -1,0 +1,183 @@
+//! The crowd: many buyers, all at once, each remembering what it was told.
+
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use hdrhistogram::Histogram;
+use serde_json::json;
+use tokio::sync::Barrier;
+
+use crate::{Answer, Api, ApiError, Connection, History, Response, Told};
+
+/// A sale token for each buyer.
+pub type SaleTokens = Vec<(String, String)>;
+
+/// The longest latency that is told apart, in microseconds.
+const LATENCY_US_MAX: u64 = 60_000_000;
+
+#[derive(Clone)]
+pub struct Crowd {
+    pub address: SocketAddr,
+    pub item: i64,
+    pub quantity: u32,
+    /// Buyers share this many connections; those of one connection go one after the other.
+    pub connections: usize,
+    /// Every buyer sends an `Idempotency-Key` of its own.
+    pub keys: bool,
+}
+
+pub struct CrowdReport {
+    pub history: History,
+    /// From the first request to the last answer.
+    pub took: Duration,
+    /// In microseconds, from sending to the answer.
+    pub latency: Histogram<u64>,
+}
+
+impl CrowdReport {
+    pub fn count(&self, wanted: impl Fn(&Answer) -> bool) -> usize {
+        self.history.told.iter().filter(|told| wanted(&told.answer)).count()
+    }
+
+    pub fn admitted(&self) -> usize {
+        self.count(|answer| matches!(answer, Answer::Admitted { .. }))
+    }
+
+    pub fn per_second(&self) -> f64 {
+        self.history.told.len() as f64 / self.took.as_secs_f64()
+    }
+}
+
+impl Crowd {
+    /// Every buyer claims once. All connections are open before the first claim leaves.
+    pub async fn rush(&self, buyers: SaleTokens) -> CrowdReport {
+        let connections = self.connections.clamp(1, buyers.len().max(1));
+        let mut shares: Vec<SaleTokens> = vec![Vec::new(); connections];
+        for (n, buyer) in buyers.into_iter().enumerate() {
+            shares[n % connections].push(buyer);
+        }
+        let ready = Arc::new(Barrier::new(connections + 1));
+        let runs: Vec<_> = shares
+            .into_iter()
+            .map(|share| tokio::spawn(self.clone().one_connection(share, ready.clone())))
+            .collect();
+        ready.wait().await;
+        let started = Instant::now();
+        let mut report = CrowdReport {
+            history: History::default(),
+            took: Duration::ZERO,
+            latency: new_histogram(),
+        };
+        for run in runs {
+            let (told, latency) = run.await.expect("a buyer does not panic");
+            report.history.told.extend(told);
+            report.latency.add(latency).expect("all histograms are alike");
+        }
+        report.took = started.elapsed();
+        report
+    }
+
+    async fn one_connection(
+        self,
+        buyers: SaleTokens,
+        ready: Arc<Barrier>,
+    ) -> (Vec<Told>, Histogram<u64>) {
+        let mut connection = Connection::open(self.address).await.ok();
+        ready.wait().await;
+        let path = format!("/api/v1/items/{}/claims", self.item);
+        let body = format!("{{\"quantity\":{}}}", self.quantity);
+        let mut told = Vec::with_capacity(buyers.len());
+        let mut latency = new_histogram();
+        for (user, token) in buyers {
+            let key = self.keys.then(|| format!("key-{user}"));
+            let mut headers =
+                vec![("content-type", "application/json"), ("x-sale-token", token.as_str())];
+            if let Some(key) = &key {
+                headers.push(("idempotency-key", key));
+            }
+            let sent = Instant::now();
+            let response = match &mut connection {
+                Some(open) => open.send("POST", &path, &headers, body.as_bytes()).await.ok(),
+                None => None,
+            };
+            latency.saturating_record(sent.elapsed().as_micros() as u64);
+            if response.is_none() {
+                connection = Connection::open(self.address).await.ok();
+            }
+            let answer = response.as_ref().map_or(Answer::Unknown, answer);
+            told.push(Told { user, item: self.item, key, answer });
+        }
+        (told, latency)
+    }
+}
+
+fn new_histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LATENCY_US_MAX, 3).expect("the bounds are good")
+}
+
+/// What a response to a claim says.
+pub fn answer(response: &Response) -> Answer {
+    let body = response.json();
+    let order_no = || body["order_no"].as_str().and_then(|no| no.parse().ok());
+    let code = body["code"].as_str();
+    match (response.status, code) {
+        (202, _) => order_no().map_or(Answer::Unknown, |order_no| Answer::Admitted { order_no }),
+        (409, Some("already_bought")) => {
+            order_no().map_or(Answer::Unknown, |order_no| Answer::AlreadyBought { order_no })
+        }
+        (409, Some("sold_out")) => Answer::SoldOut,
+        (status, code) => Answer::Refused(code.unwrap_or(&status.to_string()).to_owned()),
+    }
+}
+
+/// Sign a buyer in with the demo login.
+pub async fn dev_login(api: &mut Api, user: &str) -> Result<String, ApiError> {
+    let answer: serde_json::Value =
+        api.write("/api/v1/dev/login", &json!({"user_id": user})).await?;
+    Ok(answer["token"].as_str().unwrap_or_default().to_owned())
+}
+
+/// Sign everybody in and fetch their sale tokens, over a few connections.
+pub async fn sale_tokens(
+    address: SocketAddr,
+    item: i64,
+    users: Vec<String>,
+) -> Result<SaleTokens, ApiError> {
+    const CONNECTIONS: usize = 16;
+    let share = users.len().div_ceil(CONNECTIONS).max(1);
+    let runs: Vec<_> = users
+        .chunks(share)
+        .map(|users| tokio::spawn(tokens_of(address, item, users.to_vec())))
+        .collect();
+    let mut tokens = Vec::new();
+    for run in runs {
+        tokens.extend(run.await.map_err(std::io::Error::other)??);
+    }
+    Ok(tokens)
+}
+
+async fn tokens_of(
+    address: SocketAddr,
+    item: i64,
+    users: Vec<String>,
+) -> Result<SaleTokens, ApiError> {
+    let mut api = Api::new(address, None);
+    let mut tokens = Vec::with_capacity(users.len());
+    for user in users {
+        let jwt = dev_login(&mut api, &user).await?;
+        let bearer = format!("Bearer {jwt}");
+        let path = format!("/api/v1/items/{item}/token");
+        let response = api.send("POST", &path, &[("authorization", &bearer)], b"").await?;
+        if response.status != 200 {
+            let body = String::from_utf8_lossy(&response.body).into_owned();
+            let method = "POST".into();
+            return Err(ApiError::Status { method, path, status: response.status, body });
+        }
+        let token = response.json()["token"].as_str().unwrap_or_default().to_owned();
+        tokens.push((user, token));
+    }
+    Ok(tokens)
+}

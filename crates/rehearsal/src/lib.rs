@@ -1,0 +1,21 @@
+//! Rehearsing a sale: a crowd over real HTTP, and a checker for what must always hold.
+//!
+//! The crowd writes down everything it was told ([`History`]). Afterwards the deployment is looked
+//! at from outside, through its admin API ([`observe`]), and [`check`] compares the two: a pure
+//! function from what was said and what is there to a list of named violations. Tests that end a
+//! sale end with it.
+
+mod checker;
+mod client;
+mod crowd;
+mod deployment;
+mod observe;
+
+pub use checker::{
+    Answer, Bill, Charge, History, Observed, ObservedItem, ObservedOrder, StockLogRow, Told,
+    Violation, check,
+};
+pub use client::{Api, ApiError, Connection, Response};
+pub use crowd::{Crowd, CrowdReport, SaleTokens, answer, dev_login, sale_tokens};
+pub use deployment::{Deployment, Launch};
+pub use observe::{ObserveError, observe, settled};

@@ -1,0 +1,134 @@
+//! Looking at a deployment from outside, through its admin API.
+
+use std::{collections::HashSet, time::Duration};
+
+use sale::OrderNo;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::{Api, ApiError, Bill, Charge, Observed, ObservedItem, ObservedOrder, StockLogRow};
+
+const PAGE: usize = 1_000;
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+#[derive(Debug, thiserror::Error)]
+pub enum ObserveError {
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    #[error("the deployment did not come to rest: {0}")]
+    Restless(String),
+}
+
+/// Wait until nothing is on its way: the log is empty, the outbox delivered.
+pub async fn settled(admin: &mut Api, within: Duration) -> Result<(), ObserveError> {
+    let deadline = tokio::time::Instant::now() + within;
+    loop {
+        let overview: Value = admin.read("/api/v1/admin/overview").await?;
+        let count = |name: &str| overview[name].as_u64().unwrap_or(u64::MAX);
+        if count("backlog") == 0 && count("outbox") == 0 {
+            return Ok(());
+        }
+        if tokio::time::Instant::now() > deadline {
+            return Err(ObserveError::Restless(overview.to_string()));
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+/// Everything the checker wants to know of these items. The deployment should be at rest.
+pub async fn observe(admin: &mut Api, items: &[i64]) -> Result<Observed, ObserveError> {
+    let mut observed = Observed::default();
+    let dead = dead_letters(admin).await?;
+    observed.open_claims = dead.iter().map(|letter| letter.order_no).collect();
+    for item in items {
+        observed.orders.extend(orders(admin, *item).await?);
+        let mine = dead.iter().filter(|letter| letter.item_id == *item);
+        let dead_units = mine.map(|letter| letter.quantity).sum();
+        observed.items.push(item_of(admin, *item, dead_units).await?);
+    }
+    observed.bill = bill(admin).await?;
+    Ok(observed)
+}
+
+async fn item_of(admin: &mut Api, id: i64, dead_units: i64) -> Result<ObservedItem, ObserveError> {
+    let item: Value = admin.read(&format!("/api/v1/admin/items/{id}")).await?;
+    let number = |value: &Value| value.as_i64().unwrap_or(i64::MIN);
+    Ok(ObservedItem {
+        id,
+        total: number(&item["total"]),
+        stock: number(&item["stock"]),
+        limit_per_user: number(&item["limit_per_user"]),
+        gate_left: item["gate"]["left"].as_i64(),
+        dead_units,
+        stock_log: stock_log(admin, id).await?,
+        demand_exceeds_stock: false,
+    })
+}
+
+async fn orders(admin: &mut Api, item: i64) -> Result<Vec<ObservedOrder>, ObserveError> {
+    #[derive(Deserialize)]
+    struct Page {
+        orders: Vec<ObservedOrder>,
+    }
+    let mut all: Vec<ObservedOrder> = Vec::new();
+    loop {
+        let before = all.last().map(|order| format!("&before={}", order.order_no));
+        let before = before.unwrap_or_default();
+        let path = format!("/api/v1/admin/orders?item_id={item}&limit={PAGE}{before}");
+        let page: Page = admin.read(&path).await?;
+        let last = page.orders.len() < PAGE;
+        all.extend(page.orders);
+        if last {
+            return Ok(all);
+        }
+    }
+}
+
+async fn stock_log(admin: &mut Api, item: i64) -> Result<Vec<StockLogRow>, ObserveError> {
+    #[derive(Deserialize)]
+    struct Page {
+        rows: Vec<StockLogRow>,
+    }
+    let mut all: Vec<StockLogRow> = Vec::new();
+    loop {
+        let after = all.last().map_or(0, |row| row.id);
+        let path = format!("/api/v1/admin/items/{item}/stock-log?after={after}&limit={PAGE}");
+        let page: Page = admin.read(&path).await?;
+        let last = page.rows.len() < PAGE;
+        all.extend(page.rows);
+        if last {
+            return Ok(all);
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct DeadLetter {
+    order_no: OrderNo,
+    item_id: i64,
+    quantity: i64,
+}
+
+async fn dead_letters(admin: &mut Api) -> Result<Vec<DeadLetter>, ObserveError> {
+    #[derive(Deserialize)]
+    struct Page {
+        dead_letters: Vec<DeadLetter>,
+    }
+    let page: Page = admin.read(&format!("/api/v1/admin/dead-letters?limit={PAGE}")).await?;
+    let mut seen = HashSet::new();
+    Ok(page.dead_letters.into_iter().filter(|letter| seen.insert(letter.order_no)).collect())
+}
+
+/// The sandbox's bill, where there is a sandbox.
+async fn bill(admin: &mut Api) -> Result<Option<Bill>, ObserveError> {
+    #[derive(Deserialize)]
+    struct Page {
+        charges: Vec<Charge>,
+    }
+    let response = admin.get("/api/v1/admin/sandbox/bill").await.map_err(ApiError::from)?;
+    if response.status == 404 {
+        return Ok(None);
+    }
+    let page: Page = serde_json::from_slice(&response.body).map_err(ApiError::from)?;
+    Ok(Some(Bill { charges: page.charges }))
+}
