@@ -1,0 +1,247 @@
+//! Activities and their items: made, shown, moved through their states, and warmed.
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use sale::{
+    Activity, ActivityId, ActivityState, Epoch, Invalid, Item, ItemId, ItemState, Millis,
+    NewActivity, NewItem, OrderNo,
+};
+
+use super::{
+    columns::{CLAIM_COLUMNS, at_most, claim, coded, money},
+    dead_letters,
+    failure::{Failure, Outcome},
+    orders, stock,
+};
+use crate::{Moved, WarmBasis};
+
+const ACTIVITY_COLUMNS: &str = "id, name, opens_at, closes_at, pay_within_ms, state";
+const ITEM_COLUMNS: &str = "id, activity_id, name, image_url, price, currency, origin_price, \
+     stock, total, limit_per_user, shards, version, epoch, state";
+
+fn read_activity(row: &Row<'_>) -> rusqlite::Result<Activity> {
+    Ok(Activity {
+        id: ActivityId(row.get(0)?),
+        name: row.get(1)?,
+        opens_ms: row.get(2)?,
+        closes_ms: row.get(3)?,
+        pay_within_ms: row.get(4)?,
+        state: coded(row, 5, ActivityState::from_code)?,
+        items: Vec::new(),
+    })
+}
+
+fn read_item(row: &Row<'_>) -> rusqlite::Result<Item> {
+    Ok(Item {
+        id: ItemId(row.get(0)?),
+        activity: ActivityId(row.get(1)?),
+        name: row.get(2)?,
+        image_url: row.get(3)?,
+        price: money(row, 4, 5)?,
+        origin_price: row.get(6)?,
+        stock: row.get(7)?,
+        total: row.get(8)?,
+        limit_per_user: row.get(9)?,
+        shards: row.get(10)?,
+        version: row.get(11)?,
+        epoch: row.get::<_, i64>(12)? as u64,
+        state: coded(row, 13, ItemState::from_code)?,
+    })
+}
+
+pub(super) fn create(tx: &Connection, new: &NewActivity, now_ms: Millis) -> Outcome<Activity> {
+    tx.prepare_cached(
+        "INSERT INTO tb_seckill_activity
+             (name, opens_at, closes_at, pay_within_ms, state, created_at, updated_at)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6)",
+    )?
+    .execute(params![
+        new.name,
+        new.opens_ms,
+        new.closes_ms,
+        new.pay_within_ms,
+        ActivityState::Draft.code(),
+        now_ms
+    ])?;
+    let id = ActivityId(tx.last_insert_rowid());
+    new.items.iter().try_for_each(|item| create_item(tx, id, item))?;
+    one(tx, id)?.ok_or(Failure::NotFound)
+}
+
+fn create_item(tx: &Connection, activity: ActivityId, new: &NewItem) -> Outcome<()> {
+    tx.prepare_cached(
+        "INSERT INTO tb_seckill_product (activity_id, name, image_url, price, origin_price,
+             currency, stock, total, limit_per_user, shards, state)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8, ?9, ?10)",
+    )?
+    .execute(params![
+        activity.0,
+        new.name,
+        new.image_url,
+        new.price,
+        new.origin_price,
+        new.currency.as_str(),
+        new.stock,
+        new.limit_per_user,
+        new.shards,
+        ItemState::Draft.code()
+    ])?;
+    Ok(())
+}
+
+pub(super) fn one(conn: &Connection, id: ActivityId) -> Outcome<Option<Activity>> {
+    let sql = format!("SELECT {ACTIVITY_COLUMNS} FROM tb_seckill_activity WHERE id = ?1");
+    let found = conn.prepare_cached(&sql)?.query_row([id.0], read_activity).optional()?;
+    found.map(|activity| with_items(conn, activity)).transpose()
+}
+
+pub(super) fn shown(
+    conn: &Connection,
+    closed_after_ms: Millis,
+    limit: usize,
+) -> Outcome<Vec<Activity>> {
+    let sql = format!(
+        "SELECT {ACTIVITY_COLUMNS} FROM tb_seckill_activity
+         WHERE state <> ?1 OR closes_at > ?2 ORDER BY id DESC LIMIT ?3"
+    );
+    let asked = params![ActivityState::Ended.code(), closed_after_ms, at_most(limit)];
+    let found: Vec<Activity> = conn
+        .prepare_cached(&sql)?
+        .query_map(asked, read_activity)?
+        .collect::<rusqlite::Result<_>>()?;
+    found.into_iter().map(|activity| with_items(conn, activity)).collect()
+}
+
+fn with_items(conn: &Connection, mut activity: Activity) -> Outcome<Activity> {
+    let sql =
+        format!("SELECT {ITEM_COLUMNS} FROM tb_seckill_product WHERE activity_id = ?1 ORDER BY id");
+    let mut statement = conn.prepare_cached(&sql)?;
+    let items = statement.query_map([activity.id.0], read_item)?;
+    activity.items = items.collect::<rusqlite::Result<_>>()?;
+    Ok(activity)
+}
+
+pub(super) fn item(conn: &Connection, id: ItemId) -> Outcome<Option<Item>> {
+    let sql = format!("SELECT {ITEM_COLUMNS} FROM tb_seckill_product WHERE id = ?1");
+    Ok(conn.prepare_cached(&sql)?.query_row([id.0], read_item).optional()?)
+}
+
+fn state_of(conn: &Connection, id: ActivityId) -> Outcome<ActivityState> {
+    conn.prepare_cached("SELECT state FROM tb_seckill_activity WHERE id = ?1")?
+        .query_row([id.0], |row| coded(row, 0, ActivityState::from_code))
+        .optional()?
+        .ok_or(Failure::NotFound)
+}
+
+pub(super) fn move_to(
+    tx: &Connection,
+    id: ActivityId,
+    to: ActivityState,
+    now_ms: Millis,
+) -> Outcome<Moved<ActivityState>> {
+    let from = state_of(tx, id)?;
+    if !from.may_become(to) {
+        return Ok(Moved::Was(from));
+    }
+    let moved = tx
+        .prepare_cached(
+            "UPDATE tb_seckill_activity SET state = ?1, updated_at = ?2
+             WHERE id = ?3 AND state = ?4",
+        )?
+        .execute(params![to.code(), now_ms, id.0, from.code()])?;
+    if moved == 0 {
+        return Ok(Moved::Was(state_of(tx, id)?));
+    }
+    if to == ActivityState::Ended {
+        tx.prepare_cached("UPDATE tb_seckill_product SET state = ?1 WHERE activity_id = ?2")?
+            .execute(params![ItemState::Ended.code(), id.0])?;
+    }
+    Ok(Moved::Done)
+}
+
+pub(super) struct Schedule {
+    pub(super) name: String,
+    pub(super) opens_ms: Millis,
+    pub(super) closes_ms: Millis,
+    pub(super) pay_within_ms: Millis,
+}
+
+pub(super) fn reschedule(
+    tx: &Connection,
+    id: ActivityId,
+    new: &Schedule,
+    now_ms: Millis,
+) -> Outcome<Activity> {
+    if state_of(tx, id)? != ActivityState::Draft {
+        return Err(Failure::Refused(Invalid::new("state", "only a draft can be rescheduled")));
+    }
+    if new.closes_ms <= new.opens_ms {
+        return Err(Failure::Refused(Invalid::new("closes_at", "must be after opens_at")));
+    }
+    tx.prepare_cached(
+        "UPDATE tb_seckill_activity
+         SET name = ?1, opens_at = ?2, closes_at = ?3, pay_within_ms = ?4, updated_at = ?5
+         WHERE id = ?6 AND state = ?7",
+    )?
+    .execute(params![
+        new.name,
+        new.opens_ms,
+        new.closes_ms,
+        new.pay_within_ms,
+        now_ms,
+        id.0,
+        ActivityState::Draft.code()
+    ])?;
+    one(tx, id)?.ok_or(Failure::NotFound)
+}
+
+pub(super) fn begin_warm(tx: &Connection, id: ItemId, expected: Epoch) -> Outcome<Option<Epoch>> {
+    let begun = tx
+        .prepare_cached(
+            "UPDATE tb_seckill_product SET state = ?1, epoch = epoch + 1
+             WHERE id = ?2 AND epoch = ?3 AND state <> ?4",
+        )?
+        .execute(params![
+            ItemState::Warming.code(),
+            id.0,
+            expected as i64,
+            ItemState::Ended.code()
+        ])?;
+    if begun == 0 && item(tx, id)?.is_none() {
+        return Err(Failure::NotFound);
+    }
+    Ok((begun == 1).then_some(expected + 1))
+}
+
+pub(super) fn finish_warm(tx: &Connection, id: ItemId, epoch: Epoch) -> Outcome<bool> {
+    let finished = tx
+        .prepare_cached(
+            "UPDATE tb_seckill_product SET state = ?1 WHERE id = ?2 AND epoch = ?3 AND state = ?4",
+        )?
+        .execute(params![ItemState::Ready.code(), id.0, epoch as i64, ItemState::Warming.code()])?;
+    Ok(finished == 1)
+}
+
+pub(super) fn warm_basis(
+    conn: &Connection,
+    id: ItemId,
+    in_flight: &[OrderNo],
+) -> Outcome<WarmBasis> {
+    let item = item(conn, id)?.ok_or(Failure::NotFound)?;
+    let activity = one(conn, item.activity)?.ok_or(Failure::NotFound)?;
+    let sql = format!(
+        "SELECT {CLAIM_COLUMNS} FROM tb_seckill_order
+         WHERE product_id = ?1 AND status IN (0, 1) ORDER BY order_no"
+    );
+    let marks = conn
+        .prepare_cached(&sql)?
+        .query_map([id.0], claim)?
+        .collect::<rusqlite::Result<Vec<_>>>()?;
+    Ok(WarmBasis {
+        activity,
+        item,
+        marks,
+        settled: orders::settled_among(conn, in_flight)?,
+        failed: dead_letters::open_of(conn, id)?,
+        adjusted: stock::adjustments_of(conn, id)?,
+    })
+}

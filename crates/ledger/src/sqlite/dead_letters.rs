@@ -1,0 +1,171 @@
+//! Claims that failed: waiting for their next try, dead, or resolved.
+//!
+//! An open letter holds its units. So a letter is never opened for a claim that is an order (or
+//! void) already: its units are accounted for there.
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use sale::{Claim, FailedClaim, ItemId, Millis, OrderNo};
+
+use super::{
+    columns::{CLAIM_COLUMNS, at_most, claim, coded, key_bits},
+    failure::{Failure, Outcome},
+    outbox::shortened,
+};
+use crate::{DeadLetter, DeadLetterState, Moved};
+
+/// The columns after those of the claim.
+const LETTER_COLUMNS: &str = "state, tries, next_try_at, cause, created_at, updated_at";
+
+fn read(row: &Row<'_>) -> rusqlite::Result<DeadLetter> {
+    Ok(DeadLetter {
+        claim: claim(row)?,
+        state: coded(row, 7, DeadLetterState::from_code)?,
+        tries: row.get(8)?,
+        next_try_ms: row.get(9)?,
+        cause: row.get(10)?,
+        created_ms: row.get(11)?,
+        updated_ms: row.get(12)?,
+    })
+}
+
+pub(super) fn defer(tx: &Connection, failed: &[FailedClaim], now_ms: Millis) -> Outcome<()> {
+    let mut remember = tx.prepare_cached(
+        "INSERT INTO tb_dead_letter (order_no, product_id, user_id, quantity, epoch, claimed_at,
+             claim_key, state, tries, next_try_at, cause, created_at, updated_at)
+         SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?12
+         WHERE NOT EXISTS (SELECT 1 FROM tb_seckill_order WHERE order_no = ?1)
+         ON CONFLICT (order_no) DO UPDATE SET state = excluded.state, tries = excluded.tries,
+             next_try_at = excluded.next_try_at, cause = excluded.cause,
+             updated_at = excluded.updated_at",
+    )?;
+    for FailedClaim { claim, tries, next_try_ms, cause } in failed {
+        let state = match next_try_ms {
+            Some(_) => DeadLetterState::Retrying,
+            None => DeadLetterState::Dead,
+        };
+        let remembered = remember.execute(params![
+            claim.order_no.to_string(),
+            claim.item.0,
+            claim.user.as_str(),
+            claim.quantity,
+            claim.epoch as i64,
+            claim.claimed_ms,
+            key_bits(claim),
+            state.code(),
+            tries,
+            next_try_ms,
+            shortened(cause),
+            now_ms
+        ])?;
+        if remembered == 0 {
+            resolve(tx, [claim.order_no], DeadLetterState::Settled, now_ms)?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn due(conn: &Connection, now_ms: Millis, limit: usize) -> Outcome<Vec<FailedClaim>> {
+    let sql = format!(
+        "SELECT {CLAIM_COLUMNS}, {LETTER_COLUMNS} FROM tb_dead_letter
+         WHERE state = ?1 AND next_try_at <= ?2 ORDER BY next_try_at, order_no LIMIT ?3"
+    );
+    let mut statement = conn.prepare_cached(&sql)?;
+    let asked = params![DeadLetterState::Retrying.code(), now_ms, at_most(limit)];
+    let rows = statement.query_map(asked, |row| {
+        let DeadLetter { claim, tries, next_try_ms, cause, .. } = read(row)?;
+        Ok(FailedClaim { claim, tries, next_try_ms, cause })
+    })?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
+}
+
+/// Closes the open letters of these claims.
+pub(super) fn resolve(
+    tx: &Connection,
+    orders: impl IntoIterator<Item = OrderNo>,
+    to: DeadLetterState,
+    now_ms: Millis,
+) -> Outcome<()> {
+    // Almost always there is no open letter at all, and a batch is a thousand claims.
+    let any: bool = tx
+        .prepare_cached("SELECT EXISTS (SELECT 1 FROM tb_dead_letter WHERE state IN (?1, ?2))")?
+        .query_row([DeadLetterState::Retrying.code(), DeadLetterState::Dead.code()], |row| {
+            row.get(0)
+        })?;
+    if !any {
+        return Ok(());
+    }
+    let mut close = tx.prepare_cached(
+        "UPDATE tb_dead_letter SET state = ?1, next_try_at = NULL, updated_at = ?2
+         WHERE order_no = ?3 AND state IN (?4, ?5)",
+    )?;
+    for no in orders {
+        close.execute(params![
+            to.code(),
+            now_ms,
+            no.to_string(),
+            DeadLetterState::Retrying.code(),
+            DeadLetterState::Dead.code()
+        ])?;
+    }
+    Ok(())
+}
+
+pub(super) fn list(
+    conn: &Connection,
+    state: Option<DeadLetterState>,
+    before: Option<OrderNo>,
+    limit: usize,
+) -> Outcome<Vec<DeadLetter>> {
+    let open = [DeadLetterState::Retrying, DeadLetterState::Dead];
+    let (one, other) = state.map_or((open[0], open[1]), |state| (state, state));
+    let sql = format!(
+        "SELECT {CLAIM_COLUMNS}, {LETTER_COLUMNS} FROM tb_dead_letter
+         WHERE state IN (?1, ?2) AND (?3 IS NULL OR order_no < ?3)
+         ORDER BY order_no DESC LIMIT ?4"
+    );
+    let before = before.map(|no| no.to_string());
+    let mut statement = conn.prepare_cached(&sql)?;
+    let rows =
+        statement.query_map(params![one.code(), other.code(), before, at_most(limit)], read)?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
+}
+
+pub(super) fn one(conn: &Connection, no: OrderNo) -> Outcome<Option<DeadLetter>> {
+    let sql =
+        format!("SELECT {CLAIM_COLUMNS}, {LETTER_COLUMNS} FROM tb_dead_letter WHERE order_no = ?1");
+    Ok(conn.prepare_cached(&sql)?.query_row([no.to_string()], read).optional()?)
+}
+
+/// The claims of an item that hold units without being orders.
+pub(super) fn open_of(conn: &Connection, item: ItemId) -> Outcome<Vec<Claim>> {
+    let sql = format!(
+        "SELECT {CLAIM_COLUMNS} FROM tb_dead_letter
+         WHERE product_id = ?1 AND state IN (?2, ?3) ORDER BY order_no"
+    );
+    let mut statement = conn.prepare_cached(&sql)?;
+    let asked = params![item.0, DeadLetterState::Retrying.code(), DeadLetterState::Dead.code()];
+    let rows = statement.query_map(asked, claim)?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
+}
+
+pub(super) fn replay(
+    tx: &Connection,
+    no: OrderNo,
+    now_ms: Millis,
+) -> Outcome<Moved<DeadLetterState>> {
+    let letter = one(tx, no)?.ok_or(Failure::NotFound)?;
+    if !letter.state.is_open() {
+        return Ok(Moved::Was(letter.state));
+    }
+    tx.prepare_cached(
+        "UPDATE tb_dead_letter SET state = ?1, tries = 0, next_try_at = ?2, updated_at = ?2
+         WHERE order_no = ?3 AND state = ?4",
+    )?
+    .execute(params![
+        DeadLetterState::Retrying.code(),
+        now_ms,
+        no.to_string(),
+        letter.state.code()
+    ])?;
+    Ok(Moved::Done)
+}

@@ -1,0 +1,37 @@
+//! The schema and how a database file gets there.
+//!
+//! Migrations expand first and contract a release later, so that yesterday's binary may still read
+//! what today's wrote. A binary never touches a file whose schema is newer than its own: it cannot
+//! know which rules that schema added.
+
+use rusqlite::{Connection, TransactionBehavior};
+
+/// Step `n` of the list takes a file from `user_version` n to n + 1.
+const STEPS: &[&str] = &[include_str!("migrations/0001_init.sql")];
+
+/// The schema this binary writes.
+pub const SCHEMA_VERSION: i64 = STEPS.len() as i64;
+
+/// The version a file has now.
+pub(super) fn version(conn: &Connection) -> rusqlite::Result<i64> {
+    conn.pragma_query_value(None, "user_version", |row| row.get(0))
+}
+
+/// Brings the file up to [`SCHEMA_VERSION`] in one transaction. `Err(found)` inside if it is newer.
+///
+/// The version is read again inside the transaction: two processes may open a new file at once.
+pub(super) fn migrate(conn: &mut Connection) -> rusqlite::Result<Result<(), i64>> {
+    let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let found = version(&tx)?;
+    if found > SCHEMA_VERSION {
+        return Ok(Err(found));
+    }
+    for step in STEPS.iter().skip(found.max(0) as usize) {
+        tx.execute_batch(step)?;
+    }
+    if found < SCHEMA_VERSION {
+        tx.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+    }
+    tx.commit()?;
+    Ok(Ok(()))
+}

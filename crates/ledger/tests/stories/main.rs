@@ -1,0 +1,236 @@
+//! Stories of buyers and operators that every ledger must tell the same way.
+//!
+//! They are written against `&dyn Ledger` and run by [`check`] on each engine there is. What only
+//! one engine can show (a locked file, a trigger) is in that engine's own module.
+
+#![allow(clippy::unwrap_used)]
+
+mod books;
+mod buyers;
+mod money;
+mod operators;
+mod sqlite;
+
+use std::{
+    ops::Deref,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use ledger::{Ledger, OutboxMessage, OutboxRow, PaymentNotice, RefundDone, Release, StockLogRow};
+use sale::{
+    Activity, Claim, Currency, Item, ItemId, KeyHash, ManualClock, Millis, Money, NewActivity,
+    NewItem, Order, OrderNo, OrderNumbers, OrderStatus, PAY_WITHIN_MS_DEFAULT, UserId, VoidReason,
+};
+
+pub(crate) const NOON_MS: Millis = 1_800_000_000_000;
+pub(crate) const PRICE: i64 = 699_900;
+
+/// Tells a story once per engine, each time on an empty ledger.
+pub(crate) async fn check(story: impl AsyncFn(Shop)) {
+    story(sqlite::shop()).await;
+}
+
+/// A shop with an empty ledger, a clock that stands still, and a gate that hands out numbers.
+pub(crate) struct Shop {
+    ledger: Box<dyn Ledger>,
+    pub(crate) clock: Arc<ManualClock>,
+    numbers: OrderNumbers,
+    /// Keeps the numbers of provider transactions apart.
+    transactions: AtomicU64,
+    /// What has to live as long as the ledger, such as its directory.
+    _home: Box<dyn std::any::Any>,
+}
+
+impl Deref for Shop {
+    type Target = dyn Ledger;
+    fn deref(&self) -> &Self::Target {
+        &*self.ledger
+    }
+}
+
+impl Shop {
+    pub(crate) fn new(
+        open: impl FnOnce(Arc<ManualClock>) -> Box<dyn Ledger>,
+        home: impl std::any::Any,
+    ) -> Shop {
+        let clock = ManualClock::at(NOON_MS);
+        Shop {
+            ledger: open(clock.clone()),
+            numbers: OrderNumbers::new(1, clock.clone()),
+            clock,
+            transactions: AtomicU64::new(0),
+            _home: Box::new(home),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Millis {
+        sale::Clock::now_ms(&*self.clock)
+    }
+
+    pub(crate) fn number(&self) -> OrderNo {
+        self.numbers.next()
+    }
+
+    /// An activity with one item of this much stock.
+    pub(crate) async fn sale_of(&self, stock: i64) -> Item {
+        self.activity_of(&[stock]).await.items.remove(0)
+    }
+
+    pub(crate) async fn activity_of(&self, stocks: &[i64]) -> Activity {
+        let item = |stock: &i64| NewItem {
+            name: "iPhone 15 Pro".into(),
+            image_url: "/img/phone.jpg".into(),
+            price: PRICE,
+            origin_price: Some(799_900),
+            currency: Currency::CNY,
+            stock: *stock,
+            limit_per_user: 5,
+            shards: 1,
+        };
+        let new = NewActivity {
+            name: "双十一".into(),
+            opens_ms: NOON_MS,
+            closes_ms: NOON_MS + 3_600_000,
+            pay_within_ms: PAY_WITHIN_MS_DEFAULT,
+            items: stocks.iter().map(item).collect(),
+        };
+        self.create_activity(&new, self.now()).await.unwrap()
+    }
+
+    pub(crate) fn claim(&self, item: ItemId, user: &str, quantity: u32) -> Claim {
+        let user: UserId = user.parse().unwrap();
+        Claim {
+            order_no: self.number(),
+            item,
+            key: Some(KeyHash::of(&user, b"once")),
+            user,
+            quantity,
+            epoch: 1,
+            claimed_ms: self.now() - 5,
+        }
+    }
+
+    /// Claims of one unit each by buyers `u0`, `u1`, …
+    pub(crate) fn crowd(&self, item: ItemId, buyers: usize) -> Vec<Claim> {
+        (0..buyers).map(|n| self.claim(item, &format!("u{n}"), 1)).collect()
+    }
+
+    /// A buyer who got through: the order of one claim.
+    pub(crate) async fn bought(&self, item: ItemId, user: &str, quantity: u32) -> Order {
+        let claim = self.claim(item, user, quantity);
+        let settled = self.settle(item, std::slice::from_ref(&claim)).await.unwrap();
+        assert_eq!(settled.created, [claim.order_no]);
+        self.found(claim.order_no).await
+    }
+
+    /// A buyer who got through and paid.
+    pub(crate) async fn paid(&self, item: ItemId, user: &str) -> (Order, PaymentNotice) {
+        let order = self.bought(item, user, 1).await;
+        let notice = self.money_for(&order);
+        assert_eq!(self.credit(&notice, self.now()).await.unwrap(), ledger::Credit::Paid);
+        (self.found(order.order_no).await, notice)
+    }
+
+    pub(crate) async fn found(&self, no: OrderNo) -> Order {
+        self.order(no).await.unwrap().unwrap()
+    }
+
+    pub(crate) async fn status(&self, no: OrderNo) -> OrderStatus {
+        self.found(no).await.status
+    }
+
+    pub(crate) async fn stock(&self, item: ItemId) -> (i64, i64) {
+        let item = self.item(item).await.unwrap().unwrap();
+        (item.stock, item.total)
+    }
+
+    pub(crate) async fn log(&self, item: ItemId) -> Vec<StockLogRow> {
+        self.stock_log(item, 0, 10_000).await.unwrap()
+    }
+
+    /// A provider's word that exactly the order's amount came in, under a new transaction.
+    pub(crate) fn money_for(&self, order: &Order) -> PaymentNotice {
+        let transaction = self.transactions.fetch_add(1, Ordering::Relaxed);
+        PaymentNotice {
+            provider: "wechat".into(),
+            provider_txn: format!("42000{transaction}"),
+            order_no: order.order_no,
+            amount: order.amount,
+            paid_ms: self.now() - 100,
+        }
+    }
+
+    pub(crate) async fn outbox(&self) -> Vec<OutboxRow> {
+        self.outbox_due(self.now(), 1_000).await.unwrap()
+    }
+
+    pub(crate) async fn messages(&self) -> Vec<OutboxMessage> {
+        self.outbox().await.into_iter().map(|row| row.message).collect()
+    }
+
+    /// All that waits is delivered.
+    pub(crate) async fn deliver_all(&self) -> Vec<OutboxMessage> {
+        let rows = self.outbox().await;
+        let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
+        self.outbox_done(&ids).await.unwrap();
+        rows.into_iter().map(|row| row.message).collect()
+    }
+
+    /// The books of an item add up: conservation, an unbroken chain, one record per live order.
+    pub(crate) async fn books_add_up(&self, item: ItemId) {
+        let books = self.item_books(item, &[]).await.unwrap();
+        assert_eq!(books.item.stock + books.live_units, books.item.total, "conservation");
+        assert_eq!(books.chain_breaks, Vec::<i64>::new(), "the chain is whole");
+        assert!(books.chain_end.is_none_or(|end| end == books.item.stock), "the chain ends here");
+        assert_eq!(books.user_record_mismatches, 0);
+        assert_eq!(books.user_records, books.live_orders);
+    }
+}
+
+pub(crate) fn release(order: &Order) -> Release {
+    Release {
+        item: order.item,
+        user: order.user.clone(),
+        order_no: order.order_no,
+        quantity: order.quantity,
+    }
+}
+
+pub(crate) fn news(orders: &[&Order]) -> OutboxMessage {
+    OutboxMessage::News {
+        orders: orders.iter().map(|order| (order.order_no, order.user.clone())).collect(),
+    }
+}
+
+pub(crate) fn refund(notice: &PaymentNotice) -> OutboxMessage {
+    OutboxMessage::Refund {
+        provider: notice.provider.clone(),
+        provider_txn: notice.provider_txn.clone(),
+        order_no: notice.order_no,
+        amount: notice.amount,
+    }
+}
+
+pub(crate) fn given_back(notice: &PaymentNotice) -> RefundDone {
+    RefundDone {
+        provider: notice.provider.clone(),
+        provider_txn: notice.provider_txn.clone(),
+        order_no: notice.order_no,
+        amount: notice.amount,
+    }
+}
+
+pub(crate) fn yuan(minor: i64) -> Money {
+    Money::new(minor, Currency::CNY)
+}
+
+pub(crate) fn numbers_of(claims: &[Claim]) -> Vec<OrderNo> {
+    claims.iter().map(|claim| claim.order_no).collect()
+}
+
+pub(crate) fn all_void(claims: &[Claim], reason: VoidReason) -> Vec<(OrderNo, VoidReason)> {
+    claims.iter().map(|claim| (claim.order_no, reason)).collect()
+}

@@ -1,0 +1,221 @@
+//! Money: credited once, given back once, whatever arrives and however often.
+
+use ledger::{
+    Credit, LedgerError, Moved, OutboxMessage, PaymentKind, PaymentNotice, PaymentProblem,
+    RefundDone,
+};
+use sale::{CloseReason, OrderStatus, VoidReason};
+
+use crate::{PRICE, Shop, check, given_back, news, refund, release, yuan};
+
+/// The refunds among what waits in the outbox.
+async fn waiting_refunds(shop: &Shop) -> Vec<OutboxMessage> {
+    let is_refund = |message: &OutboxMessage| matches!(message, OutboxMessage::Refund { .. });
+    shop.messages().await.into_iter().filter(is_refund).collect()
+}
+
+#[tokio::test]
+async fn a_payment_is_credited_once_however_often_it_is_told() {
+    check(async |shop| {
+        let item = shop.sale_of(5).await;
+        let order = shop.bought(item.id, "ann", 1).await;
+        assert_eq!(
+            shop.open_payment(order.order_no, "wechat", shop.now()).await.unwrap(),
+            Moved::Done
+        );
+        shop.deliver_all().await;
+        let notice = shop.money_for(&order);
+        assert_eq!(shop.credit(&notice, shop.now()).await.unwrap(), Credit::Paid);
+        let paid = shop.found(order.order_no).await;
+        assert_eq!((paid.status, paid.paid_ms), (OrderStatus::Paid, Some(notice.paid_ms)));
+        for _ in 0..3 {
+            assert_eq!(shop.credit(&notice, shop.now()).await.unwrap(), Credit::Repeated);
+        }
+        let kinds: Vec<_> = shop.payments(order.order_no).await.unwrap();
+        let kinds: Vec<_> = kinds.iter().map(|payment| payment.kind).collect();
+        assert_eq!(kinds, [PaymentKind::Open, PaymentKind::Pay]);
+        assert_eq!(shop.messages().await, [news(&[&paid])]);
+        let opened = shop.open_payment(order.order_no, "alipay", shop.now()).await.unwrap();
+        assert_eq!(opened, Moved::Was(OrderStatus::Paid));
+        let closed = shop.close(&[order.order_no], CloseReason::Cancelled, shop.now()).await;
+        assert!(closed.unwrap().is_empty());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn money_that_does_not_fit_is_not_recorded() {
+    check(async |shop| {
+        let item = shop.sale_of(5).await;
+        let (ann, bob) =
+            (shop.bought(item.id, "ann", 1).await, shop.bought(item.id, "bob", 1).await);
+        let good = shop.money_for(&ann);
+        let credit = async |notice: PaymentNotice| shop.credit(&notice, shop.now()).await.unwrap();
+        let short = PaymentNotice { amount: yuan(PRICE - 1), ..good.clone() };
+        assert_eq!(credit(short).await, Credit::Mismatch);
+        let dollars = sale::Money::new(PRICE, "USD".parse().unwrap());
+        assert_eq!(
+            credit(PaymentNotice { amount: dollars, ..good.clone() }).await,
+            Credit::Mismatch
+        );
+        let unknown = PaymentNotice { order_no: shop.number(), ..good.clone() };
+        assert_eq!(credit(unknown).await, Credit::UnknownOrder);
+        assert!(shop.payments(ann.order_no).await.unwrap().is_empty());
+        assert_eq!(credit(good.clone()).await, Credit::Paid);
+        // One transaction cannot pay two orders.
+        let stolen = PaymentNotice { order_no: bob.order_no, ..good };
+        assert_eq!(credit(stolen).await, Credit::Mismatch);
+        assert_eq!(shop.status(bob.order_no).await, OrderStatus::Unpaid);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn money_that_comes_too_late_goes_back_once() {
+    check(async |shop| {
+        let item = shop.sale_of(5).await;
+        let order = shop.bought(item.id, "ann", 1).await;
+        shop.close(&[order.order_no], CloseReason::Cancelled, shop.now()).await.unwrap();
+        shop.deliver_all().await;
+        let notice = shop.money_for(&order);
+        let late = Credit::Refunding(OrderStatus::Closed);
+        assert_eq!(shop.credit(&notice, shop.now()).await.unwrap(), late);
+        assert_eq!(shop.credit(&notice, shop.now()).await.unwrap(), Credit::Repeated);
+        assert_eq!(shop.status(order.order_no).await, OrderStatus::Refunding);
+        assert_eq!(shop.deliver_all().await, [news(&[&order]), refund(&notice)]);
+        // Its units went back when it was closed; they do not go back again.
+        assert_eq!(shop.stock(item.id).await, (5, 5));
+
+        for _ in 0..2 {
+            shop.refunded(&given_back(&notice), shop.now()).await.unwrap();
+            assert_eq!(shop.status(order.order_no).await, OrderStatus::Refunded);
+        }
+        assert_eq!(shop.deliver_all().await, [news(&[&order])]);
+        let payments = shop.payments(order.order_no).await.unwrap();
+        let refunds = payments.iter().filter(|payment| payment.kind == PaymentKind::Refund);
+        assert_eq!(refunds.count(), 1);
+        assert_eq!(shop.payment_problems(10).await.unwrap(), []);
+        shop.books_add_up(item.id).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_buyer_who_pays_twice_gets_the_second_back_and_keeps_the_order() {
+    check(async |shop| {
+        let item = shop.sale_of(5).await;
+        let (order, _first) = shop.paid(item.id, "ann").await;
+        let second = shop.money_for(&order);
+        let extra = Credit::Refunding(OrderStatus::Paid);
+        assert_eq!(shop.credit(&second, shop.now()).await.unwrap(), extra);
+        assert_eq!(shop.credit(&second, shop.now()).await.unwrap(), Credit::Repeated);
+        assert_eq!(waiting_refunds(&shop).await, [refund(&second)]);
+        shop.refunded(&given_back(&second), shop.now()).await.unwrap();
+        assert_eq!(shop.status(order.order_no).await, OrderStatus::Paid);
+        assert_eq!(shop.payment_problems(10).await.unwrap(), []);
+        assert_eq!(shop.stock(item.id).await, (4, 5));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_operators_refund_returns_units_and_all_money_once() {
+    check(async |shop| {
+        let item = shop.sale_of(5).await;
+        let (order, first) = shop.paid(item.id, "ann").await;
+        let second = shop.money_for(&order);
+        shop.credit(&second, shop.now()).await.unwrap();
+        assert_eq!(shop.start_refund(order.order_no, shop.now()).await.unwrap(), Moved::Done);
+        let again = shop.start_refund(order.order_no, shop.now()).await.unwrap();
+        assert_eq!(again, Moved::Was(OrderStatus::Refunding));
+        // The refund of the second payment waited already and is not asked for twice.
+        assert_eq!(waiting_refunds(&shop).await, [refund(&second), refund(&first)]);
+        assert_eq!(shop.stock(item.id).await, (5, 5));
+        let released = OutboxMessage::Release { releases: vec![release(&order)] };
+        assert_eq!(shop.messages().await.iter().filter(|sent| **sent == released).count(), 1);
+        shop.books_add_up(item.id).await;
+
+        shop.refunded(&given_back(&second), shop.now()).await.unwrap();
+        assert_eq!(shop.status(order.order_no).await, OrderStatus::Refunding);
+        let third = shop.money_for(&order);
+        let more = Credit::Refunding(OrderStatus::Refunding);
+        assert_eq!(shop.credit(&third, shop.now()).await.unwrap(), more);
+        shop.refunded(&given_back(&first), shop.now()).await.unwrap();
+        assert_eq!(shop.status(order.order_no).await, OrderStatus::Refunding);
+        shop.refunded(&given_back(&third), shop.now()).await.unwrap();
+        assert_eq!(shop.status(order.order_no).await, OrderStatus::Refunded);
+        assert_eq!(shop.payment_problems(10).await.unwrap(), []);
+        shop.bought(item.id, "ann", 1).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn money_for_a_void_claim_goes_back_and_it_stays_void() {
+    check(async |shop| {
+        let item = shop.sale_of(5).await;
+        let claim = shop.claim(item.id, "ann", 1);
+        shop.void(std::slice::from_ref(&claim), VoidReason::Lost, shop.now()).await.unwrap();
+        let order = shop.found(claim.order_no).await;
+        let notice = shop.money_for(&order);
+        let back = Credit::Refunding(OrderStatus::Void);
+        assert_eq!(shop.credit(&notice, shop.now()).await.unwrap(), back);
+        assert_eq!(waiting_refunds(&shop).await, [refund(&notice)]);
+        shop.refunded(&given_back(&notice), shop.now()).await.unwrap();
+        assert_eq!(shop.status(order.order_no).await, OrderStatus::Void);
+        assert_eq!(shop.payment_problems(10).await.unwrap(), []);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_refund_nobody_asked_for_is_refused() {
+    check(async |shop| {
+        let item = shop.sale_of(5).await;
+        let (order, notice) = shop.paid(item.id, "ann").await;
+        let (other, _) = shop.paid(item.id, "bob").await;
+        let good = given_back(&notice);
+        let refused = async |done: RefundDone| shop.refunded(&done, shop.now()).await.unwrap_err();
+        let part = refused(RefundDone { amount: yuan(1), ..good.clone() }).await;
+        assert!(matches!(part, LedgerError::Refused(ref why) if why.field == "amount"));
+        let foreign = refused(RefundDone { order_no: other.order_no, ..good.clone() }).await;
+        assert!(matches!(foreign, LedgerError::Refused(ref why) if why.field == "order_no"));
+        let unknown = refused(RefundDone { provider_txn: "never".into(), ..good }).await;
+        assert!(matches!(unknown, LedgerError::NotFound));
+        assert_eq!(shop.status(order.order_no).await, OrderStatus::Paid);
+        let missing = shop.start_refund(shop.number(), shop.now()).await.unwrap_err();
+        assert!(matches!(missing, LedgerError::NotFound));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_refund_that_fell_out_of_the_outbox_is_noticed_and_put_back() {
+    check(async |shop| {
+        let item = shop.sale_of(5).await;
+        let (order, first) = shop.paid(item.id, "ann").await;
+        let second = shop.money_for(&order);
+        shop.credit(&second, shop.now()).await.unwrap();
+        let requeue = async |notice: &PaymentNotice| {
+            let (provider, txn) = (&notice.provider, &notice.provider_txn);
+            shop.requeue_refund(provider, txn, shop.now()).await.unwrap()
+        };
+        assert!(!requeue(&second).await, "it waits already");
+        shop.deliver_all().await;
+        let missing = PaymentProblem::RefundNotQueued {
+            order_no: order.order_no,
+            provider: second.provider.clone(),
+            provider_txn: second.provider_txn.clone(),
+        };
+        assert_eq!(shop.payment_problems(10).await.unwrap(), [missing]);
+        assert_eq!(shop.payment_problems(0).await.unwrap(), []);
+        assert!(requeue(&second).await);
+        assert_eq!(shop.messages().await, [refund(&second)]);
+        assert_eq!(shop.payment_problems(10).await.unwrap(), []);
+        assert!(!requeue(&first).await, "that money is ours");
+        shop.deliver_all().await;
+        shop.refunded(&given_back(&second), shop.now()).await.unwrap();
+        assert!(!requeue(&second).await, "it was given back");
+    })
+    .await;
+}

@@ -1,0 +1,342 @@
+//! Operators: sales prepared, stock changed, failed claims looked after, and who did what.
+
+use ledger::{
+    Adjusted, DeadLetterState, LedgerError, Moved, NewAudit, NewJobRun, OutboxMessage, Release,
+    Role, StockLogType,
+};
+use sale::{
+    ActivityId, ActivityState, FailedClaim, ItemId, ItemState, OrderStatus, Reason, STOCK_MAX,
+    VoidReason,
+};
+use serde_json::json;
+
+use crate::{NOON_MS, Shop, check, numbers_of};
+
+fn failed(claim: &sale::Claim, tries: u32, next_try_ms: Option<i64>) -> FailedClaim {
+    FailedClaim { claim: claim.clone(), tries, next_try_ms, cause: "the row is refused".into() }
+}
+
+#[tokio::test]
+async fn an_activity_is_prepared_published_and_ended_for_good() {
+    check(async |shop| {
+        let draft = shop.activity_of(&[10, 20]).await;
+        assert_eq!((draft.state, draft.items.len()), (ActivityState::Draft, 2));
+        let phone = &draft.items[0];
+        assert_eq!((phone.stock, phone.total, phone.version, phone.epoch), (10, 10, 0, 0));
+        assert_eq!((phone.limit_per_user, phone.origin_price), (5, Some(799_900)));
+        assert!(shop.log(phone.id).await.is_empty());
+        let moved =
+            shop.reschedule(draft.id, "双十二", NOON_MS + 1, NOON_MS + 2, 60_000).await.unwrap();
+        assert_eq!((moved.name.as_str(), moved.pay_within_ms), ("双十二", 60_000));
+        assert_eq!(moved.items, draft.items);
+        let backwards = shop.reschedule(draft.id, "x", 2, 1, 60_000).await.unwrap_err();
+        assert!(matches!(backwards, LedgerError::Refused(why) if why.field == "closes_at"));
+
+        let to = async |state| shop.move_activity(draft.id, state, shop.now()).await.unwrap();
+        assert_eq!(to(ActivityState::Paused).await, Moved::Was(ActivityState::Draft));
+        assert_eq!(to(ActivityState::Published).await, Moved::Done);
+        assert_eq!(to(ActivityState::Published).await, Moved::Was(ActivityState::Published));
+        let late = shop.reschedule(draft.id, "x", 1, 2, 60_000).await.unwrap_err();
+        assert!(matches!(late, LedgerError::Refused(why) if why.field == "state"));
+        assert_eq!(to(ActivityState::Ended).await, Moved::Done);
+        let ended = shop.activity(draft.id).await.unwrap().unwrap();
+        assert!(ended.items.iter().all(|item| item.state == ItemState::Ended));
+        assert_eq!(to(ActivityState::Published).await, Moved::Was(ActivityState::Ended));
+        let nowhere = shop.move_activity(ActivityId(99), ActivityState::Ended, 0).await;
+        assert!(matches!(nowhere, Err(LedgerError::NotFound)));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn old_activities_drop_off_the_list() {
+    check(async |shop| {
+        let (old, new) = (shop.activity_of(&[1]).await, shop.activity_of(&[1]).await);
+        let listed = async |closed_after_ms, limit| -> Vec<ActivityId> {
+            let found = shop.activities(closed_after_ms, limit).await.unwrap();
+            found.iter().map(|activity| activity.id).collect()
+        };
+        assert_eq!(listed(i64::MAX, 10).await, [new.id, old.id], "drafts always show");
+        assert_eq!(listed(i64::MAX, 1).await, [new.id]);
+        shop.move_activity(old.id, ActivityState::Ended, shop.now()).await.unwrap();
+        assert_eq!(listed(old.closes_ms - 1, 10).await, [new.id, old.id]);
+        assert_eq!(listed(old.closes_ms, 10).await, [new.id]);
+        assert!(shop.activity(ActivityId(99)).await.unwrap().is_none());
+        assert!(shop.item(ItemId(99)).await.unwrap().is_none());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_of_two_who_warm_at_once_wins() {
+    check(async |shop| {
+        let item = shop.sale_of(10).await;
+        assert_eq!(shop.begin_warm(item.id, 0).await.unwrap(), Some(1));
+        assert_eq!(shop.begin_warm(item.id, 0).await.unwrap(), None);
+        assert!(!shop.finish_warm(item.id, 0).await.unwrap());
+        assert!(shop.finish_warm(item.id, 1).await.unwrap());
+        assert!(!shop.finish_warm(item.id, 1).await.unwrap());
+        let ready = shop.item(item.id).await.unwrap().unwrap();
+        assert_eq!((ready.state, ready.epoch), (ItemState::Ready, 1));
+        // A gate that lost its memory is warmed again, under the next epoch.
+        assert_eq!(shop.begin_warm(item.id, 1).await.unwrap(), Some(2));
+        shop.move_activity(item.activity, ActivityState::Ended, shop.now()).await.unwrap();
+        assert!(!shop.finish_warm(item.id, 2).await.unwrap());
+        assert_eq!(shop.begin_warm(item.id, 2).await.unwrap(), None);
+        assert!(matches!(shop.begin_warm(ItemId(99), 0).await, Err(LedgerError::NotFound)));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn warming_knows_who_owns_what() {
+    check(async |shop| {
+        let item = shop.sale_of(10).await;
+        let batch = shop.crowd(item.id, 3);
+        shop.settle(item.id, &batch[..1]).await.unwrap();
+        shop.void(&batch[1..2], VoidReason::Lost, shop.now()).await.unwrap();
+        let stuck = shop.claim(item.id, "stuck", 2);
+        shop.defer(&[failed(&stuck, 1, Some(NOON_MS + 10_000))]).await.unwrap();
+        let adjust_no = shop.number();
+        shop.adjust_stock(item.id, 5, adjust_no, shop.now()).await.unwrap();
+        let basis = shop.warm_basis(item.id, &numbers_of(&batch)).await.unwrap();
+        assert_eq!(basis.settled, numbers_of(&batch[..2]).into_iter().collect());
+        assert_eq!((basis.marks, basis.failed), (batch[..1].to_vec(), vec![stuck]));
+        assert_eq!((basis.item.stock, basis.adjusted), (14, vec![adjust_no]));
+        assert_eq!(basis.activity.items, [basis.item]);
+        assert!(matches!(shop.warm_basis(ItemId(99), &[]).await, Err(LedgerError::NotFound)));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn stock_is_adjusted_once_per_number_and_never_below_what_is_sold() {
+    check(async |shop| {
+        let item = shop.sale_of(10).await;
+        shop.bought(item.id, "ann", 4).await;
+        shop.deliver_all().await;
+        let adjust = async |delta, no| shop.adjust_stock(item.id, delta, no, shop.now()).await;
+        let (up, down) = (shop.number(), shop.number());
+        let raised = Adjusted { before: 6, after: 11, repeated: false };
+        assert_eq!(adjust(5, up).await.unwrap(), raised);
+        assert_eq!(adjust(5, up).await.unwrap(), Adjusted { repeated: true, ..raised });
+        let lowered = Adjusted { before: 11, after: 0, repeated: false };
+        assert_eq!(adjust(-11, down).await.unwrap(), lowered);
+        assert_eq!(shop.stock(item.id).await, (0, 4));
+        for (delta, no, field) in [
+            (-1, shop.number(), "delta"),
+            (0, shop.number(), "delta"),
+            (STOCK_MAX, shop.number(), "delta"),
+            (i64::MIN, shop.number(), "delta"),
+            (6, up, "adjust_no"),
+        ] {
+            let refused = adjust(delta, no).await.unwrap_err();
+            assert!(matches!(&refused, LedgerError::Refused(why) if why.field == field));
+        }
+        let nowhere = shop.adjust_stock(ItemId(99), 1, shop.number(), 0).await;
+        assert!(matches!(nowhere, Err(LedgerError::NotFound)));
+        assert_eq!(shop.adjustment(down).await.unwrap(), Some(-11));
+        assert_eq!(shop.adjustment(shop.number()).await.unwrap(), None);
+        let told = [(up, 5), (down, -11)].map(|(adjust_no, delta)| OutboxMessage::Adjust {
+            item: item.id,
+            adjust_no,
+            delta,
+        });
+        assert_eq!(shop.messages().await, told);
+        assert_eq!(
+            shop.item_books(item.id, &[]).await.unwrap().pending_adjusts,
+            [(up, 5), (down, -11)]
+        );
+        let kinds: Vec<_> = shop.log(item.id).await.iter().map(|row| row.kind).collect();
+        assert_eq!(kinds, [StockLogType::Deduct, StockLogType::Adjust, StockLogType::Adjust]);
+        shop.books_add_up(item.id).await;
+    })
+    .await;
+}
+
+/// The state of a claim's letter.
+async fn letter(shop: &Shop, claim: &sale::Claim) -> Option<DeadLetterState> {
+    shop.dead_letter(claim.order_no).await.unwrap().map(|letter| letter.state)
+}
+
+#[tokio::test]
+async fn a_failed_claim_is_tried_again_until_it_is_an_order() {
+    check(async |shop| {
+        let item = shop.sale_of(10).await;
+        let (ann, bob) = (shop.claim(item.id, "ann", 1), shop.claim(item.id, "bob", 1));
+        let (soon, later) = (NOON_MS + 10_000, NOON_MS + 30_000);
+        shop.defer(&[failed(&ann, 1, Some(later)), failed(&bob, 1, Some(soon))]).await.unwrap();
+        assert!(shop.due(soon - 1, 10).await.unwrap().is_empty());
+        assert_eq!(shop.due(soon, 10).await.unwrap(), [failed(&bob, 1, Some(soon))]);
+        let both = shop.due(later, 10).await.unwrap();
+        assert_eq!(both, [failed(&bob, 1, Some(soon)), failed(&ann, 1, Some(later))]);
+        assert_eq!(shop.due(later, 1).await.unwrap().len(), 1);
+
+        shop.settle(item.id, std::slice::from_ref(&bob)).await.unwrap();
+        assert_eq!(letter(&shop, &bob).await, Some(DeadLetterState::Settled));
+        // A worker that never heard the answer reports it failed: it is an order all the same.
+        shop.defer(&[failed(&bob, 2, None)]).await.unwrap();
+        assert_eq!(letter(&shop, &bob).await, Some(DeadLetterState::Settled));
+        assert_eq!(letter(&shop, &ann).await, Some(DeadLetterState::Retrying));
+        assert_eq!(shop.due(later, 10).await.unwrap(), [failed(&ann, 1, Some(later))]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_dead_letter_waits_for_a_person() {
+    check(async |shop| {
+        let item = shop.sale_of(10).await;
+        let (ann, bob) = (shop.claim(item.id, "ann", 1), shop.claim(item.id, "bob", 2));
+        shop.defer(&[failed(&ann, 16, None), failed(&bob, 16, None)]).await.unwrap();
+        assert!(shop.due(i64::MAX, 10).await.unwrap().is_empty());
+        let open = shop.dead_letters(None, None, 10).await.unwrap();
+        assert_eq!(open.iter().map(|l| &l.claim).collect::<Vec<_>>(), [&bob, &ann]);
+        assert_eq!((open[0].tries, open[0].cause.as_str()), (16, "the row is refused"));
+        let page = shop.dead_letters(None, Some(bob.order_no), 10).await.unwrap();
+        assert_eq!(page[..], open[1..]);
+
+        assert_eq!(shop.replay(ann.order_no, NOON_MS + 5).await.unwrap(), Moved::Done);
+        assert_eq!(shop.due(NOON_MS + 5, 10).await.unwrap(), [failed(&ann, 0, Some(NOON_MS + 5))]);
+        shop.settle(item.id, std::slice::from_ref(&ann)).await.unwrap();
+        let settled = DeadLetterState::Settled;
+        assert_eq!(shop.replay(ann.order_no, NOON_MS).await.unwrap(), Moved::Was(settled));
+        shop.deliver_all().await;
+
+        // Voiding gives the units back at the gate and tells the buyer; once.
+        let both = [ann.clone(), bob.clone()];
+        let voided = shop.void(&both, VoidReason::Operator, shop.now()).await.unwrap();
+        assert_eq!(voided, [bob.order_no]);
+        assert!(shop.void(&both, VoidReason::Operator, shop.now()).await.unwrap().is_empty());
+        let order = shop.found(bob.order_no).await;
+        assert_eq!((order.status, order.reason), (OrderStatus::Void, Some(Reason::Operator)));
+        assert_eq!(letter(&shop, &bob).await, Some(DeadLetterState::Voided));
+        let gone =
+            Release { item: item.id, user: bob.user.clone(), order_no: bob.order_no, quantity: 2 };
+        let expected = [
+            OutboxMessage::Release { releases: vec![gone] },
+            OutboxMessage::News { orders: vec![(bob.order_no, bob.user.clone())] },
+        ];
+        assert_eq!(shop.messages().await, expected);
+        assert_eq!(shop.stock(item.id).await, (9, 10), "the ledger had never given them out");
+        // And a late redelivery of the claim finds it void.
+        let late = shop.settle(item.id, std::slice::from_ref(&bob)).await.unwrap();
+        assert_eq!(late.repeated, [bob.order_no]);
+        assert!(shop.dead_letters(None, None, 10).await.unwrap().is_empty());
+        let voided = shop.dead_letters(Some(DeadLetterState::Voided), None, 10).await.unwrap();
+        assert_eq!(voided.len(), 1);
+        let nobody = shop.replay(shop.number(), NOON_MS).await;
+        assert!(matches!(nobody, Err(LedgerError::NotFound)));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_outbox_keeps_order_and_remembers_what_failed() {
+    check(async |shop| {
+        let item = shop.sale_of(10).await;
+        for user in ["ann", "bob", "cat"] {
+            shop.bought(item.id, user, 1).await;
+        }
+        let rows = shop.outbox().await;
+        assert_eq!(shop.outbox_depth().await.unwrap(), 3);
+        assert!(rows.is_sorted_by_key(|row| row.id));
+        shop.outbox_later(rows[0].id, NOON_MS + 1_000, "the gate is down").await.unwrap();
+        let ids = async |now_ms, limit| -> Vec<(i64, u32)> {
+            let due = shop.outbox_due(now_ms, limit).await.unwrap();
+            due.iter().map(|row| (row.id, row.tries)).collect()
+        };
+        assert_eq!(ids(NOON_MS, 10).await, [(rows[1].id, 0), (rows[2].id, 0)]);
+        assert_eq!(ids(NOON_MS, 1).await, [(rows[1].id, 0)]);
+        assert_eq!(ids(NOON_MS + 1_000, 2).await, [(rows[0].id, 1), (rows[1].id, 0)]);
+        shop.outbox_done(&[rows[0].id, rows[2].id]).await.unwrap();
+        assert_eq!(ids(NOON_MS + 1_000, 10).await, [(rows[1].id, 0)]);
+        shop.outbox_done(&[rows[1].id]).await.unwrap();
+        assert_eq!(shop.outbox_depth().await.unwrap(), 0);
+        // A number that was used is never used again, or a late "done" would delete the wrong row.
+        shop.bought(item.id, "dan", 1).await;
+        assert!(shop.outbox().await[0].id > rows[2].id);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn tokens_are_given_replaced_and_taken_away() {
+    check(async |shop| {
+        let (one, two) = ([1u8; 32], [2u8; 32]);
+        shop.put_admin_token("root", Role::Admin, &one, NOON_MS).await.unwrap();
+        shop.put_admin_token("eve", Role::Viewer, &two, NOON_MS).await.unwrap();
+        let found = shop.admin_token(&one).await.unwrap().unwrap();
+        assert_eq!((found.name.as_str(), found.role), ("root", Role::Admin));
+        let shared = shop.put_admin_token("bob", Role::Admin, &two, NOON_MS).await;
+        assert!(matches!(shared, Err(LedgerError::Refused(_))));
+        // Replacing makes the old secret worthless.
+        let three = [3u8; 32];
+        shop.put_admin_token("root", Role::Operator, &three, NOON_MS + 1).await.unwrap();
+        assert!(shop.admin_token(&one).await.unwrap().is_none());
+        assert_eq!(shop.admin_token(&three).await.unwrap().unwrap().role, Role::Operator);
+        assert!(shop.revoke_admin_token("eve", NOON_MS).await.unwrap());
+        assert!(!shop.revoke_admin_token("eve", NOON_MS).await.unwrap());
+        assert!(shop.admin_token(&two).await.unwrap().is_none());
+        let names: Vec<_> = shop.admin_tokens().await.unwrap();
+        assert_eq!(names.iter().map(|token| token.name.as_str()).collect::<Vec<_>>(), ["root"]);
+        shop.put_admin_token("eve", Role::Viewer, &two, NOON_MS).await.unwrap();
+        assert!(shop.admin_token(&two).await.unwrap().is_some());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_operators_and_jobs_did_can_be_read_back() {
+    check(async |shop| {
+        for n in 0..3 {
+            let entry = NewAudit {
+                who: "root".into(),
+                action: "stock.adjust".into(),
+                target: format!("item:{n}"),
+                detail: json!({ "delta": n }),
+            };
+            shop.audit(&entry, NOON_MS + n).await.unwrap();
+        }
+        let newest = shop.audit_log(None, 2).await.unwrap();
+        let targets: Vec<_> = newest.iter().map(|row| row.target.as_str()).collect();
+        assert_eq!(targets, ["item:2", "item:1"]);
+        assert_eq!(newest[0].detail, json!({ "delta": 2 }));
+        let oldest = shop.audit_log(Some(newest[1].id), 10).await.unwrap();
+        assert_eq!(oldest[0].target, "item:0");
+
+        let run = |job: &str, ok| NewJobRun {
+            job: job.into(),
+            started_ms: NOON_MS,
+            ended_ms: NOON_MS + 7,
+            ok,
+            report: json!({ "differences": [] }),
+        };
+        let first = shop.record_run(&run("reconcile", true)).await.unwrap();
+        let second = shop.record_run(&run("reconcile", false)).await.unwrap();
+        shop.record_run(&run("timeout", true)).await.unwrap();
+        let runs = shop.job_runs("reconcile", 10).await.unwrap();
+        let told: Vec<_> = runs.iter().map(|run| (run.id, run.ok)).collect();
+        assert_eq!(told, [(second, false), (first, true)]);
+        assert_eq!(runs[0].report, json!({ "differences": [] }));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn numbers_go_on_after_the_largest_the_ledger_has_seen() {
+    check(async |shop| {
+        assert_eq!(shop.last_order_no().await.unwrap(), None);
+        let item = shop.sale_of(10).await;
+        let order = shop.bought(item.id, "ann", 1).await;
+        assert_eq!(shop.last_order_no().await.unwrap(), Some(order.order_no));
+        let adjust_no = shop.number();
+        shop.adjust_stock(item.id, 1, adjust_no, shop.now()).await.unwrap();
+        assert_eq!(shop.last_order_no().await.unwrap(), Some(adjust_no));
+        let claim = shop.claim(item.id, "bob", 1);
+        shop.defer(&[failed(&claim, 1, None)]).await.unwrap();
+        assert_eq!(shop.last_order_no().await.unwrap(), Some(claim.order_no));
+        shop.ping().await.unwrap();
+    })
+    .await;
+}

@@ -1,0 +1,42 @@
+//! The workers: they carry claims from the claim log into the ledger.
+//!
+//! **Parts.** The *main loop* takes entries from the log, settles their claims in the ledger in
+//! batches of one item, and acknowledges the entries. The *retry loop* runs beside it and tries
+//! again the claims that failed for a reason of their own, so that such a claim never delays the
+//! others. Both settle through one `Settler`, which knows what each kind of failure means:
+//!
+//! - the ledger does not answer: nobody's fault. The loop pauses and asks again, no try is burnt,
+//!   nothing is acknowledged. The log keeps the claims meanwhile;
+//! - the item's version kept moving: these claims go up the retry ladder;
+//! - the batch was rejected: it is halved until the claims at fault stand alone. The others commit
+//!   in the same pass, those at fault go up the ladder, and past its last step become dead letters.
+//!
+//! **The life of one claim.** Taken from the log → settled in one transaction with its neighbours
+//! of the same item → its entry acknowledged. Or: taken → rejected alone → remembered by the ledger
+//! as a failed claim (`defer`) → its entry acknowledged → found `due` after each step of the ladder
+//! → settled, or remembered one last time as a dead letter, with an alert.
+//!
+//! **A crash** before the commit: the entry is delivered again, nothing happened. Between commit
+//! and acknowledgement: it is delivered again and settling it is a no-op. Between `defer` and
+//! acknowledgement: the claim is tried once from the log and, if it fails again, starts over at the
+//! foot of the ladder. Between the recording of a dead letter and its alert: the alert is not sent,
+//! the dead letter is still listed. Nowhere is a claim neither on the log nor in the ledger.
+//!
+//! **Architecture invariant.** This crate knows the log and the ledger only as the traits in
+//! `sale`, and no HTTP except the one POST of an [`Alert`].
+
+mod alerts;
+mod ladder;
+mod meters;
+mod options;
+mod outage;
+mod rate;
+mod retry;
+mod settler;
+mod workers;
+
+pub use alerts::{Alert, AlertOptions, Alerts};
+pub use ladder::{LADDER_STEP_MS_MAX, LADDER_STEPS_MAX, RETRY_LADDER_MS_DEFAULT};
+pub use meters::describe as describe_metrics;
+pub use options::{BATCH_CLAIMS_MAX_MAX, Options};
+pub use workers::{Workers, WorkersHandle};

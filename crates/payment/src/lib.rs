@@ -1,0 +1,23 @@
+//! Payment providers, behind one trait.
+//!
+//! A provider is another company. It may be down, answer late, say things twice, in the wrong order
+//! or after the fact, and anyone may pretend to be it. [`Provider`] is shaped by that:
+//!
+//! - **Opening, closing and refunding are idempotent** by a number of ours or theirs, because a
+//!   time-out means *unknown* and unknown is asked again.
+//! - **Closing answers what is true**: closed, or paid already. Only a payment closed at the
+//!   provider can safely be closed in the ledger, and even then money may come late.
+//! - **A notice is believed only when verified**: signature over the raw bytes, fresh time stamp,
+//!   our merchant. What it says about order and amount is then compared with the ledger, by the
+//!   ledger.
+//!
+//! **Architecture invariant.** This crate knows neither ledger nor web framework. It gets headers
+//! and bytes and gives a [`Notice`]; whoever joins the two carries it to the ledger.
+
+mod provider;
+pub mod sandbox;
+
+pub use provider::{
+    CloseOutcome, NOTICE_BYTES_MAX, Notice, NoticeError, NoticeOutcome, Opened, Paid, PayRequest,
+    Provider, ProviderError, QueryOutcome, RefundOutcome, RefundRequest,
+};

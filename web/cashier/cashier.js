@@ -1,0 +1,112 @@
+// The sandbox's cashier: plays the payment provider's page, including the ways it can misbehave.
+
+import { askTime, call } from "../api.js";
+import { between } from "../backoff.js";
+import { ServerClock } from "../clock.js";
+import { clockText, nextTick } from "../countdown.js";
+import { setAttribute, setText } from "../element.js";
+import { language, locale, say, speaks } from "../i18n.js";
+import { formatMoney } from "../money.js";
+import { problemText } from "../problem.js";
+import { words } from "./words.js";
+
+/** In which states of the payment each action makes sense. */
+const ALLOWED = {
+  pay: ["open", "failed"],
+  fail: ["open"],
+  pay_twice: ["open", "failed"],
+  pay_late: ["open", "failed", "closed"],
+};
+const LOOK_MS = [4_000, 6_000];
+
+const byId = (id) => document.getElementById(id);
+const txn = decodeURIComponent(location.pathname.split("/").filter(Boolean).at(-1) ?? "");
+const path = `/cashier/${encodeURIComponent(txn)}`;
+const clock = new ServerClock(askTime);
+
+let payment = null;
+let problem = null;
+let busy = null;
+let lookAt = 0;
+let looking = false;
+
+async function look() {
+  if (looking || busy) return;
+  looking = true;
+  try {
+    const answer = await call("GET", path, { cache: "no-store" });
+    // A press meanwhile knows better than a look that began before it.
+    if (!busy) payment = answer;
+    problem = null;
+  } catch (caught) {
+    if (payment === null) problem = caught;
+  }
+  looking = false;
+  lookAt = clock.now() + between(...LOOK_MS);
+  draw();
+}
+
+async function act(action) {
+  if (busy || !payment || !ALLOWED[action].includes(payment.state)) return;
+  busy = action;
+  problem = null;
+  draw();
+  try {
+    payment = await call("POST", path, { body: { action }, answerWithinMs: 30_000 });
+  } catch (caught) {
+    problem = caught;
+  }
+  busy = null;
+  lookAt = 0;
+  draw();
+}
+
+function drawDeadline(now = clock.now()) {
+  const left = payment?.pay_deadline ? payment.pay_deadline - now : null;
+  const shown = left !== null && clock.synced && (payment.state === "open" || payment.state === "failed");
+  byId("due").hidden = !shown;
+  setText(byId("due-label"), say(words, left > 0 ? "payWithin" : "deadlineOver"));
+  setText(byId("deadline"), left > 0 ? clockText(left) : "");
+}
+
+function draw() {
+  document.title = `${say(words, "title")} · Seckill`;
+  byId("payment").hidden = payment === null;
+  const trouble = problem ? problemText(problem, language()) : payment === null ? say(words, "loading") : "";
+  setText(byId("note"), trouble);
+  byId("note").hidden = trouble === "";
+  drawDeadline();
+  if (payment === null) return;
+  setText(byId("item"), payment.item_name ?? "");
+  setText(byId("amount"), formatMoney(payment.amount, payment.currency, locale()));
+  setText(byId("order-no"), payment.order_no);
+  setText(byId("txn"), payment.txn);
+  setText(byId("state"), busy ? say(words, "working") : say(words, `state_${payment.state}`));
+  setAttribute(byId("payment"), "data-state", payment.state);
+  for (const button of document.querySelectorAll("[data-action]")) {
+    const allowed = !busy && ALLOWED[button.dataset.action].includes(payment.state);
+    setAttribute(button, "aria-disabled", allowed ? null : "true");
+  }
+}
+
+function tick() {
+  const now = clock.now();
+  if (!document.hidden) {
+    drawDeadline(now);
+    // Late money can still turn a closed payment; a payment that does not exist stays that way.
+    const settled = ["paid", "refunded"].includes(payment?.state) || problem?.status === 404;
+    if (!settled && now >= lookAt) look();
+  }
+  setTimeout(tick, nextTick(now, payment?.pay_deadline ? [payment.pay_deadline] : [], clock.now()));
+}
+
+for (const button of document.querySelectorAll("[data-action]")) {
+  button.addEventListener("click", () => act(button.dataset.action));
+}
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) clock.sync(2).then(() => { lookAt = 0; draw(); });
+});
+
+speaks(words, draw);
+clock.sync(3).then(() => { lookAt = Math.min(lookAt, clock.now() + LOOK_MS[1]); draw(); });
+tick();

@@ -1,0 +1,303 @@
+// The shop page. One tick per second (and one exactly at every opening) draws everything from what is
+// known; clock, catalog, tokens and orders learn in their own time and ask for a draw.
+
+import { askTime, call } from "../api.js";
+import { between } from "../backoff.js";
+import { ServerClock } from "../clock.js";
+import { nextTick, phase } from "../countdown.js";
+import { setAttribute, setChildren, setText } from "../element.js";
+import { say, speaks } from "../i18n.js";
+import { Problem } from "../problem.js";
+import { ActivitySection } from "./activity_section.js";
+import { coolDownMs } from "./buy_state.js";
+import { Buyer } from "./buyer.js";
+import { Catalog, inShopOrder } from "./catalog.js";
+import { claim, newKey } from "./claim.js";
+import { Follower } from "./follower.js";
+import { ItemCard } from "./item_card.js";
+import { OrderBook } from "./order_book.js";
+import { OrderCard } from "./order_card.js";
+import { dropPending, keepPending, keepReceipt, pendingOf } from "./receipts.js";
+import { SaleTokens } from "./sale_token.js";
+import { SignInBox } from "./sign_in.js";
+import { words } from "./words.js";
+
+const RESYNC_MS = [120_000, 240_000];
+/** More tokens than anybody can use at once would only load the server before the opening. */
+const TOKENS_TENDED_MAX = 6;
+const ORDERS_SHOWN_MAX = 50;
+
+const byId = (id) => document.getElementById(id);
+
+const clock = new ServerClock(askTime);
+const now = () => clock.now();
+const book = new OrderBook();
+const catalog = new Catalog({ ask: () => call("GET", "/activities"), now });
+const buyer = new Buyer({ now, onChange: buyerChanged });
+const tokens = new SaleTokens({
+  fetchToken: (itemId) => buyer.ask("POST", `/items/${itemId}/token`),
+  now,
+});
+const follower = new Follower({ buyer, book, now, onNews: draw });
+const signInBox = new SignInBox(buyer);
+
+const sections = new Map();
+const cards = new Map();
+const orderCards = new Map();
+/** What this page did about each item: {sending, position, coolUntil, problem}. */
+const attempts = new Map();
+const phases = new Map();
+const onScreen = new Set();
+
+const watcher = new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) {
+    const id = Number(target.dataset.item);
+    if (isIntersecting) onScreen.add(id);
+    else onScreen.delete(id);
+  }
+});
+
+function attemptOf(itemId) {
+  if (!attempts.has(itemId)) attempts.set(itemId, { sending: false, position: null, coolUntil: 0, problem: null });
+  return attempts.get(itemId);
+}
+
+function buyerChanged() {
+  tokens.clear();
+  attempts.clear();
+  follower.restart();
+  draw();
+}
+
+// --- buying ---
+
+async function buy(itemId, quantity) {
+  const attempt = attemptOf(itemId);
+  if (attempt.sending) return;
+  if (!buyer.signedIn) {
+    attempt.problem = new Problem({ code: "sign_in" });
+    draw();
+    signInBox.invite();
+    return;
+  }
+  const user = buyer.user;
+  Object.assign(attempt, { sending: true, position: null, problem: null });
+  draw();
+  const left = pendingOf(user, itemId);
+  const key = left?.quantity === quantity ? left.key : newKey();
+  keepPending(user, itemId, { key, quantity });
+  try {
+    const answer = await claim({ itemId, tokens, send: (token) => sendClaim(itemId, quantity, key, token) });
+    dropPending(user, itemId);
+    keepReceipt(user, { order_no: answer.order_no, receipt: answer.receipt, item_id: itemId, claimed_at: now() });
+    if (user === buyer.user) admitted(itemId, quantity, attempt, answer);
+  } catch (problem) {
+    if (!problem.unknown) dropPending(user, itemId);
+    if (user === buyer.user) await refused(itemId, attempt, problem);
+  }
+  attempt.sending = false;
+  draw();
+}
+
+const sendClaim = (itemId, quantity, key, token) => call("POST", `/items/${itemId}/claims`, {
+  headers: { "X-Sale-Token": token, "Idempotency-Key": key },
+  body: { quantity },
+});
+
+function admitted(itemId, quantity, attempt, answer) {
+  const item = catalog.item(itemId)?.item;
+  attempt.position = answer.position ?? null;
+  follower.admitted({
+    order_no: answer.order_no, item_id: itemId, quantity, status: answer.status ?? "queued",
+    amount: item ? item.price * quantity : null, currency: item?.currency, item_name: item?.name,
+  }, answer.eta_ms);
+}
+
+async function refused(itemId, attempt, problem) {
+  attempt.problem = problem;
+  attempt.coolUntil = now() + coolDownMs(problem);
+  const known = catalog.item(itemId);
+  if (problem.code === "sold_out" && known) known.item.left = 0;
+  if (problem.code === "already_bought" && problem.body.order_no) await follower.look(problem.body.order_no);
+  if (problem.code === "not_started" && known) {
+    // Either our clock or our idea of the opening was wrong; correct both, and the button waits again.
+    if (Number.isFinite(problem.body.opens_at)) known.activity.opens_at = problem.body.opens_at;
+    await clock.sync(3);
+  }
+}
+
+/** A payment address leads to a web page and nowhere else. */
+function webAddress(url) {
+  try {
+    const { protocol, href } = new URL(url, location.href);
+    return protocol === "https:" || protocol === "http:" ? href : null;
+  } catch {
+    return null;
+  }
+}
+
+async function pay(orderNo) {
+  const { payment_url: url } = await buyer.ask("POST", `/orders/${encodeURIComponent(orderNo)}/payments`, {
+    body: { provider: "sandbox" },
+  });
+  const target = webAddress(url);
+  if (target === null) throw new Problem({ code: "failed", body: { detail: say(words, "badPaymentUrl") } });
+  location.assign(target);
+}
+
+async function cancel(orderNo) {
+  try {
+    await buyer.ask("POST", `/orders/${encodeURIComponent(orderNo)}/cancel`);
+  } finally {
+    // Whoever came first won; what is true now is what counts.
+    await follower.look(orderNo);
+    catalog.lookSoon();
+  }
+}
+
+// --- drawing ---
+
+function cardOf(item) {
+  if (!cards.has(item.id)) {
+    const card = new ItemCard(item.id, {
+      onBuy: (quantity) => buy(item.id, quantity),
+      onOrder: () => showOrder(book.liveOf(item.id)?.order_no),
+    });
+    cards.set(item.id, card);
+    watcher.observe(card.node);
+  }
+  return cards.get(item.id);
+}
+
+function showOrder(orderNo) {
+  const node = orderCards.get(orderNo)?.node ?? byId("orders");
+  node.scrollIntoView({ block: "center" });
+  node.focus({ preventScroll: true });
+}
+
+function drawActivities(time) {
+  const activities = inShopOrder(catalog.activities, time);
+  for (const activity of activities) {
+    if (!sections.has(activity.id)) sections.set(activity.id, new ActivitySection(activity.id));
+    sections.get(activity.id).update({
+      activity, now: time, synced: clock.synced, cards: activity.items.map((item) => cardOf(item).node),
+    });
+    for (const item of activity.items) {
+      cardOf(item).update({
+        item, activity, now: time, synced: clock.synced, attempt: attemptOf(item.id), order: book.liveOf(item.id),
+      });
+    }
+  }
+  setChildren(byId("activities"), activities.map(({ id }) => sections.get(id).node));
+  const empty = !catalog.loaded ? "loading" : activities.length === 0 ? "nothing" : null;
+  const note = catalog.stale ? "stale" : empty;
+  setText(byId("sale-note"), note ? say(words, note) : "");
+  byId("sale-note").hidden = note === null;
+}
+
+function drawOrders(time) {
+  const orders = book.shown().slice(0, ORDERS_SHOWN_MAX);
+  for (const order of orders) {
+    const no = order.order_no;
+    if (!orderCards.has(no)) {
+      orderCards.set(no, new OrderCard(no, { onPay: () => pay(no), onCancel: () => cancel(no) }));
+    }
+    const itemName = order.item_name ?? catalog.item(order.item_id)?.item.name ?? say(words, "itemNo", { id: order.item_id });
+    orderCards.get(no).update({ order, itemName, now: time });
+  }
+  setChildren(byId("order-list"), orders.map(({ order_no }) => orderCards.get(order_no).node));
+  const toPay = orders.filter(({ status }) => status === "unpaid").length;
+  setText(byId("orders-count"), toPay > 0 ? String(toPay) : "");
+  setText(byId("orders-note"), say(words, buyer.signedIn ? "noOrders" : "ordersSignedOut"));
+  byId("orders-note").hidden = orders.length > 0;
+}
+
+/** Says aloud, once, that a sale has opened: a countdown is silent to a screen reader. */
+function announce(time) {
+  for (const activity of clock.synced ? catalog.activities : []) {
+    const stage = phase(activity, time);
+    if (phases.get(activity.id) === "soon" && stage === "open") {
+      setText(byId("announce"), say(words, "isOpen", { name: activity.name }));
+    }
+    phases.set(activity.id, stage);
+  }
+}
+
+let drawnAt = 0;
+
+function draw() {
+  const time = now();
+  drawnAt = time;
+  document.title = `${say(words, "title")} · Seckill`;
+  signInBox.draw();
+  drawActivities(time);
+  drawOrders(time);
+  announce(time);
+  setAttribute(document.body, "data-ready", catalog.loaded && clock.synced);
+}
+
+// --- time ---
+
+let resyncAt = 0;
+
+async function syncClock(samples) {
+  resyncAt = Infinity;
+  const good = await clock.sync(samples);
+  resyncAt = now() + (good ? between(...RESYNC_MS) : between(2_000, 5_000));
+  catalog.replan();
+  draw();
+}
+
+function tendTokens() {
+  if (!buyer.signedIn || !clock.synced) return;
+  const wanted = [...onScreen].slice(0, TOKENS_TENDED_MAX);
+  for (const itemId of wanted) {
+    const known = catalog.item(itemId);
+    if (!known || known.activity.state === "ended" || book.liveOf(itemId)) continue;
+    // Nobody needs a pass to an empty shelf; should units come back, the press itself fetches one.
+    if (known.item.left <= 0) continue;
+    tokens.tend(itemId, { opensAt: known.activity.opens_at, closesAt: known.activity.closes_at });
+  }
+}
+
+function moments() {
+  const all = [];
+  for (const { opens_at: opens, closes_at: closes } of catalog.activities) all.push(opens, closes);
+  for (const { coolUntil } of attempts.values()) all.push(coolUntil);
+  for (const { pay_deadline: deadline } of book.moving()) if (deadline) all.push(deadline);
+  return all;
+}
+
+let ticker = null;
+
+function tick() {
+  clearTimeout(ticker);
+  if (document.hidden) drawnAt = now();
+  else {
+    if (now() >= resyncAt || clock.slept()) {
+      if (resyncAt !== Infinity) syncClock(2);
+    }
+    draw();
+    catalog.tend().then((learnt) => { if (learnt) draw(); });
+  }
+  tendTokens();
+  ticker = setTimeout(tick, nextTick(drawnAt, moments(), now()));
+}
+
+function visibilityChanged() {
+  if (!document.hidden) {
+    syncClock(3);
+    catalog.lookSoon();
+    tick();
+  }
+  follower.visibilityChanged(!document.hidden);
+}
+
+document.addEventListener("visibilitychange", visibilityChanged);
+// Back from the cashier by the back button: browsers may show the page as it was left.
+window.addEventListener("pageshow", (event) => { if (event.persisted) visibilityChanged(); });
+
+speaks(words, draw);
+syncClock(4);
+follower.restart();
+tick();

@@ -1,0 +1,55 @@
+// The demo's sign-in box. A real shop has its own login and hands its token over.
+
+import { setText } from "../element.js";
+import { language, say } from "../i18n.js";
+import { problemText } from "../problem.js";
+import { isUserId, suggestedUserId } from "./buyer.js";
+import { words } from "./words.js";
+
+const byId = (id) => document.getElementById(id);
+
+export class SignInBox {
+  #buyer;
+  #note = null;
+  #absent = false;
+
+  constructor(buyer) {
+    this.#buyer = buyer;
+    byId("user-id").value = suggestedUserId();
+    byId("sign-in-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#submit();
+    });
+    byId("sign-out").addEventListener("click", () => buyer.signOut());
+  }
+
+  draw() {
+    const { signedIn, user } = this.#buyer;
+    byId("sign-in-form").hidden = signedIn || this.#absent;
+    byId("signed-in").hidden = !signedIn;
+    setText(byId("user"), user ?? "");
+    const note = this.#note?.() ?? (signedIn ? "" : say(words, "demoLogin"));
+    setText(byId("sign-in-note"), note);
+    byId("sign-in-note").hidden = note === "";
+  }
+
+  /** The buyer pressed Buy without being anyone. */
+  invite() {
+    const input = byId("user-id");
+    if (input.checkVisibility?.() ?? true) input.focus();
+  }
+
+  async #submit() {
+    const userId = byId("user-id").value.trim();
+    this.#note = isUserId(userId) ? null : () => say(words, "badUserId");
+    if (!this.#note) {
+      try {
+        await this.#buyer.signIn(userId);
+      } catch (problem) {
+        this.#absent = problem.status === 404 || problem.status === 403;
+        this.#note = this.#absent ? () => say(words, "noDevLogin") : () => problemText(problem, language());
+      }
+    }
+    this.draw();
+  }
+}
