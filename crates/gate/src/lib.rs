@@ -142,8 +142,20 @@ pub enum Readmitted {
     Known,
     /// The buyer holds another claim of this item.
     AlreadyBought { order_no: OrderNo },
-    /// No units left, or the item has left the gate.
-    Gone,
+    /// Not enough units are left.
+    SoldOut,
+    /// The item is not at the gate.
+    NotLoaded,
+    /// The item is being rebuilt: ask again.
+    Frozen,
+}
+
+/// An item that is at the gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loaded {
+    pub item: ItemId,
+    pub epoch: Epoch,
+    pub shut: Option<Shut>,
 }
 
 /// An item as the gate sees it at one instant.
@@ -211,8 +223,8 @@ pub trait Gate: ClaimLog {
     /// Take an item away for good. Claims of it that are still on the log stay there.
     async fn unload(&self, item: ItemId) -> Result<()>;
 
-    /// The items at the gate with their epochs.
-    async fn loaded(&self) -> Result<Vec<(ItemId, Epoch)>>;
+    /// The items at the gate.
+    async fn loaded(&self) -> Result<Vec<Loaded>>;
 
     async fn reading(&self, item: ItemId) -> Result<Option<Reading>>;
 

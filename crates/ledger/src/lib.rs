@@ -21,7 +21,7 @@ use std::collections::HashSet;
 use async_trait::async_trait;
 use sale::{
     Activity, ActivityId, ActivityState, Claim, CloseReason, Epoch, Invalid, Item, ItemId, Millis,
-    NewActivity, Order, OrderBook, OrderNo, UserId, VoidReason,
+    NewActivity, Order, OrderBook, OrderNo, VoidReason,
 };
 
 pub use rows::{
@@ -231,10 +231,6 @@ pub trait Ledger: OrderBook {
 
     /// Everything the comparison needs of one item, read in one transaction.
     async fn item_books(&self, item: ItemId, in_flight: &[OrderNo]) -> Result<ItemBooks>;
-
-    /// Of these marks at the gate: those whose order is over (closed, void, refunding, refunded)
-    /// and for whom no release is pending in the outbox.
-    async fn stale_marks(&self, marks: &[(UserId, OrderNo)]) -> Result<Vec<OrderNo>>;
 
     /// Payments that do not add up, at most `limit`.
     async fn payment_problems(&self, limit: usize) -> Result<Vec<PaymentProblem>>;

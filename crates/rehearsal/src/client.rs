@@ -45,6 +45,7 @@ impl Response {
 /// One kept-alive connection.
 pub struct Connection {
     stream: TcpStream,
+    address: SocketAddr,
     read: BytesMut,
     out: Vec<u8>,
 }
@@ -53,7 +54,7 @@ impl Connection {
     pub async fn open(address: SocketAddr) -> std::io::Result<Connection> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        Ok(Connection { stream, read: BytesMut::with_capacity(4_096), out: Vec::new() })
+        Ok(Connection { stream, address, read: BytesMut::with_capacity(4_096), out: Vec::new() })
     }
 
     pub async fn send(
@@ -64,7 +65,8 @@ impl Connection {
         body: &[u8],
     ) -> std::io::Result<Response> {
         self.out.clear();
-        self.out.extend(format!("{method} {path} HTTP/1.1\r\nhost: seckill\r\n").bytes());
+        let host = self.address;
+        self.out.extend(format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\n").bytes());
         for (name, value) in headers {
             self.out.extend(format!("{name}: {value}\r\n").bytes());
         }

@@ -8,7 +8,7 @@ use std::{
 
 use hdrhistogram::Histogram;
 use serde_json::json;
-use tokio::sync::Barrier;
+use tokio::sync::{Barrier, Semaphore};
 
 use crate::{Answer, Api, ApiError, Connection, History, Response, Told};
 
@@ -17,6 +17,9 @@ pub type SaleTokens = Vec<(String, String)>;
 
 /// The longest latency that is told apart, in microseconds.
 const LATENCY_US_MAX: u64 = 60_000_000;
+/// Connections that are being opened at the same time: more would only overflow the queue of the
+/// listener and wait for the kernel's retries.
+const OPENING_MAX: usize = 256;
 
 #[derive(Clone)]
 pub struct Crowd {
@@ -60,10 +63,9 @@ impl Crowd {
             shares[n % connections].push(buyer);
         }
         let ready = Arc::new(Barrier::new(connections + 1));
-        let runs: Vec<_> = shares
-            .into_iter()
-            .map(|share| tokio::spawn(self.clone().one_connection(share, ready.clone())))
-            .collect();
+        let opening = Arc::new(Semaphore::new(OPENING_MAX));
+        let start = |share| self.clone().one_connection(share, opening.clone(), ready.clone());
+        let runs: Vec<_> = shares.into_iter().map(|share| tokio::spawn(start(share))).collect();
         ready.wait().await;
         let started = Instant::now();
         let mut report = CrowdReport {
@@ -83,9 +85,12 @@ impl Crowd {
     async fn one_connection(
         self,
         buyers: SaleTokens,
+        opening: Arc<Semaphore>,
         ready: Arc<Barrier>,
     ) -> (Vec<Told>, Histogram<u64>) {
+        let permit = opening.acquire().await;
         let mut connection = Connection::open(self.address).await.ok();
+        drop(permit);
         ready.wait().await;
         let path = format!("/api/v1/items/{}/claims", self.item);
         let body = format!("{{\"quantity\":{}}}", self.quantity);

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::{Api, ApiError, Bill, Charge, Observed, ObservedItem, ObservedOrder, StockLogRow};
 
-const PAGE: usize = 1_000;
+const PAGE: usize = 500;
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 #[derive(Debug, thiserror::Error)]
@@ -24,8 +24,8 @@ pub async fn settled(admin: &mut Api, within: Duration) -> Result<(), ObserveErr
     let deadline = tokio::time::Instant::now() + within;
     loop {
         let overview: Value = admin.read("/api/v1/admin/overview").await?;
-        let count = |name: &str| overview[name].as_u64().unwrap_or(u64::MAX);
-        if count("backlog") == 0 && count("outbox") == 0 {
+        let backlog = overview["orders"]["backlog"].as_u64();
+        if backlog == Some(0) && overview["outbox_depth"].as_u64() == Some(0) {
             return Ok(());
         }
         if tokio::time::Instant::now() > deadline {
@@ -51,14 +51,15 @@ pub async fn observe(admin: &mut Api, items: &[i64]) -> Result<Observed, Observe
 }
 
 async fn item_of(admin: &mut Api, id: i64, dead_units: i64) -> Result<ObservedItem, ObserveError> {
-    let item: Value = admin.read(&format!("/api/v1/admin/items/{id}")).await?;
+    let sides: Value = admin.read(&format!("/api/v1/admin/items/{id}")).await?;
+    let item = &sides["item"];
     let number = |value: &Value| value.as_i64().unwrap_or(i64::MIN);
     Ok(ObservedItem {
         id,
         total: number(&item["total"]),
         stock: number(&item["stock"]),
         limit_per_user: number(&item["limit_per_user"]),
-        gate_left: item["gate"]["left"].as_i64(),
+        gate_left: sides["gate"]["left"].as_i64(),
         dead_units,
         stock_log: stock_log(admin, id).await?,
         demand_exceeds_stock: false,

@@ -45,8 +45,8 @@ use record::Record;
 use shelf::Shelf;
 
 use crate::{
-    AdjustOutcome, Attempt, Busy, Changed, Gate, GateError, GiveBack, Loading, Reading, Readmitted,
-    Result, Shut, Verdict,
+    AdjustOutcome, Attempt, Busy, Changed, Gate, GateError, GiveBack, Loaded, Loading, Reading,
+    Readmitted, Result, Shut, Verdict,
 };
 
 /// The journal's file in the data directory.
@@ -330,15 +330,18 @@ impl Inner {
         pen: &mut Pen,
         claim: Claim,
     ) -> std::result::Result<Readmitted, JournalError> {
-        let Some(shelf) = self.shelf(claim.item) else { return Ok(Readmitted::Gone) };
+        let Some(shelf) = self.shelf(claim.item) else { return Ok(Readmitted::NotLoaded) };
         {
             let shelf = shelf.read();
+            if shelf.shut == Some(Shut::Frozen) {
+                return Ok(Readmitted::Frozen);
+            }
             match shelf.marks.get(&claim.user) {
                 Some(mark) if mark.order_no == claim.order_no => return Ok(Readmitted::Known),
                 Some(mark) => {
                     return Ok(Readmitted::AlreadyBought { order_no: mark.order_no });
                 }
-                None if i64::from(claim.quantity) > shelf.left => return Ok(Readmitted::Gone),
+                None if i64::from(claim.quantity) > shelf.left => return Ok(Readmitted::SoldOut),
                 None => {}
             }
         }
@@ -555,9 +558,13 @@ impl Gate for SoloGate {
         .await
     }
 
-    async fn loaded(&self) -> Result<Vec<(ItemId, Epoch)>> {
+    async fn loaded(&self) -> Result<Vec<Loaded>> {
         let shelves = self.0.shelves.read();
-        Ok(shelves.iter().map(|(item, shelf)| (*item, shelf.read().epoch)).collect())
+        let loaded = shelves.values().map(|shelf| {
+            let shelf = shelf.read();
+            Loaded { item: shelf.item, epoch: shelf.epoch, shut: shelf.shut }
+        });
+        Ok(loaded.collect())
     }
 
     async fn reading(&self, item: ItemId) -> Result<Option<Reading>> {

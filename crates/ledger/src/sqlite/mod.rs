@@ -28,7 +28,7 @@ use rusqlite::Connection;
 use sale::{
     Activity, ActivityId, ActivityState, BookError, Claim, CloseReason, Epoch, FailedClaim, Item,
     ItemId, Millis, NewActivity, Order, OrderBook, OrderNo, OrderStatus, Settled, SharedClock,
-    UserId, VoidReason,
+    VoidReason,
 };
 
 use self::{
@@ -372,11 +372,6 @@ impl Ledger for SqliteLedger {
     async fn item_books(&self, item: ItemId, in_flight: &[OrderNo]) -> Result<ItemBooks> {
         let in_flight = in_flight.to_vec();
         Ok(self.read(move |conn| reconcile::item_books(conn, item, &in_flight)).await?)
-    }
-
-    async fn stale_marks(&self, marks: &[(UserId, OrderNo)]) -> Result<Vec<OrderNo>> {
-        let marks = marks.to_vec();
-        Ok(self.read(move |conn| reconcile::stale_marks(conn, &marks)).await?)
     }
 
     async fn payment_problems(&self, limit: usize) -> Result<Vec<PaymentProblem>> {

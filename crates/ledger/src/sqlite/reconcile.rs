@@ -1,14 +1,10 @@
 //! The ledger's side of a comparison with the gate, each answer of one instant.
 
-use std::collections::HashSet;
-
 use rusqlite::{Connection, OptionalExtension, Row, params};
-use sale::{ItemId, OrderNo, UserId};
+use sale::{ItemId, OrderNo};
 
 use super::{
-    activities,
-    columns::parsed,
-    dead_letters,
+    activities, dead_letters,
     failure::{Failure, Outcome},
     orders, outbox,
 };
@@ -114,26 +110,4 @@ fn chain_end(conn: &Connection, id: ItemId) -> Outcome<Option<i64>> {
         )?
         .query_row([id.0], |row| row.get(0))
         .optional()?)
-}
-
-pub(super) fn stale_marks(conn: &Connection, marks: &[(UserId, OrderNo)]) -> Outcome<Vec<OrderNo>> {
-    let numbers: Vec<OrderNo> = marks.iter().map(|(_, no)| *no).collect();
-    let mut statement = conn.prepare_cached(
-        "SELECT o.order_no FROM json_each(?1) AS asked
-         CROSS JOIN tb_seckill_order AS o ON o.order_no = asked.value
-         WHERE o.status IN (2, 3, 4, 5)",
-    )?;
-    let over: Vec<OrderNo> = statement
-        .query_map([serde_json::to_string(&numbers)?], |row| parsed(row, 0))?
-        .collect::<rusqlite::Result<_>>()?;
-    if over.is_empty() {
-        return Ok(over);
-    }
-    let mut pending = HashSet::new();
-    for message in outbox::waiting_for_gate(conn)? {
-        if let OutboxMessage::Release { releases } = message {
-            pending.extend(releases.into_iter().map(|release| release.order_no));
-        }
-    }
-    Ok(over.into_iter().filter(|no| !pending.contains(no)).collect())
 }

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use ledger::{Credit, LedgerError, OrderFilter, PaymentKind, PaymentRow};
 use proptest::prelude::*;
-use sale::{Claim, CloseReason, ItemId, Order, OrderNo, OrderStatus, UserId, VoidReason};
+use sale::{Claim, CloseReason, ItemId, Order, OrderNo, OrderStatus, UserId};
 
-use crate::{PaymentNotice, Shop, check, given_back, numbers_of, release, sqlite};
+use crate::{PaymentNotice, Shop, check, numbers_of, release, sqlite};
 
 #[tokio::test]
 async fn the_books_of_an_item_show_everything_that_holds_units() {
@@ -42,33 +42,6 @@ async fn the_books_of_an_item_show_everything_that_holds_units() {
 }
 
 #[tokio::test]
-async fn a_mark_is_stale_when_its_order_is_over_and_nobody_will_release_it() {
-    check(async |shop| {
-        let item = shop.sale_of(10).await;
-        let live = shop.bought(item.id, "ann", 1).await;
-        let (over, over_notice) = shop.paid(item.id, "bob").await;
-        shop.start_refund(over.order_no, shop.now()).await.unwrap();
-        let void = shop.claim(item.id, "cat", 1);
-        shop.void(std::slice::from_ref(&void), VoidReason::Lost, shop.now()).await.unwrap();
-        let queued = shop.claim(item.id, "dan", 1);
-        let mark = |order: &Order| (order.user.clone(), order.order_no);
-        let marks: Vec<(UserId, OrderNo)> = vec![
-            mark(&live),
-            mark(&over),
-            (void.user.clone(), void.order_no),
-            (queued.user.clone(), queued.order_no),
-        ];
-        assert_eq!(shop.stale_marks(&marks).await.unwrap(), [], "releases are on their way");
-        shop.deliver_all().await;
-        let stale = [over.order_no, void.order_no];
-        assert_eq!(shop.stale_marks(&marks).await.unwrap(), stale);
-        shop.refunded(&given_back(&over_notice), shop.now()).await.unwrap();
-        assert_eq!(shop.stale_marks(&marks).await.unwrap(), stale);
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn a_hundred_thousand_claims_in_flight_can_be_asked_about() {
     check(async |shop| {
         let item = shop.sale_of(10).await;
@@ -79,8 +52,6 @@ async fn a_hundred_thousand_claims_in_flight_can_be_asked_about() {
         let settled = numbers_of(&batch).into_iter().collect();
         assert_eq!(shop.item_books(item.id, &asked).await.unwrap().settled, settled);
         assert_eq!(shop.warm_basis(item.id, &asked).await.unwrap().settled, settled);
-        let marks: Vec<_> = asked.iter().map(|no| (batch[0].user.clone(), *no)).collect();
-        assert_eq!(shop.stale_marks(&marks).await.unwrap(), []);
     })
     .await;
 }

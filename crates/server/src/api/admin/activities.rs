@@ -1,0 +1,348 @@
+//! Activities: planned, published, paused, ended, warmed.
+
+use axum::{
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use http::StatusCode;
+use sale::{
+    Activity, ActivityId, ActivityState, Currency, Millis, NewActivity, NewItem,
+    PAY_WITHIN_MS_DEFAULT,
+};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{
+    super::{
+        Shared,
+        access::{AsOperator, AsViewer},
+        finish::finish,
+        openapi,
+    },
+    items::{LedgerItem, WarmedItem},
+};
+use crate::{
+    extract::{Json, Path, Query},
+    problem::Problem,
+};
+
+/// Activities in one list: those not over, and the latest that are.
+const ACTIVITIES_MAX: usize = 1_000;
+
+#[derive(Serialize, ToSchema)]
+pub(in super::super) struct LedgerActivities {
+    /// Newest first, drafts among them.
+    activities: Vec<LedgerActivity>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub(in super::super) struct LedgerActivity {
+    id: i64,
+    name: String,
+    opens_at: i64,
+    closes_at: i64,
+    pay_within_ms: i64,
+    #[schema(schema_with = openapi::activity_state)]
+    state: ActivityState,
+    items: Vec<LedgerItem>,
+}
+
+impl From<Activity> for LedgerActivity {
+    fn from(activity: Activity) -> Self {
+        LedgerActivity {
+            id: activity.id.0,
+            name: activity.name,
+            opens_at: activity.opens_ms,
+            closes_at: activity.closes_ms,
+            pay_within_ms: activity.pay_within_ms,
+            state: activity.state,
+            items: activity.items.into_iter().map(LedgerItem::from).collect(),
+        }
+    }
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(in super::super) struct Plan {
+    name: String,
+    opens_at: i64,
+    closes_at: i64,
+    /// How long a buyer may take to pay.
+    #[serde(default = "pay_within_ms")]
+    #[schema(default = pay_within_ms)]
+    pay_within_ms: i64,
+    /// At least one.
+    items: Vec<PlannedItem>,
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(in super::super) struct PlannedItem {
+    name: String,
+    /// An http(s) address, or a path that starts with `/`.
+    image_url: Option<String>,
+    /// In minor units of the currency.
+    #[schema(example = 699_900)]
+    price: i64,
+    origin_price: Option<i64>,
+    #[serde(default = "currency")]
+    #[schema(value_type = String, default = "CNY")]
+    currency: Currency,
+    #[schema(example = 1_000)]
+    stock: i64,
+    #[serde(default = "one")]
+    #[schema(default = one)]
+    limit_per_user: u32,
+    /// Over how many partitions of the gate the stock is spread.
+    #[serde(default = "one")]
+    #[schema(default = one)]
+    shards: u32,
+}
+
+fn pay_within_ms() -> Millis {
+    PAY_WITHIN_MS_DEFAULT
+}
+
+fn currency() -> Currency {
+    Currency::CNY
+}
+
+fn one() -> u32 {
+    1
+}
+
+impl From<Plan> for NewActivity {
+    fn from(plan: Plan) -> Self {
+        NewActivity {
+            name: plan.name,
+            opens_ms: plan.opens_at,
+            closes_ms: plan.closes_at,
+            pay_within_ms: plan.pay_within_ms,
+            items: plan.items.into_iter().map(NewItem::from).collect(),
+        }
+    }
+}
+
+impl From<PlannedItem> for NewItem {
+    fn from(item: PlannedItem) -> Self {
+        NewItem {
+            name: item.name,
+            image_url: item.image_url.unwrap_or_default(),
+            price: item.price,
+            origin_price: item.origin_price,
+            currency: item.currency,
+            stock: item.stock,
+            limit_per_user: item.limit_per_user,
+            shards: item.shards,
+        }
+    }
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(in super::super) struct Schedule {
+    name: String,
+    opens_at: i64,
+    closes_at: i64,
+    #[serde(default = "pay_within_ms")]
+    #[schema(default = pay_within_ms)]
+    pay_within_ms: i64,
+}
+
+#[derive(Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(in super::super) struct Warming {
+    /// Load anew from the ledger what is at the gate already.
+    #[serde(default)]
+    pub(super) anew: bool,
+}
+
+#[derive(Serialize, ToSchema)]
+pub(in super::super) struct WarmedItems {
+    items: Vec<WarmedItem>,
+}
+
+/// All activities that are not over, and the latest that are.
+#[utoipa::path(get, path = "/admin/activities", tag = "admin", security(("operator" = [])),
+    responses((status = OK, body = LedgerActivities)))]
+pub(in super::super) async fn list(
+    State(app): State<Shared>,
+    _: AsViewer,
+) -> Result<Json<LedgerActivities>, Problem> {
+    let found = app.engine.ledger.activities(0, ACTIVITIES_MAX).await?;
+    Ok(Json(LedgerActivities { activities: found.into_iter().map(Into::into).collect() }))
+}
+
+/// Plan an activity; it starts as a draft.
+#[utoipa::path(post, path = "/admin/activities", tag = "admin", security(("operator" = [])),
+    request_body = Plan,
+    responses(
+        (status = CREATED, body = LedgerActivity),
+        (status = UNPROCESSABLE_ENTITY, description = "`invalid`, with a `field` such as `items[0].stock`")))]
+pub(in super::super) async fn create(
+    State(app): State<Shared>,
+    AsOperator(who): AsOperator,
+    Json(plan): Json<Plan>,
+) -> Result<Response, Problem> {
+    let new = plan.into();
+    let made = finish(async move { app.engine.create_activity(&who, &new).await }).await?;
+    Ok((StatusCode::CREATED, Json(LedgerActivity::from(made))).into_response())
+}
+
+/// One activity as the ledger knows it.
+#[utoipa::path(get, path = "/admin/activities/{id}", tag = "admin", security(("operator" = [])),
+    params(("id" = i64, Path, description = "The activity")),
+    responses((status = OK, body = LedgerActivity), (status = NOT_FOUND, description = "No such activity")))]
+pub(in super::super) async fn show(
+    State(app): State<Shared>,
+    _: AsViewer,
+    Path(id): Path<i64>,
+) -> Result<Json<LedgerActivity>, Problem> {
+    let found = app.engine.ledger.activity(ActivityId(id)).await?;
+    Ok(Json(found.ok_or_else(Problem::not_found)?.into()))
+}
+
+/// Change name, window and time to pay of a draft.
+#[utoipa::path(put, path = "/admin/activities/{id}", tag = "admin", security(("operator" = [])),
+    params(("id" = i64, Path, description = "The activity")), request_body = Schedule,
+    responses(
+        (status = OK, body = LedgerActivity),
+        (status = NOT_FOUND, description = "No such activity"),
+        (status = CONFLICT, description = "It is no draft any more"),
+        (status = UNPROCESSABLE_ENTITY, description = "`invalid`, with the `field`")))]
+pub(in super::super) async fn reschedule(
+    State(app): State<Shared>,
+    AsOperator(who): AsOperator,
+    Path(id): Path<i64>,
+    Json(schedule): Json<Schedule>,
+) -> Result<Json<LedgerActivity>, Problem> {
+    let id = ActivityId(id);
+    let before = app.engine.ledger.activity(id).await?.ok_or_else(Problem::not_found)?;
+    if before.state != ActivityState::Draft {
+        return Err(super::super::refusals::conflict(before.state.as_str()));
+    }
+    let new = NewActivity {
+        name: schedule.name,
+        opens_ms: schedule.opens_at,
+        closes_ms: schedule.closes_at,
+        pay_within_ms: schedule.pay_within_ms,
+        items: before.items.into_iter().map(as_planned).collect(),
+    };
+    let moved = finish(async move { app.engine.reschedule(&who, id, &new).await }).await?;
+    Ok(Json(moved.into()))
+}
+
+/// The items stay as they are; they are only named so that the whole plan can be judged.
+fn as_planned(item: sale::Item) -> NewItem {
+    NewItem {
+        name: item.name,
+        image_url: item.image_url,
+        price: item.price.minor,
+        origin_price: item.origin_price,
+        currency: item.price.currency,
+        stock: item.total.max(1),
+        limit_per_user: item.limit_per_user,
+        shards: item.shards,
+    }
+}
+
+async fn move_to(
+    app: Shared,
+    who: String,
+    id: i64,
+    to: ActivityState,
+) -> Result<Json<LedgerActivity>, Problem> {
+    let id = ActivityId(id);
+    let moved = finish(async move { app.engine.move_activity(&who, id, to).await }).await?;
+    Ok(Json(moved.into()))
+}
+
+/// Show a draft to buyers and sell it in its window.
+#[utoipa::path(post, path = "/admin/activities/{id}/publish", tag = "admin",
+    security(("operator" = [])), params(("id" = i64, Path, description = "The activity")),
+    responses(
+        (status = OK, body = LedgerActivity, description = "It is published, now or since before"),
+        (status = NOT_FOUND, description = "No such activity"),
+        (status = CONFLICT, description = "It is paused or over (see `state`)")))]
+pub(in super::super) async fn publish(
+    State(app): State<Shared>,
+    AsOperator(who): AsOperator,
+    Path(id): Path<i64>,
+) -> Result<Json<LedgerActivity>, Problem> {
+    let before = app.engine.ledger.activity(ActivityId(id)).await?;
+    let paused = before.is_some_and(|activity| activity.state == ActivityState::Paused);
+    // Letting a paused sale go on is another word, so that nobody does it by publishing twice.
+    if paused {
+        return Err(super::super::refusals::conflict(ActivityState::Paused.as_str()));
+    }
+    move_to(app, who, id, ActivityState::Published).await
+}
+
+/// Let the gate admit nobody until it is resumed.
+#[utoipa::path(post, path = "/admin/activities/{id}/pause", tag = "admin",
+    security(("operator" = [])), params(("id" = i64, Path, description = "The activity")),
+    responses(
+        (status = OK, body = LedgerActivity, description = "It is paused, now or since before"),
+        (status = NOT_FOUND, description = "No such activity"),
+        (status = CONFLICT, description = "It is a draft or over (see `state`)")))]
+pub(in super::super) async fn pause(
+    State(app): State<Shared>,
+    AsOperator(who): AsOperator,
+    Path(id): Path<i64>,
+) -> Result<Json<LedgerActivity>, Problem> {
+    move_to(app, who, id, ActivityState::Paused).await
+}
+
+/// Let a paused activity go on.
+#[utoipa::path(post, path = "/admin/activities/{id}/resume", tag = "admin",
+    security(("operator" = [])), params(("id" = i64, Path, description = "The activity")),
+    responses(
+        (status = OK, body = LedgerActivity, description = "It goes on, now or since before"),
+        (status = NOT_FOUND, description = "No such activity"),
+        (status = CONFLICT, description = "It is a draft or over (see `state`)")))]
+pub(in super::super) async fn resume(
+    State(app): State<Shared>,
+    AsOperator(who): AsOperator,
+    Path(id): Path<i64>,
+) -> Result<Json<LedgerActivity>, Problem> {
+    let before = app.engine.ledger.activity(ActivityId(id)).await?;
+    let draft = before.is_some_and(|activity| activity.state == ActivityState::Draft);
+    if draft {
+        return Err(super::super::refusals::conflict(ActivityState::Draft.as_str()));
+    }
+    move_to(app, who, id, ActivityState::Published).await
+}
+
+/// End an activity for good.
+#[utoipa::path(post, path = "/admin/activities/{id}/end", tag = "admin",
+    security(("operator" = [])), params(("id" = i64, Path, description = "The activity")),
+    responses(
+        (status = OK, body = LedgerActivity, description = "It is over, now or since before"),
+        (status = NOT_FOUND, description = "No such activity")))]
+pub(in super::super) async fn end(
+    State(app): State<Shared>,
+    AsOperator(who): AsOperator,
+    Path(id): Path<i64>,
+) -> Result<Json<LedgerActivity>, Problem> {
+    move_to(app, who, id, ActivityState::Ended).await
+}
+
+/// Bring the activity's items to the gate now. It happens by itself before the opening.
+#[utoipa::path(post, path = "/admin/activities/{id}/warm", tag = "admin",
+    security(("operator" = [])),
+    params(("id" = i64, Path, description = "The activity"), Warming),
+    responses(
+        (status = OK, body = WarmedItems),
+        (status = NOT_FOUND, description = "No such activity"),
+        (status = CONFLICT, description = "It is a draft or over (see `state`)")))]
+pub(in super::super) async fn warm(
+    State(app): State<Shared>,
+    AsOperator(who): AsOperator,
+    Path(id): Path<i64>,
+    Query(warming): Query<Warming>,
+) -> Result<Json<WarmedItems>, Problem> {
+    let (id, anew) = (ActivityId(id), warming.anew);
+    let warmed = finish(async move { app.engine.warm_activity(&who, id, anew).await }).await?;
+    Ok(Json(WarmedItems { items: warmed.into_iter().map(Into::into).collect() }))
+}

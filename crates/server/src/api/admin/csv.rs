@@ -1,0 +1,87 @@
+//! Orders as comma-separated values (RFC 4180), for spreadsheets.
+//!
+//! A spreadsheet runs what looks like a formula. User ids and item names are other people's words,
+//! so a cell that begins like one is given an apostrophe, which spreadsheets take for "text".
+
+use std::fmt::Write;
+
+use sale::Order;
+
+pub(super) const HEAD: &str = "order_no,user_id,activity_id,item_id,item_name,quantity,price,amount,\
+currency,status,reason,created_at,pay_deadline,paid_at,closed_at\r\n";
+
+/// One line per order.
+pub(super) fn lines(orders: &[Order]) -> String {
+    let mut text = String::with_capacity(orders.len() * 192);
+    for order in orders {
+        line(&mut text, order);
+    }
+    text
+}
+
+fn line(text: &mut String, order: &Order) {
+    let optional = |ms: Option<i64>| ms.map(|ms| ms.to_string()).unwrap_or_default();
+    // Writing to a string cannot fail.
+    let _ = write!(text, "{},", order.order_no);
+    cell(text, order.user.as_str());
+    let _ = write!(text, ",{},{},", order.activity, order.item);
+    cell(text, &order.item_name);
+    let _ = write!(
+        text,
+        ",{},{},{},{},{},{},{},{},{},{}\r\n",
+        order.quantity,
+        order.price.minor,
+        order.amount.minor,
+        order.amount.currency,
+        order.status,
+        order.reason.map_or("", sale::Reason::as_str),
+        order.created_ms,
+        order.pay_deadline_ms,
+        optional(order.paid_ms),
+        optional(order.closed_ms),
+    );
+}
+
+fn cell(text: &mut String, value: &str) {
+    let formula = value.trim_start().starts_with(['=', '+', '-', '@', '＝', '＋', '－', '＠'])
+        || value.starts_with(['\t', '\r', '\n']);
+    let quoted = formula || value.contains([',', '"', '\r', '\n', ' ', ';']);
+    if !quoted {
+        text.push_str(value);
+        return;
+    }
+    text.push('"');
+    if formula {
+        text.push('\'');
+    }
+    text.push_str(&value.replace('"', "\"\""));
+    text.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_are_quoted_and_never_formulas() {
+        for (value, written) in [
+            ("u1002", "u1002"),
+            ("iPhone 15", "\"iPhone 15\""),
+            ("a,b", "\"a,b\""),
+            ("say \"hi\"", "\"say \"\"hi\"\"\""),
+            ("=1+1", "\"'=1+1\""),
+            ("+86139", "\"'+86139\""),
+            ("-5", "\"'-5\""),
+            ("@SUM(A1)", "\"'@SUM(A1)\""),
+            (" =1", "\"' =1\""),
+            ("＝1", "\"'＝1\""),
+            ("\t=1", "\"'\t=1\""),
+            ("手机", "手机"),
+            ("", ""),
+        ] {
+            let mut text = String::new();
+            cell(&mut text, value);
+            assert_eq!(text, written, "{value:?}");
+        }
+    }
+}

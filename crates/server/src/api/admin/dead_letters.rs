@@ -1,0 +1,185 @@
+//! Claims that failed: those still tried again, and those that wait for a person.
+
+use axum::extract::State;
+use ledger::{DeadLetter, DeadLetterState};
+use sale::{OrderNo, UserId};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::super::{
+    Shared,
+    access::{AsOperator, AsViewer},
+    finish::finish,
+    paging,
+};
+use crate::{
+    engine::Engine,
+    extract::{Json, Path, Query},
+    problem::Problem,
+};
+
+#[derive(Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(in super::super) struct LettersPage {
+    /// Unless told, those retrying and dead.
+    #[param(inline)]
+    state: Option<LetterState>,
+    /// Only letters before this one.
+    #[param(value_type = Option<String>)]
+    before: Option<OrderNo>,
+    /// 1 to 500, 50 unless told.
+    limit: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(in super::super) enum LetterState {
+    /// Waiting for its next try.
+    Retrying,
+    /// All tries failed; waiting for a person.
+    Dead,
+    /// Became an order (or was refused by the ledger) after all.
+    Settled,
+    /// Given up by an operator.
+    Voided,
+}
+
+impl From<LetterState> for DeadLetterState {
+    fn from(state: LetterState) -> Self {
+        match state {
+            LetterState::Retrying => DeadLetterState::Retrying,
+            LetterState::Dead => DeadLetterState::Dead,
+            LetterState::Settled => DeadLetterState::Settled,
+            LetterState::Voided => DeadLetterState::Voided,
+        }
+    }
+}
+
+impl From<DeadLetterState> for LetterState {
+    fn from(state: DeadLetterState) -> Self {
+        match state {
+            DeadLetterState::Retrying => LetterState::Retrying,
+            DeadLetterState::Dead => LetterState::Dead,
+            DeadLetterState::Settled => LetterState::Settled,
+            DeadLetterState::Voided => LetterState::Voided,
+        }
+    }
+}
+
+#[derive(Serialize, ToSchema)]
+pub(in super::super) struct Letters {
+    /// Newest first.
+    dead_letters: Vec<Letter>,
+    /// The `before` of the next page; null on the last one.
+    #[schema(value_type = Option<String>)]
+    next: Option<OrderNo>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = DeadLetter)]
+pub(in super::super) struct Letter {
+    #[schema(value_type = String)]
+    order_no: OrderNo,
+    #[schema(value_type = String)]
+    user_id: UserId,
+    item_id: i64,
+    quantity: u32,
+    epoch: u64,
+    claimed_at: i64,
+    state: LetterState,
+    tries: u32,
+    /// Null if it is not tried again by itself.
+    next_try_at: Option<i64>,
+    cause: String,
+    created_at: i64,
+    updated_at: i64,
+}
+
+impl From<DeadLetter> for Letter {
+    fn from(letter: DeadLetter) -> Self {
+        Letter {
+            order_no: letter.claim.order_no,
+            user_id: letter.claim.user,
+            item_id: letter.claim.item.0,
+            quantity: letter.claim.quantity,
+            epoch: letter.claim.epoch,
+            claimed_at: letter.claim.claimed_ms,
+            state: letter.state.into(),
+            tries: letter.tries,
+            next_try_at: letter.next_try_ms,
+            cause: letter.cause,
+            created_at: letter.created_ms,
+            updated_at: letter.updated_ms,
+        }
+    }
+}
+
+async fn one(engine: &Engine, no: OrderNo) -> Result<Letter, Problem> {
+    Ok(engine.ledger.dead_letter(no).await?.ok_or_else(Problem::not_found)?.into())
+}
+
+/// Claims that failed for a reason of their own. They hold their units until settled or void.
+#[utoipa::path(get, path = "/admin/dead-letters", tag = "admin", security(("operator" = [])),
+    params(LettersPage), responses((status = OK, body = Letters)))]
+pub(in super::super) async fn list(
+    State(app): State<Shared>,
+    _: AsViewer,
+    Query(page): Query<LettersPage>,
+) -> Result<Json<Letters>, Problem> {
+    let rows = paging::rows(page.limit)?;
+    let state = page.state.map(Into::into);
+    let found = app.engine.ledger.dead_letters(state, page.before, rows).await?;
+    let next = paging::next(&found, rows, |letter| letter.claim.order_no);
+    Ok(Json(Letters { dead_letters: found.into_iter().map(Into::into).collect(), next }))
+}
+
+/// One failed claim.
+#[utoipa::path(get, path = "/admin/dead-letters/{no}", tag = "admin", security(("operator" = [])),
+    params(("no" = String, Path, description = "The order number")),
+    responses((status = OK, body = Letter), (status = NOT_FOUND, description = "No such dead letter")))]
+pub(in super::super) async fn show(
+    State(app): State<Shared>,
+    _: AsViewer,
+    Path(no): Path<OrderNo>,
+) -> Result<Json<Letter>, Problem> {
+    Ok(Json(one(&app.engine, no).await?))
+}
+
+/// Try a failed claim again now, with all its tries anew.
+#[utoipa::path(post, path = "/admin/dead-letters/{no}/replay", tag = "admin",
+    security(("operator" = [])), params(("no" = String, Path, description = "The order number")),
+    responses(
+        (status = OK, body = Letter),
+        (status = NOT_FOUND, description = "No such dead letter"),
+        (status = CONFLICT, description = "It is settled or void (see `state`)")))]
+pub(in super::super) async fn replay(
+    State(app): State<Shared>,
+    AsOperator(who): AsOperator,
+    Path(no): Path<OrderNo>,
+) -> Result<Json<Letter>, Problem> {
+    let letter = finish(async move {
+        app.engine.replay_dead_letter(&who, no).await?;
+        one(&app.engine, no).await
+    });
+    Ok(Json(letter.await?))
+}
+
+/// Give a failed claim up; its buyer is told, its units go back on sale.
+#[utoipa::path(post, path = "/admin/dead-letters/{no}/void", tag = "admin",
+    security(("operator" = [])), params(("no" = String, Path, description = "The order number")),
+    responses(
+        (status = OK, body = Letter, description = "It is void, now or since before"),
+        (status = NOT_FOUND, description = "No such dead letter"),
+        (status = CONFLICT, description = "It became an order (see `state`)")))]
+pub(in super::super) async fn void(
+    State(app): State<Shared>,
+    AsOperator(who): AsOperator,
+    Path(no): Path<OrderNo>,
+) -> Result<Json<Letter>, Problem> {
+    let letter = finish(async move {
+        app.engine.void_dead_letter(&who, no).await?;
+        one(&app.engine, no).await
+    });
+    Ok(Json(letter.await?))
+}

@@ -1,0 +1,13 @@
+//! What operators ask for. Reading needs the role viewer, running sales operator, money and tokens
+//! admin. Every deed is in the audit under the name of the token that did it.
+
+pub(super) mod activities;
+pub(super) mod audit;
+mod csv;
+pub(super) mod dead_letters;
+pub(super) mod items;
+pub(super) mod orders;
+pub(super) mod overview;
+pub(super) mod reconcile;
+pub(super) mod sandbox;
+pub(super) mod tokens;

@@ -1,0 +1,228 @@
+//! All orders: searched, exported, looked at, refunded.
+
+use std::sync::Arc;
+
+use axum::{
+    body::Body,
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use futures_util::stream;
+use http::{
+    HeaderMap,
+    header::{ACCEPT, CONTENT_DISPOSITION, CONTENT_TYPE, VARY},
+};
+use ledger::{Ledger, LedgerError, OrderFilter, PaymentKind, PaymentRow};
+use sale::{ActivityId, Currency, ItemId, Order, OrderNo, OrderStatus, UserId};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{
+    super::{
+        Shared,
+        access::{AsAdmin, AsViewer},
+        finish::finish,
+        order::OrderJson,
+        orders::Orders,
+        paging,
+    },
+    csv,
+};
+use crate::{
+    engine::Engine,
+    extract::{Json, Path, Query},
+    problem::Problem,
+};
+
+/// Orders read from the ledger at a time while a table is written.
+const CSV_PAGE_ROWS: usize = 500;
+
+#[derive(Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(in super::super) struct Search {
+    #[param(value_type = Option<String>)]
+    user_id: Option<UserId>,
+    item_id: Option<i64>,
+    activity_id: Option<i64>,
+    /// Any status but `queued`: those are not in the ledger yet.
+    #[param(value_type = Option<String>)]
+    status: Option<OrderStatus>,
+    /// Made at or after this time.
+    from: Option<i64>,
+    /// Made before this time.
+    to: Option<i64>,
+    /// Only orders before this one.
+    #[param(value_type = Option<String>)]
+    before: Option<OrderNo>,
+    /// 1 to 500, 50 unless told. A CSV always holds all.
+    limit: Option<u32>,
+    /// `json` or `csv`; unless told, by the header `Accept`.
+    #[param(inline)]
+    format: Option<Format>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum Format {
+    Json,
+    Csv,
+}
+
+impl Search {
+    fn wants_csv(&self, headers: &HeaderMap) -> bool {
+        let accepted = || {
+            let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok());
+            accept.is_some_and(|accept| accept.trim_start().starts_with("text/csv"))
+        };
+        self.format.map_or_else(accepted, |format| format == Format::Csv)
+    }
+
+    fn filter(self, limit: usize) -> Result<OrderFilter, Problem> {
+        if self.status == Some(OrderStatus::Queued) {
+            return Err(Problem::invalid("status", "cannot be queued: those are no orders yet"));
+        }
+        Ok(OrderFilter {
+            user: self.user_id,
+            activity: self.activity_id.map(ActivityId),
+            item: self.item_id.map(ItemId),
+            status: self.status,
+            from_ms: self.from,
+            to_ms: self.to,
+            before: self.before,
+            limit,
+        })
+    }
+}
+
+/// Search all orders, newest first; as JSON in pages, or as one CSV.
+#[utoipa::path(get, path = "/admin/orders", tag = "admin", security(("operator" = [])),
+    params(Search),
+    responses((status = OK, content(
+        (Orders = "application/json"),
+        (String = "text/csv")))))]
+pub(in super::super) async fn list(
+    State(app): State<Shared>,
+    _: AsViewer,
+    Query(search): Query<Search>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    if search.wants_csv(&headers) {
+        let filter = search.filter(CSV_PAGE_ROWS)?;
+        return table(app.engine.ledger.clone(), filter).await;
+    }
+    let rows = paging::rows(search.limit)?;
+    let found = app.engine.ledger.orders(&search.filter(rows)?).await?;
+    let next = paging::next(&found, rows, |order| order.order_no);
+    let orders = found.into_iter().map(shown).collect();
+    Ok(([(VARY, "accept")], Json(Orders { orders, next })).into_response())
+}
+
+fn shown(order: Order) -> OrderJson {
+    let user = order.user.clone();
+    OrderJson::from(order).with_user(user)
+}
+
+/// Written page by page: the table may be longer than memory. A ledger that fails half way cuts the
+/// connection, so that nobody takes half a table for a whole one.
+async fn table(ledger: Arc<dyn Ledger>, filter: OrderFilter) -> Result<Response, Problem> {
+    // The first page is read before the answer begins, so that a ledger that is down is a 503.
+    let first = ledger.orders(&filter).await?;
+    let begun = Some((first, ledger, filter));
+    let pages = stream::unfold(begun, |at| async move {
+        let (page, ledger, mut filter) = at?;
+        let lines = Ok::<_, LedgerError>(Bytes::from(csv::lines(&page)));
+        let Some(before) = paging::next(&page, filter.limit, |order: &Order| order.order_no) else {
+            return Some((lines, None));
+        };
+        filter.before = Some(before);
+        match ledger.orders(&filter).await {
+            Ok(next) => Some((lines, Some((next, ledger, filter)))),
+            Err(error) => {
+                tracing::warn!(%error, "a table of orders was cut short");
+                Some((Err(error), None))
+            }
+        }
+    });
+    let head = stream::iter([Ok(Bytes::from_static(csv::HEAD.as_bytes()))]);
+    let body = Body::from_stream(futures_util::StreamExt::chain(head, pages));
+    let headers = [
+        (CONTENT_TYPE, "text/csv; charset=utf-8; header=present"),
+        (CONTENT_DISPOSITION, "attachment; filename=\"orders.csv\""),
+        (VARY, "accept"),
+    ];
+    Ok((headers, body).into_response())
+}
+
+#[derive(Serialize, ToSchema)]
+pub(in super::super) struct OrderWithPayments {
+    order: OrderJson,
+    /// Oldest first.
+    payments: Vec<Payment>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub(in super::super) struct Payment {
+    provider: String,
+    provider_txn: String,
+    /// `open` (asked for), `pay` (money received) or `refund` (money given back).
+    #[schema(value_type = String)]
+    kind: PaymentKind,
+    amount: i64,
+    #[schema(value_type = String, example = "CNY")]
+    currency: Currency,
+    created_at: i64,
+}
+
+impl From<PaymentRow> for Payment {
+    fn from(row: PaymentRow) -> Self {
+        Payment {
+            provider: row.provider,
+            provider_txn: row.provider_txn,
+            kind: row.kind,
+            amount: row.amount.minor,
+            currency: row.amount.currency,
+            created_at: row.created_ms,
+        }
+    }
+}
+
+async fn whole(engine: &Engine, no: OrderNo) -> Result<OrderWithPayments, Problem> {
+    let view = engine.order(no).await?.ok_or_else(Problem::not_found)?;
+    let user = view.user().clone();
+    let order = OrderJson::of(engine, view).await?.with_user(user);
+    let payments = engine.ledger.payments(no).await?.into_iter().map(Into::into).collect();
+    Ok(OrderWithPayments { order, payments })
+}
+
+/// One order and its payments.
+#[utoipa::path(get, path = "/admin/orders/{no}", tag = "admin", security(("operator" = [])),
+    params(("no" = String, Path, description = "The order number")),
+    responses((status = OK, body = OrderWithPayments), (status = NOT_FOUND, description = "No such order")))]
+pub(in super::super) async fn show(
+    State(app): State<Shared>,
+    _: AsViewer,
+    Path(no): Path<OrderNo>,
+) -> Result<Json<OrderWithPayments>, Problem> {
+    Ok(Json(whole(&app.engine, no).await?))
+}
+
+/// Give the money of a paid order back, and its units. Needs the role admin.
+#[utoipa::path(post, path = "/admin/orders/{no}/refund", tag = "admin", security(("operator" = [])),
+    params(("no" = String, Path, description = "The order number")),
+    responses(
+        (status = OK, body = OrderWithPayments, description = "The refund is under way, now or since before"),
+        (status = NOT_FOUND, description = "No such order"),
+        (status = CONFLICT, description = "It is not paid (see `state`)")))]
+pub(in super::super) async fn refund(
+    State(app): State<Shared>,
+    AsAdmin(who): AsAdmin,
+    Path(no): Path<OrderNo>,
+) -> Result<Json<OrderWithPayments>, Problem> {
+    let order = finish(async move {
+        app.engine.refund(&who, no).await?;
+        whole(&app.engine, no).await
+    });
+    Ok(Json(order.await?))
+}

@@ -1,0 +1,174 @@
+//! Admin tokens: who may operate, and as what. Only admins look in here.
+
+use axum::{
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use http::{StatusCode, header::CACHE_CONTROL};
+use ledger::{AdminToken, Role};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::super::{Shared, access::AsAdmin, finish::finish, refusals::conflict};
+use crate::{
+    auth::{generate_admin_token, token_hash},
+    extract::{Json, Path},
+    problem::{Code, Problem},
+};
+
+const NAME_CHARS_MAX: usize = 64;
+/// Names that the audit uses for others than tokens.
+const RESERVED: [&str; 3] = ["system", "configured", "demo"];
+
+#[derive(Serialize, ToSchema)]
+pub(in super::super) struct Tokens {
+    tokens: Vec<TokenEntry>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub(in super::super) struct TokenEntry {
+    name: String,
+    role: TokenRole,
+    created_at: i64,
+}
+
+/// What a token may do; each role may do all that the ones before it may.
+#[derive(Clone, Copy, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(in super::super) enum TokenRole {
+    /// Read.
+    Viewer,
+    /// Run sales.
+    Operator,
+    /// Everything.
+    Admin,
+}
+
+impl From<TokenRole> for Role {
+    fn from(role: TokenRole) -> Self {
+        match role {
+            TokenRole::Viewer => Role::Viewer,
+            TokenRole::Operator => Role::Operator,
+            TokenRole::Admin => Role::Admin,
+        }
+    }
+}
+
+impl From<AdminToken> for TokenEntry {
+    fn from(token: AdminToken) -> Self {
+        let role = match token.role {
+            Role::Viewer => TokenRole::Viewer,
+            Role::Operator => TokenRole::Operator,
+            Role::Admin => TokenRole::Admin,
+        };
+        TokenEntry { name: token.name, role, created_at: token.created_ms }
+    }
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(in super::super) struct NewToken {
+    /// 1 to 64 visible characters; the audit shows it.
+    #[schema(example = "ann")]
+    name: String,
+    role: TokenRole,
+}
+
+#[derive(Serialize, ToSchema)]
+pub(in super::super) struct MadeToken {
+    name: String,
+    role: TokenRole,
+    /// Shown this once; only its hash is kept.
+    token: String,
+}
+
+fn check_name(name: &str) -> Result<(), Problem> {
+    let visible = |c: char| !c.is_control() && !c.is_whitespace();
+    let chars = name.chars().take(NAME_CHARS_MAX + 1).count();
+    if !(1..=NAME_CHARS_MAX).contains(&chars) || !name.chars().all(visible) {
+        let rule = format_args!("must be 1 to {NAME_CHARS_MAX} visible characters");
+        return Err(Problem::invalid("name", rule));
+    }
+    if RESERVED.contains(&name) {
+        return Err(Problem::invalid("name", "is reserved"));
+    }
+    Ok(())
+}
+
+/// All tokens that are good, without the tokens themselves. Needs the role admin.
+#[utoipa::path(get, path = "/admin/tokens", tag = "admin", security(("operator" = [])),
+    responses((status = OK, body = Tokens)))]
+pub(in super::super) async fn list(
+    State(app): State<Shared>,
+    _: AsAdmin,
+) -> Result<Json<Tokens>, Problem> {
+    let found = app.engine.ledger.admin_tokens().await?;
+    Ok(Json(Tokens { tokens: found.into_iter().map(Into::into).collect() }))
+}
+
+/// Make a token. It is in this answer and nowhere else. Needs the role admin.
+#[utoipa::path(post, path = "/admin/tokens", tag = "admin", security(("operator" = [])),
+    request_body = NewToken,
+    responses(
+        (status = CREATED, body = MadeToken),
+        (status = CONFLICT, description = "There is one of that name; revoke it first"),
+        (status = UNPROCESSABLE_ENTITY, description = "`invalid`, with the `field`")))]
+pub(in super::super) async fn create(
+    State(app): State<Shared>,
+    AsAdmin(who): AsAdmin,
+    Json(new): Json<NewToken>,
+) -> Result<Response, Problem> {
+    check_name(&new.name)?;
+    let token = generate_admin_token().map_err(Problem::internal)?;
+    let made = finish(async move {
+        let engine = &app.engine;
+        if engine.ledger.admin_tokens().await?.iter().any(|known| known.name == new.name) {
+            return Err(conflict("in use"));
+        }
+        let role = Role::from(new.role);
+        engine.make_token(&who, &new.name, role, &token_hash(&token)).await?;
+        Ok(MadeToken { name: new.name, role: new.role, token })
+    });
+    let made = made.await?;
+    Ok((StatusCode::CREATED, [(CACHE_CONTROL, "no-store")], Json(made)).into_response())
+}
+
+/// Revoke a token. Other processes believe it a few seconds longer. Needs the role admin.
+#[utoipa::path(delete, path = "/admin/tokens/{name}", tag = "admin", security(("operator" = [])),
+    params(("name" = String, Path, description = "The token's name")),
+    responses(
+        (status = NO_CONTENT, description = "It is revoked"),
+        (status = NOT_FOUND, description = "No such token"),
+        (status = CONFLICT, description = "It is the token you are using")))]
+pub(in super::super) async fn revoke(
+    State(app): State<Shared>,
+    AsAdmin(who): AsAdmin,
+    Path(name): Path<String>,
+) -> Result<StatusCode, Problem> {
+    // Whoever could revoke their own could lock everybody out.
+    if name == who {
+        let own = ("You cannot revoke the token you are using.", "不能吊销正在使用的令牌。");
+        return Err(Problem::new(Code::Conflict).detail(own.0, own.1));
+    }
+    finish(async move {
+        app.engine.revoke_token(&who, &name).await?;
+        app.admins.forget();
+        Ok::<_, Problem>(StatusCode::NO_CONTENT)
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_short_visible_and_not_reserved() {
+        for good in ["ann", "值班员", &"x".repeat(64)] {
+            assert!(check_name(good).is_ok(), "{good}");
+        }
+        for bad in ["", " ", "two words", "tab\t", "system", "configured", &"x".repeat(65)] {
+            assert_eq!(check_name(bad).unwrap_err().code(), Code::Invalid, "{bad:?}");
+        }
+    }
+}

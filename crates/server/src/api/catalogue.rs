@@ -1,0 +1,207 @@
+//! What is on sale, as anybody may see it: from memory and the gate's last known numbers, never SQL.
+
+use axum::{
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use gate::Gate;
+use http::header::CACHE_CONTROL;
+use sale::{Activity, ActivityId, ActivityState, Currency, Item, ItemId, Millis};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::{Shared, openapi};
+use crate::{
+    extract::{Json, Path},
+    problem::Problem,
+};
+
+/// A crowd that reloads is served by whatever cache stands before us, and is a second behind.
+const CACHEABLE: &str = "public, max-age=1";
+
+#[derive(Serialize, ToSchema)]
+pub(super) struct Activities {
+    /// Newest first.
+    activities: Vec<ActivityView>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = Activity)]
+pub(super) struct ActivityView {
+    id: i64,
+    name: String,
+    opens_at: i64,
+    closes_at: i64,
+    #[schema(schema_with = openapi::shown_activity_state)]
+    state: &'static str,
+    items: Vec<ItemView>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = Item)]
+pub(super) struct ItemView {
+    id: i64,
+    activity_id: i64,
+    name: String,
+    /// Empty if there is none.
+    image_url: String,
+    /// In minor units of the currency.
+    price: i64,
+    origin_price: Option<i64>,
+    #[schema(value_type = String, example = "CNY")]
+    currency: Currency,
+    /// Units there are in all.
+    stock: i64,
+    /// Units nobody has claimed yet, as last known.
+    left: i64,
+    limit_per_user: u32,
+    state: SaleState,
+    opens_at: i64,
+    closes_at: i64,
+}
+
+/// Whether an item can be bought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum SaleState {
+    /// Not open yet, or not at the gate yet.
+    Waiting,
+    Open,
+    /// Nothing left; an unpaid order may still free a unit.
+    SoldOut,
+    Paused,
+    Ended,
+}
+
+impl SaleState {
+    /// `left` is absent if the item is not at the gate.
+    pub(super) fn of(activity: &Activity, left: Option<i64>, now_ms: Millis) -> SaleState {
+        if activity.state == ActivityState::Ended || now_ms >= activity.closes_ms {
+            return SaleState::Ended;
+        }
+        match left {
+            _ if now_ms < activity.opens_ms => SaleState::Waiting,
+            Some(..=0) => SaleState::SoldOut,
+            _ if activity.state == ActivityState::Paused => SaleState::Paused,
+            Some(_) => SaleState::Open,
+            None => SaleState::Waiting,
+        }
+    }
+}
+
+impl ActivityView {
+    fn of(activity: &Activity, gate: &dyn Gate, now_ms: Millis) -> ActivityView {
+        // The job that ends activities comes a moment after the clock does.
+        let over = now_ms >= activity.closes_ms;
+        let state = if over { ActivityState::Ended } else { activity.state };
+        let item = |item| ItemView::of(activity, item, gate, now_ms);
+        ActivityView {
+            id: activity.id.0,
+            name: activity.name.clone(),
+            opens_at: activity.opens_ms,
+            closes_at: activity.closes_ms,
+            state: state.as_str(),
+            items: activity.items.iter().map(item).collect(),
+        }
+    }
+}
+
+impl ItemView {
+    fn of(activity: &Activity, item: &Item, gate: &dyn Gate, now_ms: Millis) -> ItemView {
+        let at_gate = gate.left(item.id);
+        ItemView {
+            id: item.id.0,
+            activity_id: activity.id.0,
+            name: item.name.clone(),
+            image_url: item.image_url.clone(),
+            price: item.price.minor,
+            origin_price: item.origin_price,
+            currency: item.price.currency,
+            stock: item.total,
+            left: at_gate.unwrap_or(item.stock),
+            limit_per_user: item.limit_per_user,
+            state: SaleState::of(activity, at_gate, now_ms),
+            opens_at: activity.opens_ms,
+            closes_at: activity.closes_ms,
+        }
+    }
+}
+
+fn cacheable<T: Serialize>(body: T) -> Response {
+    ([(CACHE_CONTROL, CACHEABLE)], Json(body)).into_response()
+}
+
+/// Every activity that is published, and those that ended in the last day.
+#[utoipa::path(get, path = "/activities", tag = "public",
+    responses((status = OK, body = Activities)))]
+pub(super) async fn activities(State(app): State<Shared>) -> Response {
+    let engine = &app.engine;
+    let now_ms = engine.clock.now_ms();
+    let catalogue = engine.catalogue.snapshot();
+    let view = |activity| ActivityView::of(activity, &*engine.gate, now_ms);
+    cacheable(Activities { activities: catalogue.activities.iter().map(view).collect() })
+}
+
+/// One activity with its items.
+#[utoipa::path(get, path = "/activities/{id}", tag = "public",
+    params(("id" = i64, Path, description = "The activity")),
+    responses((status = OK, body = ActivityView), (status = NOT_FOUND, description = "No such activity")))]
+pub(super) async fn activity(
+    State(app): State<Shared>,
+    Path(id): Path<i64>,
+) -> Result<Response, Problem> {
+    let engine = &app.engine;
+    let catalogue = engine.catalogue.snapshot();
+    let activity = catalogue.activity(ActivityId(id)).ok_or_else(Problem::not_found)?;
+    Ok(cacheable(ActivityView::of(activity, &*engine.gate, engine.clock.now_ms())))
+}
+
+/// One item.
+#[utoipa::path(get, path = "/items/{id}", tag = "public",
+    params(("id" = i64, Path, description = "The item")),
+    responses((status = OK, body = ItemView), (status = NOT_FOUND, description = "No such item")))]
+pub(super) async fn item(
+    State(app): State<Shared>,
+    Path(id): Path<i64>,
+) -> Result<Response, Problem> {
+    let engine = &app.engine;
+    let catalogue = engine.catalogue.snapshot();
+    let (activity, item) = catalogue.item(ItemId(id)).ok_or_else(Problem::not_found)?;
+    Ok(cacheable(ItemView::of(activity, item, &*engine.gate, engine.clock.now_ms())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(state: ActivityState, left: Option<i64>, now_ms: Millis, expected: SaleState) {
+        let activity = Activity {
+            id: ActivityId(1),
+            name: "sale".into(),
+            opens_ms: 1_000,
+            closes_ms: 2_000,
+            pay_within_ms: 1_000,
+            state,
+            items: Vec::new(),
+        };
+        let found = SaleState::of(&activity, left, now_ms);
+        assert_eq!(found, expected, "{state:?} {left:?} at {now_ms}");
+    }
+
+    #[test]
+    fn clock_gate_and_operator_decide_together() {
+        use ActivityState::{Ended, Paused, Published};
+        check(Published, Some(5), 999, SaleState::Waiting);
+        check(Published, Some(5), 1_000, SaleState::Open);
+        check(Published, Some(5), 1_999, SaleState::Open);
+        check(Published, Some(5), 2_000, SaleState::Ended);
+        check(Published, Some(0), 1_500, SaleState::SoldOut);
+        check(Published, None, 1_500, SaleState::Waiting);
+        check(Paused, Some(5), 999, SaleState::Waiting);
+        check(Paused, Some(5), 1_500, SaleState::Paused);
+        check(Paused, Some(0), 1_500, SaleState::SoldOut);
+        check(Paused, None, 1_500, SaleState::Paused);
+        check(Ended, Some(5), 1_500, SaleState::Ended);
+        check(Ended, Some(5), 500, SaleState::Ended);
+    }
+}

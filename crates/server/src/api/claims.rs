@@ -1,0 +1,262 @@
+//! The claim: the one request that a sale is about.
+//!
+//! Everything here is bounded and cheap, in this order: the sale token (one HMAC, no I/O) before the
+//! body is looked at, the few bytes of the body, then the lane. Most buyers hear `sold_out`, whose
+//! answer is written once per language and shared.
+
+use std::time::Instant;
+
+use axum::{
+    body::Body,
+    extract::{FromRequest, FromRequestParts, Request, State},
+    response::{IntoResponse, Response},
+};
+use gate::Busy;
+use http::{
+    HeaderMap, HeaderValue, StatusCode,
+    header::{CACHE_CONTROL, CONTENT_TYPE},
+};
+use sale::{Claim, ItemId, KeyHash, Keys, Millis, OrderNo, SaleToken, UserId};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{App, Shared};
+use crate::{
+    engine::ClaimAnswer,
+    extract::{Json, Path},
+    problem::{Code, Problem},
+};
+
+const SALE_TOKEN: &str = "x-sale-token";
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+const IDEMPOTENCY_KEY_CHARS_MAX: usize = 255;
+/// An admitted answer is a little over 200 bytes.
+const ADMITTED_BYTES: usize = 320;
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Wish {
+    /// At least 1, at most the item's `limit_per_user`.
+    #[schema(minimum = 1, example = 1)]
+    quantity: u32,
+}
+
+#[derive(Serialize, ToSchema)]
+pub(super) struct Admitted {
+    #[schema(value_type = String, example = "SK0381966054408192001")]
+    order_no: OrderNo,
+    /// Signed proof of the claim. Keep it: should the claim ever be lost, it brings it back.
+    receipt: String,
+    #[schema(example = "queued")]
+    status: &'static str,
+    /// Claims up to and including this one that are on their way to the ledger.
+    position: u64,
+    /// When it will be an order, at the rate of the last seconds.
+    eta_ms: u64,
+}
+
+/// Claim units of an item. The buyer is the one the sale token names.
+///
+/// Asking again is safe. The same `Idempotency-Key` gets the same 202; without one a buyer who holds
+/// a claim or order hears `already_bought` with its number.
+#[utoipa::path(post, path = "/items/{id}/claims", tag = "buyer", security(("sale_token" = [])),
+    params(
+        ("id" = i64, Path, description = "The item"),
+        ("Idempotency-Key" = Option<String>, Header,
+            description = "1 to 255 visible ASCII characters")),
+    request_body = Wish,
+    responses(
+        (status = ACCEPTED, body = Admitted),
+        (status = FORBIDDEN, description = "`bad_token`, `not_started` (with `opens_at`) or `ended`"),
+        (status = NOT_FOUND, description = "No such item"),
+        (status = CONFLICT, description = "`sold_out`, or `already_bought` (with `order_no`)"),
+        (status = UNPROCESSABLE_ENTITY, description = "`invalid` (with `field`)"),
+        (status = TOO_MANY_REQUESTS, description = "`too_hot` or `rate_limited`, with Retry-After"),
+        (status = SERVICE_UNAVAILABLE, description = "`busy`: nothing was decided, with Retry-After")))]
+pub(super) async fn claim(State(app): State<Shared>, request: Request) -> Response {
+    match decide(&app, request).await {
+        Ok(admitted) => {
+            app.claims.admitted();
+            admitted.into_response()
+        }
+        Err(problem) => {
+            app.claims.refused(problem.code());
+            problem.into_response()
+        }
+    }
+}
+
+async fn decide(app: &App, request: Request) -> Result<Admitted, Problem> {
+    let (mut parts, body) = request.into_parts();
+    let Path(id) = Path::<i64>::from_request_parts(&mut parts, &()).await?;
+    let (item, engine) = (ItemId(id), &app.engine);
+    let user = named_by_token(&parts.headers, item, &engine.keys, engine.clock.now_ms())?;
+    let key = idempotency_key(&parts.headers, &user)?;
+    let Json(wish) = Json::<Wish>::from_request(Request::from_parts(parts, body), &()).await?;
+    if wish.quantity == 0 {
+        return Err(Problem::invalid("quantity", "must be at least 1"));
+    }
+    let began = Instant::now();
+    let answer = engine.claim(item, user, wish.quantity, key).await;
+    app.claims.decided_after(began.elapsed());
+    told(answer, &engine.keys)
+}
+
+/// The buyer that a good token for this item names.
+fn named_by_token(
+    headers: &HeaderMap,
+    item: ItemId,
+    keys: &Keys,
+    now_ms: Millis,
+) -> Result<UserId, Problem> {
+    let text = headers.get(SALE_TOKEN).and_then(|value| value.to_str().ok());
+    let token = text.and_then(|text| SaleToken::verify(text, keys, now_ms));
+    match token {
+        Some(token) if token.item == item => Ok(token.user),
+        _ => Err(Code::BadToken.into()),
+    }
+}
+
+fn idempotency_key(headers: &HeaderMap, user: &UserId) -> Result<Option<KeyHash>, Problem> {
+    let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let key = value.as_bytes();
+    let good = (1..=IDEMPOTENCY_KEY_CHARS_MAX).contains(&key.len())
+        && key.iter().all(u8::is_ascii_graphic)
+        && values.next().is_none();
+    if !good {
+        let rule =
+            format_args!("must be 1 to {IDEMPOTENCY_KEY_CHARS_MAX} visible ASCII characters");
+        return Err(Problem::invalid("Idempotency-Key", rule));
+    }
+    Ok(Some(KeyHash::of(user, key)))
+}
+
+fn told(answer: ClaimAnswer, keys: &Keys) -> Result<Admitted, Problem> {
+    Err(match answer {
+        ClaimAnswer::Admitted { claim, position, eta_ms } => {
+            return Ok(Admitted::of(&claim, keys, position, eta_ms));
+        }
+        ClaimAnswer::AlreadyBought { order_no } => Problem::already_bought(order_no),
+        ClaimAnswer::SoldOut { left: ..=0 } => Code::SoldOut.into(),
+        ClaimAnswer::SoldOut { left } => too_few(left),
+        ClaimAnswer::NotStarted { opens_ms } => Problem::not_started(opens_ms),
+        ClaimAnswer::Ended => Code::Ended.into(),
+        ClaimAnswer::OverLimit { limit } => {
+            Problem::invalid("quantity", format_args!("must be from 1 to {limit}"))
+        }
+        ClaimAnswer::TooHot => Code::TooHot.into(),
+        ClaimAnswer::Busy(Busy::Paused) => paused(),
+        // The same for all other reasons, and without an inside: a gate that is busy in a rush
+        // must not write a line to the log for every buyer. It says once itself what ails it.
+        ClaimAnswer::Busy(_) => Code::Busy.into(),
+        ClaimAnswer::UnknownItem => Problem::not_found(),
+    })
+}
+
+fn too_few(left: i64) -> Problem {
+    Problem::new(Code::SoldOut)
+        .detail(
+            format!("Only {left} units are left, fewer than you asked for."),
+            format!("仅剩 {left} 件，少于您所需的数量。"),
+        )
+        .with("left", left)
+}
+
+fn paused() -> Problem {
+    Problem::new(Code::Busy)
+        .detail("The sale is paused. Please try again in a moment.", "活动已暂停，请稍后再试。")
+        .with("reason", "paused")
+}
+
+impl Admitted {
+    fn of(claim: &Claim, keys: &Keys, position: u64, eta_ms: u64) -> Admitted {
+        Admitted {
+            order_no: claim.order_no,
+            receipt: claim.receipt(keys),
+            status: "queued",
+            position,
+            eta_ms,
+        }
+    }
+}
+
+impl IntoResponse for Admitted {
+    fn into_response(self) -> Response {
+        let mut body = Vec::with_capacity(ADMITTED_BYTES);
+        if let Err(error) = serde_json::to_writer(&mut body, &self) {
+            return Problem::internal(error).into_response();
+        }
+        let mut response = Response::new(Body::from(body));
+        *response.status_mut() = StatusCode::ACCEPTED;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::problem::Lang;
+
+    fn keys() -> Keys {
+        Keys::from_secret(b"a secret of the tests").unwrap()
+    }
+
+    fn check(answer: ClaimAnswer, status: u16, code: &str, extra: &[(&str, Value)]) {
+        let problem = told(answer.clone(), &keys()).err().unwrap();
+        let body: Value = serde_json::from_slice(&problem.render(Lang::En)).unwrap();
+        assert_eq!((problem.code().status().as_u16(), problem.code().as_str()), (status, code));
+        for (name, value) in extra {
+            assert_eq!(body[name], *value, "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn every_answer_has_its_status_and_code() {
+        let order_no = OrderNo::from_u64(7).unwrap();
+        let text = order_no.to_string().into();
+        check(
+            ClaimAnswer::AlreadyBought { order_no },
+            409,
+            "already_bought",
+            &[("order_no", text)],
+        );
+        check(ClaimAnswer::SoldOut { left: 0 }, 409, "sold_out", &[("left", Value::Null)]);
+        check(ClaimAnswer::SoldOut { left: 1 }, 409, "sold_out", &[("left", 1.into())]);
+        let opens_ms = 1_700_000_000_000;
+        let opens_at = ("opens_at", opens_ms.into());
+        check(ClaimAnswer::NotStarted { opens_ms }, 403, "not_started", &[opens_at]);
+        check(ClaimAnswer::Ended, 403, "ended", &[]);
+        let field = ("field", "quantity".into());
+        check(ClaimAnswer::OverLimit { limit: 2 }, 422, "invalid", &[field]);
+        let retry = || ("retry_after_ms", 1_000.into());
+        check(ClaimAnswer::TooHot, 429, "too_hot", &[retry()]);
+        check(ClaimAnswer::Busy(Busy::NotLoaded), 503, "busy", &[retry()]);
+        check(ClaimAnswer::Busy(Busy::LogFull), 503, "busy", &[retry()]);
+        let paused = ("reason", "paused".into());
+        check(ClaimAnswer::Busy(Busy::Paused), 503, "busy", &[retry(), paused]);
+        check(ClaimAnswer::UnknownItem, 404, "not_found", &[]);
+    }
+
+    #[test]
+    fn a_key_is_visible_ascii_and_there_is_one() {
+        let user: UserId = "ann".parse().unwrap();
+        let read = |keys: &[&[u8]]| {
+            let name = http::HeaderName::from_static(IDEMPOTENCY_KEY);
+            let value = |key: &&[u8]| (name.clone(), HeaderValue::from_bytes(key).unwrap());
+            idempotency_key(&keys.iter().map(value).collect(), &user)
+        };
+        assert!(read(&[]).unwrap().is_none());
+        assert_eq!(read(&[b"k-1"]).unwrap(), Some(KeyHash::of(&user, b"k-1")));
+        assert!(read(&[&[b'x'; 255]]).unwrap().is_some());
+        for bad in [&b""[..], b"two words", "钥匙".as_bytes(), &[b'x'; 256], b"tab\t"] {
+            assert_eq!(read(&[bad]).unwrap_err().code(), Code::Invalid, "{bad:?}");
+        }
+        assert!(read(&[b"one", b"two"]).is_err());
+    }
+}

@@ -1,0 +1,116 @@
+//! What is counted of requests: claims by their answer, all others by route.
+//!
+//! A claim is counted through handles that were looked up once; the other routes are not hot, and
+//! pay for a lookup each time.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use axum::{
+    extract::{MatchedPath, Request},
+    middleware::Next,
+    response::Response,
+};
+use http::StatusCode;
+use metrics::{Counter, Histogram};
+
+use crate::{
+    metrics::{CLAIM_SECONDS, CLAIMS, HTTP_REQUESTS},
+    problem::Code,
+};
+
+/// The label of the claim path.
+const CLAIM_ROUTE: &str = "/api/v1/items/{id}/claims";
+const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+
+fn class_of(status: StatusCode) -> usize {
+    usize::from(status.as_u16() / 100).clamp(1, CLASSES.len()) - 1
+}
+
+pub(super) async fn by_route(matched: MatchedPath, request: Request, next: Next) -> Response {
+    let response = next.run(request).await;
+    let class = CLASSES[class_of(response.status())];
+    let route = matched.as_str().to_owned();
+    metrics::counter!(HTTP_REQUESTS, "route" => route, "class" => class).increment(1);
+    response
+}
+
+pub(super) struct ClaimCounts {
+    admitted: Counter,
+    /// In the order of [`Code::ALL`].
+    refused: Vec<Counter>,
+    seconds: Histogram,
+    by_class: [Counter; 5],
+    /// The overview shows these; a counter of the recorder cannot be read.
+    asked_total: AtomicU64,
+    admitted_total: AtomicU64,
+}
+
+impl ClaimCounts {
+    pub(super) fn new() -> ClaimCounts {
+        let answer = |answer| metrics::counter!(CLAIMS, "answer" => answer);
+        let class =
+            |class| metrics::counter!(HTTP_REQUESTS, "route" => CLAIM_ROUTE, "class" => class);
+        ClaimCounts {
+            admitted: answer("admitted"),
+            refused: Code::ALL.iter().map(|code| answer(code.as_str())).collect(),
+            seconds: metrics::histogram!(CLAIM_SECONDS),
+            by_class: CLASSES.map(class),
+            asked_total: AtomicU64::new(0),
+            admitted_total: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn admitted(&self) {
+        self.admitted.increment(1);
+        self.admitted_total.fetch_add(1, Ordering::Relaxed);
+        self.answered(StatusCode::ACCEPTED);
+    }
+
+    pub(super) fn refused(&self, code: Code) {
+        self.refused[code as usize].increment(1);
+        self.answered(code.status());
+    }
+
+    fn answered(&self, status: StatusCode) {
+        self.by_class[class_of(status)].increment(1);
+        self.asked_total.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn decided_after(&self, time: Duration) {
+        self.seconds.record(time.as_secs_f64());
+    }
+
+    pub(super) fn asked_total(&self) -> u64 {
+        self.asked_total.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn admitted_total(&self) -> u64 {
+        self.admitted_total.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_in_the_order_of_their_list() {
+        for (n, code) in Code::ALL.iter().enumerate() {
+            assert_eq!(*code as usize, n);
+        }
+        let counts = ClaimCounts::new();
+        counts.admitted();
+        counts.refused(Code::Internal);
+        assert_eq!((counts.asked_total(), counts.admitted_total()), (2, 1));
+    }
+
+    #[test]
+    fn every_status_has_a_class() {
+        for (status, class) in [(100, 0), (202, 1), (304, 2), (409, 3), (503, 4), (999, 4)] {
+            assert_eq!(class_of(StatusCode::from_u16(status).unwrap()), class);
+        }
+    }
+}

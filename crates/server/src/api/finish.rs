@@ -1,0 +1,20 @@
+//! Deeds are finished once begun.
+
+use std::future::Future;
+
+use crate::problem::Problem;
+
+/// Run to the end, whether or not the client waits for it. A publish that is cut between ledger and
+/// gate would leave one of them behind until the next job looks.
+pub(super) async fn finish<T, E>(
+    deed: impl Future<Output = Result<T, E>> + Send + 'static,
+) -> Result<T, Problem>
+where
+    T: Send + 'static,
+    E: Into<Problem> + Send + 'static,
+{
+    match tokio::spawn(deed).await {
+        Ok(done) => done.map_err(Into::into),
+        Err(died) => Err(Problem::internal(died)),
+    }
+}

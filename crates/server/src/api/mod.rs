@@ -1,0 +1,203 @@
+//! The HTTP API: requests in, calls of the engine out, answers back.
+//!
+//! One file per noun. A handler says who may ask (an extractor of [`crate::auth`] or of `access`),
+//! takes the request apart, makes one call of the engine and shows what came of it. Nothing is
+//! decided here that the engine could decide.
+//!
+//! Two things hold for all of them:
+//!
+//! - **A deed is finished even if its client has left.** A handler's future is dropped when the
+//!   connection closes or the time is up, so everything that changes something runs as a task of
+//!   its own (see `finish`). The claim path needs no such task: its work is done by the lane.
+//! - **The document is the routing table.** Routes are registered together with their OpenAPI
+//!   description, so neither can exist without the other.
+
+mod access;
+mod admin;
+mod cashier;
+mod catalogue;
+mod claims;
+mod counts;
+mod dev_login;
+mod events;
+mod finish;
+mod machine;
+mod openapi;
+mod order;
+mod orders;
+mod paging;
+mod payments;
+mod receipts;
+mod refusals;
+mod sale_tokens;
+mod time;
+
+#[cfg(test)]
+mod tests;
+
+use std::{ops::Deref, sync::Arc, time::Duration};
+
+use axum::{
+    Router,
+    extract::{DefaultBodyLimit, FromRef},
+    middleware,
+};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::{
+    auth::{Admins, Buyers, KeyError},
+    config::Http,
+    edge::Edge,
+    engine::Engine,
+    metrics::Metrics,
+    web,
+};
+use counts::ClaimCounts;
+
+/// The document as it is served, for the snapshot in the repository and for tools.
+pub use openapi::document;
+
+/// Where the API lives. The paths of machines and pages are outside it.
+const BASE: &str = "/api/v1";
+
+/// All that handlers share.
+pub struct App {
+    pub engine: Arc<Engine>,
+    pub buyers: Arc<Buyers>,
+    pub admins: Arc<Admins>,
+    /// Absent where nobody installed a recorder, as in tests.
+    metrics: Option<Metrics>,
+    claims: ClaimCounts,
+    started_ms: sale::Millis,
+}
+
+impl App {
+    /// `secret` is the process's own. Call it after the metrics recorder is installed, or the
+    /// counts go nowhere.
+    pub fn new(
+        engine: Arc<Engine>,
+        secret: &[u8],
+        metrics: Option<Metrics>,
+    ) -> Result<Arc<App>, KeyError> {
+        let (auth, clock) = (&engine.config.auth, engine.clock.clone());
+        let buyers = Buyers::new(auth, secret, clock.clone())?;
+        let ledger = engine.ledger.clone();
+        let lookup: crate::auth::TokenLookup = Arc::new(move |hash| {
+            let ledger = ledger.clone();
+            Box::pin(async move { ledger.admin_token(&hash).await })
+        });
+        let admins = Admins::new(auth, lookup, clock.clone());
+        Ok(Arc::new(App {
+            buyers: Arc::new(buyers),
+            admins: Arc::new(admins),
+            metrics,
+            claims: ClaimCounts::new(),
+            started_ms: clock.now_ms(),
+            engine,
+        }))
+    }
+}
+
+/// The state of the router. A type of ours around the [`Arc`], because the extractors of
+/// [`crate::auth`] take what they need out of it.
+#[derive(Clone)]
+pub(crate) struct Shared(Arc<App>);
+
+impl Deref for Shared {
+    type Target = App;
+    fn deref(&self) -> &App {
+        &self.0
+    }
+}
+
+impl FromRef<Shared> for Arc<Buyers> {
+    fn from_ref(shared: &Shared) -> Self {
+        shared.buyers.clone()
+    }
+}
+
+impl FromRef<Shared> for Arc<Admins> {
+    fn from_ref(shared: &Shared) -> Self {
+        shared.admins.clone()
+    }
+}
+
+/// Everything that can be asked, without the edge: errors have a status and no body yet.
+pub fn router(app: Arc<App>) -> Router {
+    let routes: Router<Shared> = routing_table(&app.engine.config.http).into();
+    routes.merge(web::routes()).with_state(Shared(app))
+}
+
+/// The router inside its edge, as [`crate::net::serve`] wants it.
+pub fn service(app: Arc<App>) -> Edge<Router> {
+    let timeout = Duration::from_millis(app.engine.config.http.request_timeout_ms);
+    Edge::new(router(app), timeout)
+}
+
+/// Routes and document in one.
+fn routing_table(http: &Http) -> OpenApiRouter<Shared> {
+    let counted = OpenApiRouter::default()
+        .nest(BASE, public_and_buyers().layer(DefaultBodyLimit::max(http.body_bytes_max)))
+        .nest(BASE, operators().layer(DefaultBodyLimit::max(http.admin_body_bytes_max)))
+        .merge(machines())
+        .route_layer(middleware::from_fn(counts::by_route));
+    // The one path that a sale is about counts for itself, and passes nothing on its way.
+    let hot = OpenApiRouter::default()
+        .routes(routes!(claims::claim))
+        .layer(DefaultBodyLimit::max(http.body_bytes_max));
+    counted.nest(BASE, hot)
+}
+
+fn public_and_buyers() -> OpenApiRouter<Shared> {
+    OpenApiRouter::default()
+        .routes(routes!(time::time))
+        .routes(routes!(catalogue::activities))
+        .routes(routes!(catalogue::activity))
+        .routes(routes!(catalogue::item))
+        .routes(routes!(dev_login::dev_login))
+        .routes(routes!(sale_tokens::issue))
+        .routes(routes!(orders::list))
+        .routes(routes!(orders::show))
+        .routes(routes!(orders::cancel))
+        .routes(routes!(payments::open))
+        .routes(routes!(payments::notify))
+        .routes(routes!(receipts::present))
+        .routes(routes!(events::listen))
+        .routes(routes!(cashier::show, cashier::act))
+}
+
+fn operators() -> OpenApiRouter<Shared> {
+    OpenApiRouter::default()
+        .routes(routes!(admin::activities::list, admin::activities::create))
+        .routes(routes!(admin::activities::show, admin::activities::reschedule))
+        .routes(routes!(admin::activities::publish))
+        .routes(routes!(admin::activities::pause))
+        .routes(routes!(admin::activities::resume))
+        .routes(routes!(admin::activities::end))
+        .routes(routes!(admin::activities::warm))
+        .routes(routes!(admin::items::show))
+        .routes(routes!(admin::items::warm))
+        .routes(routes!(admin::items::adjust_stock))
+        .routes(routes!(admin::items::stock_log))
+        .routes(routes!(admin::orders::list))
+        .routes(routes!(admin::orders::show))
+        .routes(routes!(admin::orders::refund))
+        .routes(routes!(admin::dead_letters::list))
+        .routes(routes!(admin::dead_letters::show))
+        .routes(routes!(admin::dead_letters::replay))
+        .routes(routes!(admin::dead_letters::void))
+        .routes(routes!(admin::reconcile::runs, admin::reconcile::run))
+        .routes(routes!(admin::sandbox::bill))
+        .routes(routes!(admin::audit::list))
+        .routes(routes!(admin::overview::overview))
+        .routes(routes!(admin::tokens::list, admin::tokens::create))
+        .routes(routes!(admin::tokens::revoke))
+}
+
+fn machines() -> OpenApiRouter<Shared> {
+    OpenApiRouter::default()
+        .routes(routes!(machine::healthz))
+        .routes(routes!(machine::readyz))
+        .routes(routes!(machine::metrics))
+        .routes(routes!(machine::openapi))
+}

@@ -1,0 +1,135 @@
+//! An order as everybody sees it: the buyer, the event stream and the operators.
+
+use sale::{Claim, Currency, ItemId, Money, Order, OrderNo, OrderStatus, Reason, UserId};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::openapi;
+use crate::{
+    engine::{Engine, OrderView},
+    problem::Problem,
+};
+
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = Order)]
+pub(super) struct OrderJson {
+    #[schema(value_type = String, example = "SK0381966054408192001")]
+    pub(super) order_no: OrderNo,
+    /// The buyer; only operators see it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub(super) user_id: Option<UserId>,
+    pub(super) activity_id: i64,
+    pub(super) item_id: i64,
+    pub(super) item_name: String,
+    pub(super) quantity: u32,
+    /// Of one unit, in minor units of the currency.
+    pub(super) price: i64,
+    pub(super) amount: i64,
+    #[schema(value_type = String, example = "CNY")]
+    pub(super) currency: Currency,
+    #[schema(schema_with = openapi::order_status)]
+    pub(super) status: OrderStatus,
+    /// Why it is closed or void.
+    #[schema(schema_with = openapi::reason)]
+    pub(super) reason: Option<Reason>,
+    /// Absent (null) while queued.
+    pub(super) pay_deadline: Option<i64>,
+    pub(super) created_at: i64,
+    pub(super) paid_at: Option<i64>,
+    pub(super) closed_at: Option<i64>,
+    /// While queued: when it will be an order at the latest, at the rate of the last seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) eta_ms: Option<u64>,
+}
+
+impl OrderJson {
+    pub(super) async fn of(engine: &Engine, view: OrderView) -> Result<OrderJson, Problem> {
+        match view {
+            OrderView::Known(order) => Ok(order.into()),
+            OrderView::Queued(claim) => OrderJson::queued(engine, claim).await,
+        }
+    }
+
+    /// With the buyer's name, for operators.
+    pub(super) fn with_user(mut self, user: UserId) -> OrderJson {
+        self.user_id = Some(user);
+        self
+    }
+
+    /// The ledger does not have it yet, so what it is for comes from the catalogue.
+    async fn queued(engine: &Engine, claim: Claim) -> Result<OrderJson, Problem> {
+        let ware = Ware::of(engine, claim.item).await?;
+        // What stands before this claim is at most the whole log. A claim that waits for its next
+        // try is not on it, and nobody knows when its time will come.
+        let backlog = engine.gate.backlog();
+        Ok(OrderJson {
+            order_no: claim.order_no,
+            user_id: None,
+            activity_id: ware.activity_id,
+            item_id: claim.item.0,
+            item_name: ware.name,
+            quantity: claim.quantity,
+            price: ware.price.minor,
+            amount: ware.price.times(claim.quantity).map_or(0, |amount| amount.minor),
+            currency: ware.price.currency,
+            status: OrderStatus::Queued,
+            reason: None,
+            pay_deadline: None,
+            created_at: claim.claimed_ms,
+            paid_at: None,
+            closed_at: None,
+            eta_ms: (backlog > 0).then(|| engine.eta_ms(backlog)),
+        })
+    }
+}
+
+impl From<Order> for OrderJson {
+    fn from(order: Order) -> Self {
+        // A void claim never had a time to be paid in.
+        let payable = order.status != OrderStatus::Void;
+        OrderJson {
+            order_no: order.order_no,
+            user_id: None,
+            activity_id: order.activity.0,
+            item_id: order.item.0,
+            item_name: order.item_name,
+            quantity: order.quantity,
+            price: order.price.minor,
+            amount: order.amount.minor,
+            currency: order.price.currency,
+            status: order.status,
+            reason: order.reason,
+            pay_deadline: payable.then_some(order.pay_deadline_ms),
+            created_at: order.created_ms,
+            paid_at: order.paid_ms,
+            closed_at: order.closed_ms,
+            eta_ms: None,
+        }
+    }
+}
+
+/// What a claim is for.
+struct Ware {
+    activity_id: i64,
+    name: String,
+    price: Money,
+}
+
+impl Ware {
+    async fn of(engine: &Engine, id: ItemId) -> Result<Ware, Problem> {
+        if let Some((activity, item)) = engine.catalogue.snapshot().item(id) {
+            return Ok(Ware {
+                activity_id: activity.id.0,
+                name: item.name.clone(),
+                price: item.price,
+            });
+        }
+        let item = engine.ledger.item(id).await?;
+        // The gate has sold what the ledger does not know: the claim will be void, and says so then.
+        Ok(item.map_or_else(
+            || Ware { activity_id: 0, name: String::new(), price: Money::new(0, Currency::CNY) },
+            |item| Ware { activity_id: item.activity.0, name: item.name, price: item.price },
+        ))
+    }
+}

@@ -1,0 +1,120 @@
+//! A buyer's own orders.
+
+use std::collections::HashSet;
+
+use axum::extract::State;
+use ledger::OrderFilter;
+use sale::{OrderNo, UserId};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{Shared, finish::finish, order::OrderJson, paging};
+use crate::{
+    auth::Buyer,
+    engine::{Engine, OrderView},
+    extract::{Json, Path, Query},
+    problem::Problem,
+};
+
+#[derive(Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Page {
+    /// Only orders before this one.
+    #[param(value_type = Option<String>)]
+    before: Option<OrderNo>,
+    /// 1 to 500, 50 unless told.
+    limit: Option<u32>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub(super) struct Orders {
+    /// Newest first.
+    pub(super) orders: Vec<OrderJson>,
+    /// The `before` of the next page; null on the last one.
+    #[schema(value_type = Option<String>)]
+    pub(super) next: Option<OrderNo>,
+}
+
+/// The buyer's orders, those on their way to the ledger among them.
+#[utoipa::path(get, path = "/orders", tag = "buyer", security(("buyer" = [])), params(Page),
+    responses((status = OK, body = Orders)))]
+pub(super) async fn list(
+    State(app): State<Shared>,
+    Buyer(user): Buyer,
+    Query(page): Query<Page>,
+) -> Result<Json<Orders>, Problem> {
+    let rows = paging::rows(page.limit)?;
+    let views = of_buyer(&app.engine, &user, page.before, rows).await?;
+    let next = paging::next(&views, rows, OrderView::order_no);
+    let mut orders = Vec::with_capacity(views.len());
+    for view in views {
+        orders.push(OrderJson::of(&app.engine, view).await?);
+    }
+    Ok(Json(Orders { orders, next }))
+}
+
+/// Newest first, at most `rows`.
+pub(super) async fn of_buyer(
+    engine: &Engine,
+    user: &UserId,
+    before: Option<OrderNo>,
+    rows: usize,
+) -> Result<Vec<OrderView>, Problem> {
+    // The log first: a claim that a worker settles in between is then in both, never in neither.
+    let queued = engine.gate.queued_of(user).await?;
+    let filter =
+        OrderFilter { user: Some(user.clone()), before, limit: rows, ..OrderFilter::default() };
+    let known = engine.ledger.orders(&filter).await?;
+    let settled: HashSet<OrderNo> = known.iter().map(|order| order.order_no).collect();
+    let waiting = queued
+        .into_iter()
+        .filter(|claim| before.is_none_or(|before| claim.order_no < before))
+        .filter(|claim| !settled.contains(&claim.order_no))
+        .map(OrderView::Queued);
+    let mut views: Vec<OrderView> =
+        waiting.chain(known.into_iter().map(OrderView::Known)).collect();
+    views.sort_by_key(|view| std::cmp::Reverse(view.order_no()));
+    views.truncate(rows);
+    Ok(views)
+}
+
+/// The order, if it is this buyer's. Whether others exist is nobody's business.
+pub(super) async fn own(engine: &Engine, no: OrderNo, user: &UserId) -> Result<OrderView, Problem> {
+    let view = engine.order(no).await?.filter(|view| view.user() == user);
+    view.ok_or_else(Problem::not_found)
+}
+
+/// One order of the buyer.
+#[utoipa::path(get, path = "/orders/{no}", tag = "buyer", security(("buyer" = [])),
+    params(("no" = String, Path, description = "The order number")),
+    responses((status = OK, body = OrderJson), (status = NOT_FOUND, description = "No such order of this buyer")))]
+pub(super) async fn show(
+    State(app): State<Shared>,
+    Buyer(user): Buyer,
+    Path(no): Path<OrderNo>,
+) -> Result<Json<OrderJson>, Problem> {
+    let view = own(&app.engine, no, &user).await?;
+    Ok(Json(OrderJson::of(&app.engine, view).await?))
+}
+
+/// Give an unpaid order up; its units go back on sale.
+#[utoipa::path(post, path = "/orders/{no}/cancel", tag = "buyer", security(("buyer" = [])),
+    params(("no" = String, Path, description = "The order number")),
+    responses(
+        (status = OK, body = OrderJson, description = "It is closed, now or since before"),
+        (status = NOT_FOUND, description = "No such order of this buyer"),
+        (status = CONFLICT, description = "It is queued, or paid, or over (see `state`)")))]
+pub(super) async fn cancel(
+    State(app): State<Shared>,
+    Buyer(user): Buyer,
+    Path(no): Path<OrderNo>,
+) -> Result<Json<OrderJson>, Problem> {
+    let order = finish(async move {
+        let view = own(&app.engine, no, &user).await?;
+        app.engine.cancel(&view).await?;
+        let now = own(&app.engine, no, &user).await?;
+        OrderJson::of(&app.engine, now).await
+    });
+    Ok(Json(order.await?))
+}

@@ -1,0 +1,98 @@
+//! Paying an order, and hearing from the providers that it was paid.
+
+use axum::{
+    body::{Body, Bytes},
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use http::{HeaderMap, StatusCode, header::CONTENT_TYPE};
+use sale::OrderNo;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{Shared, finish::finish, orders::own};
+use crate::{
+    auth::Buyer,
+    engine::NoticeFailure,
+    extract::{Json, Path},
+    problem::Problem,
+};
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewPayment {
+    #[schema(example = "sandbox")]
+    provider: String,
+}
+
+#[derive(Serialize, ToSchema)]
+pub(super) struct Opened {
+    /// Where the buyer pays.
+    payment_url: String,
+}
+
+/// Open a payment for an unpaid order. Asking again gives the same address.
+#[utoipa::path(post, path = "/orders/{no}/payments", tag = "buyer", security(("buyer" = [])),
+    params(("no" = String, Path, description = "The order number")), request_body = NewPayment,
+    responses(
+        (status = OK, body = Opened),
+        (status = NOT_FOUND, description = "No such order of this buyer"),
+        (status = CONFLICT, description = "It is not unpaid (see `state`), or its time is over"),
+        (status = UNPROCESSABLE_ENTITY, description = "`invalid`: no such provider")))]
+pub(super) async fn open(
+    State(app): State<Shared>,
+    Buyer(user): Buyer,
+    Path(no): Path<OrderNo>,
+    Json(new): Json<NewPayment>,
+) -> Result<Json<Opened>, Problem> {
+    let opened = finish(async move {
+        let view = own(&app.engine, no, &user).await?;
+        let payment_url = app.engine.open_payment(&view, &new.provider).await?;
+        Ok::<_, Problem>(Opened { payment_url })
+    });
+    Ok(Json(opened.await?))
+}
+
+/// A payment provider's notice. Believed only with the provider's signature over these very bytes.
+#[utoipa::path(post, path = "/payments/{provider}/notify", tag = "payment",
+    params(("provider" = String, Path, description = "Whose notice it is", example = "sandbox")),
+    request_body(content = String, content_type = "application/octet-stream",
+        description = "As the provider signed it"),
+    responses(
+        (status = OK, description = "Accepted, in the provider's own words"),
+        (status = BAD_REQUEST, description = "Not believed, or for no order of ours"),
+        (status = NOT_FOUND, description = "No such provider")))]
+pub(super) async fn notify(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    let provider = app.engine.providers.get(&name).cloned().ok_or_else(Problem::not_found)?;
+    let outcome = finish(async move {
+        let outcome = app.engine.notice(&name, &headers, &body).await;
+        if let Err(failure) = &outcome {
+            tracing::warn!(provider = name, %failure, "a notice was not accepted");
+        }
+        Ok::<_, Problem>(outcome)
+    })
+    .await?;
+    let (status, kind, text) = provider.answer(outcome.is_ok());
+    let status = match &outcome {
+        Err(failure) => not_accepted(failure, status),
+        Ok(()) => status,
+    };
+    let mut response = Response::new(Body::from(text));
+    *response.status_mut() = StatusCode::from_u16(status).map_err(Problem::internal)?;
+    Ok(([(CONTENT_TYPE, kind)], response).into_response())
+}
+
+/// Providers take any failure as "tell me again". Where they leave the status to us, a notice that
+/// is at fault itself must not look like a fault of ours.
+fn not_accepted(failure: &NoticeFailure, status: u16) -> u16 {
+    match failure {
+        NoticeFailure::Ledger(_) => status,
+        _ if status >= 500 => StatusCode::BAD_REQUEST.as_u16(),
+        _ => status,
+    }
+}

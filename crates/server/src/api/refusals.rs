@@ -1,0 +1,133 @@
+//! How the engine's refusals are told to a client.
+
+use gate::GateError;
+use payment::{ProviderError, sandbox::ActError};
+use sale::OrderStatus;
+
+use crate::{
+    engine::{LookupError, OperateError, PayError, ReconcileError, WarmError},
+    problem::{Code, Problem},
+};
+
+/// The state of the thing does not allow it. `state` is told, so that a program need not ask.
+pub(super) fn conflict(state: &'static str) -> Problem {
+    Problem::new(Code::Conflict)
+        .detail(
+            format!("This is not possible while it is {state}."),
+            format!("当前状态为 {state}，无法执行此操作。"),
+        )
+        .with("state", state)
+}
+
+impl From<GateError> for Problem {
+    fn from(error: GateError) -> Self {
+        Problem::busy(error)
+    }
+}
+
+impl From<LookupError> for Problem {
+    fn from(error: LookupError) -> Self {
+        match error {
+            LookupError::Ledger(error) => error.into(),
+            LookupError::Gate(error) => error.into(),
+        }
+    }
+}
+
+impl From<OperateError> for Problem {
+    fn from(error: OperateError) -> Self {
+        match error {
+            OperateError::NotFound => Problem::not_found(),
+            OperateError::Invalid(invalid) => invalid.into(),
+            OperateError::Conflict(state) => conflict(state),
+            OperateError::Ledger(error) => error.into(),
+            OperateError::Gate(error) => error.into(),
+        }
+    }
+}
+
+impl From<WarmError> for Problem {
+    fn from(error: WarmError) -> Self {
+        OperateError::from(error).into()
+    }
+}
+
+impl From<ReconcileError> for Problem {
+    fn from(error: ReconcileError) -> Self {
+        match error {
+            ReconcileError::Ledger(error) => error.into(),
+            ReconcileError::Gate(error) => error.into(),
+        }
+    }
+}
+
+impl From<PayError> for Problem {
+    fn from(error: PayError) -> Self {
+        match error {
+            PayError::UnknownProvider => {
+                Problem::invalid("provider", "is not a payment provider of this shop")
+            }
+            PayError::Conflict(OrderStatus::Queued) => conflict("queued").retry_after_ms(1_000),
+            PayError::Conflict(status) => conflict(status.as_str()),
+            PayError::TooLate => Problem::new(Code::Conflict)
+                .detail("The order's time to pay is over.", "订单支付时间已过。")
+                .with("state", "overdue"),
+            PayError::Provider(error) => error.into(),
+            PayError::Ledger(error) => error.into(),
+        }
+    }
+}
+
+impl From<ProviderError> for Problem {
+    fn from(error: ProviderError) -> Self {
+        match error {
+            ProviderError::Unavailable(_) => Problem::busy(error),
+            ProviderError::Refused(_) => Problem::new(Code::Conflict)
+                .detail("The payment provider refuses this.", "支付渠道拒绝了该请求。")
+                .inside(error),
+        }
+    }
+}
+
+impl From<ActError> for Problem {
+    fn from(error: ActError) -> Self {
+        match error {
+            ActError::Unknown => Problem::not_found(),
+            ActError::Refused(why) => Problem::new(Code::Conflict)
+                .detail(why, format!("当前状态不允许执行此操作（{why}）。")),
+            ActError::Unavailable(_) => Problem::busy(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ledger::LedgerError;
+    use sale::Invalid;
+
+    use super::*;
+
+    #[test]
+    fn what_does_not_answer_is_busy_and_what_makes_no_sense_is_invalid() {
+        let down = || LedgerError::Unavailable("disk full".into());
+        let gate = || GateError("no".into());
+        for (problem, code) in [
+            (Problem::from(LookupError::Ledger(down())), Code::Busy),
+            (Problem::from(LookupError::Gate(gate())), Code::Busy),
+            (Problem::from(OperateError::from(down())), Code::Busy),
+            (Problem::from(OperateError::from(Invalid::new("delta", "is 0"))), Code::Invalid),
+            (Problem::from(OperateError::Conflict("draft")), Code::Conflict),
+            (Problem::from(WarmError::UnknownItem), Code::NotFound),
+            (Problem::from(WarmError::NotPublished), Code::Conflict),
+            (Problem::from(ReconcileError::Gate(gate())), Code::Busy),
+            (Problem::from(PayError::UnknownProvider), Code::Invalid),
+            (Problem::from(PayError::Conflict(OrderStatus::Queued)), Code::Conflict),
+            (Problem::from(PayError::TooLate), Code::Conflict),
+            (Problem::from(ProviderError::Unavailable("x".into())), Code::Busy),
+            (Problem::from(ActError::Unknown), Code::NotFound),
+            (Problem::from(ActError::Refused("it is paid")), Code::Conflict),
+        ] {
+            assert_eq!(problem.code(), code);
+        }
+    }
+}

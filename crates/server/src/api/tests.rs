@@ -1,0 +1,720 @@
+//! Requests as clients send them, good and bad, through the whole router.
+
+mod shop;
+
+use futures_util::StreamExt;
+use http::Method;
+use sale::{ItemId, SaleToken};
+use serde_json::{Value, json};
+
+use super::BASE;
+use shop::{ADMIN, CLOSES_MS, NOW_MS, OPENS_MS, SECRET, Shop};
+
+#[tokio::test]
+async fn a_buyer_finds_claims_follows_and_gives_up() {
+    let shop = Shop::open().await;
+    let (activity, item) = shop.stage(10, 2).await;
+    shop.clock.set(OPENS_MS);
+
+    let seen = shop.get("/api/v1/activities").send().await;
+    assert_eq!(seen.headers["cache-control"], "public, max-age=1");
+    let seen = seen.is(200);
+    assert_eq!(seen["activities"][0]["state"], "published");
+    assert_eq!(seen["activities"][0]["items"][0]["left"], 10);
+    let one = shop.get(&format!("/items/{item}")).send().await.is(200);
+    assert_eq!(
+        (&one["state"], &one["stock"], &one["activity_id"]),
+        (&json!("open"), &json!(10), &json!(activity))
+    );
+    assert_eq!(shop.get("/api/v1/time").send().await.is(200)["now_ms"], OPENS_MS);
+
+    let login = shop.post("/api/v1/dev/login").json(json!({"user_id": "ann"})).send().await.is(200);
+    let jwt = login["token"].as_str().unwrap();
+    let pass = shop.post(&format!("/items/{item}/token")).bearer(jwt).send().await.is(200);
+    let ask = || {
+        shop.post(&format!("/items/{item}/claims"))
+            .header("x-sale-token", pass["token"].as_str().unwrap())
+            .header("idempotency-key", "k-1")
+            .json(json!({"quantity": 2}))
+    };
+    let admitted = ask().send().await.is(202);
+    let order_no = admitted["order_no"].as_str().unwrap();
+    assert_eq!((&admitted["status"], &admitted["position"]), (&json!("queued"), &json!(1)));
+    assert!(admitted["eta_ms"].as_u64().is_some());
+    assert_eq!(shop.left(item), 8);
+
+    // The same key gets the same answer; without it the buyer is told the number.
+    let again = ask().send().await.is(202);
+    assert_eq!(
+        (&again["order_no"], &again["receipt"]),
+        (&admitted["order_no"], &admitted["receipt"])
+    );
+    let repeat = shop.claim("ann", item).json(json!({"quantity": 1})).send().await;
+    repeat.is_refused(409, "already_bought", None);
+    assert_eq!(repeat.json()["order_no"], order_no);
+
+    let order = shop.settled("ann", order_no).await;
+    assert_eq!((&order["status"], &order["amount"]), (&json!("unpaid"), &json!(1_399_800)));
+    assert_eq!(order["pay_deadline"], order["created_at"].as_i64().unwrap() + 1_800_000);
+    assert!(order.get("user_id").is_none());
+    let list = shop.get("/api/v1/orders").bearer(jwt).send().await.is(200);
+    assert_eq!(list["orders"].as_array().unwrap().len(), 1);
+    assert_eq!((&list["orders"][0], &list["next"]), (&order, &Value::Null));
+    let receipt = json!({"receipt": admitted["receipt"]});
+    let presented = shop.post("/api/v1/receipts").bearer(jwt).json(receipt).send().await.is(200);
+    assert_eq!(presented, order);
+
+    let opened = shop
+        .post(&format!("/orders/{order_no}/payments"))
+        .bearer(jwt)
+        .json(json!({"provider": "sandbox"}))
+        .send()
+        .await
+        .is(200);
+    let url = opened["payment_url"].as_str().unwrap();
+    let cashier = shop.get(&format!("{BASE}{url}")).send().await.is(200);
+    assert_eq!((&cashier["state"], &cashier["order_no"]), (&json!("open"), &order["order_no"]));
+    let pressed =
+        |action: &str| shop.post(&format!("{BASE}{url}")).json(json!({"action": action})).send();
+    assert_eq!(pressed("fail").await.is(200)["state"], "failed");
+    pressed("steal").await.is_refused(422, "invalid", Some("action"));
+
+    let cancelled =
+        shop.post(&format!("/orders/{order_no}/cancel")).bearer(jwt).send().await.is(200);
+    assert_eq!(
+        (&cancelled["status"], &cancelled["reason"]),
+        (&json!("closed"), &json!("cancelled"))
+    );
+    pressed("pay").await.is_refused(409, "conflict", None);
+    let late = shop.post(&format!("/orders/{order_no}/payments")).bearer(jwt);
+    late.json(json!({"provider": "sandbox"})).send().await.is_refused(409, "conflict", None);
+}
+
+#[tokio::test]
+async fn a_claim_that_makes_no_sense_changes_nothing() {
+    let shop = Shop::open().await;
+    let (_, item) = shop.stage(10, 2).await;
+    shop.clock.set(OPENS_MS);
+    for (body, field) in [
+        (r#"{"quantity":0}"#, "quantity"),
+        (r#"{"quantity":-1}"#, "quantity"),
+        (r#"{"quantity":1000000000}"#, "quantity"),
+        (r#"{"quantity":1e9}"#, "quantity"),
+        (r#"{"quantity":99999999999999999999}"#, "quantity"),
+        (r#"{"quantity":3}"#, "quantity"),
+        (r#"{"quantity":"x"}"#, "quantity"),
+        (r#"{"quantity":"1"}"#, "quantity"),
+        (r#"{"quantity":1.5}"#, "quantity"),
+        (r#"{"quantity":null}"#, "quantity"),
+        (r#"{"quantity":true}"#, "quantity"),
+        (r#"{}"#, "quantity"),
+        (r#"{"quantity":1,"price":1}"#, "price"),
+        (r#"{"quantity":1,"user_id":"eve"}"#, "user_id"),
+        (r#"[1]"#, "body"),
+        (r#"quantity=1"#, "body"),
+        ("", "body"),
+    ] {
+        let heard = shop.claim("ann", item).raw(body).send().await;
+        heard.is_refused(422, "invalid", Some(field));
+    }
+    let broken = shop.claim("ann", item).raw(b"{\"quantity\":\"\xff\xfe\"}".to_vec()).send().await;
+    broken.is_refused(422, "invalid", Some("quantity"));
+    let large = format!(r#"{{"quantity":1{}}}"#, " ".repeat(1 << 20));
+    shop.claim("ann", item).raw(large).send().await.is_refused(413, "too_large", None);
+    let form = shop.claim("ann", item).header("content-type", "text/plain");
+    form.send().await.is_refused(415, "unsupported_media_type", None);
+    for key in [&b""[..], b"two words", "钥匙".as_bytes(), &[b'k'; 256]] {
+        let heard = shop.claim("ann", item).header("idempotency-key", key);
+        let heard = heard.json(json!({"quantity": 1})).send().await;
+        heard.is_refused(422, "invalid", Some("Idempotency-Key"));
+    }
+    assert_eq!(shop.left(item), 10);
+    shop.buy("ann", item).await;
+    assert_eq!(shop.left(item), 9);
+}
+
+#[tokio::test]
+async fn without_a_good_sale_token_the_body_is_not_even_looked_at() {
+    let shop = Shop::open().await;
+    let (_, item) = shop.stage(10, 1).await;
+    let (_, other) = shop.stage(10, 1).await;
+    shop.clock.set(OPENS_MS);
+    let good = shop.sale_token("ann", item);
+    let expired =
+        SaleToken { user: "ann".parse().unwrap(), item: ItemId(item), expires_ms: OPENS_MS };
+    let mut forged = good.clone();
+    // Another last letter of the signature.
+    let last = if forged.pop() == Some('A') { 'Q' } else { 'A' };
+    forged.push(last);
+    let keys = sale::Keys::from_secret(b"a secret of others").unwrap();
+    let by_others = SaleToken { expires_ms: CLOSES_MS, ..expired.clone() }.sign(&keys);
+    let receipt_like = shop.jwt("ann");
+    for token in [
+        "",
+        "x",
+        &forged,
+        &good[..good.len() - 4],
+        &by_others,
+        &receipt_like,
+        &expired.sign(&shop.app.engine.keys),
+        &shop.sale_token("ann", other),
+        &"A".repeat(10_000),
+    ] {
+        let ask = shop.post(&format!("/items/{item}/claims")).header("x-sale-token", token);
+        ask.raw("nonsense").send().await.is_refused(403, "bad_token", None);
+    }
+    let missing = shop.post(&format!("/items/{item}/claims")).json(json!({"quantity": 1}));
+    missing.send().await.is_refused(403, "bad_token", None);
+    // The buyer's login does not stand in for it.
+    let logged_in = shop.post(&format!("/items/{item}/claims")).bearer(&shop.jwt("ann"));
+    logged_in.json(json!({"quantity": 1})).send().await.is_refused(403, "bad_token", None);
+    assert_eq!((shop.left(item), shop.left(other)), (10, 10));
+}
+
+#[tokio::test]
+async fn a_sale_is_open_in_its_window_only() {
+    let shop = Shop::open().await;
+    let (activity, item) = shop.stage(10, 1).await;
+    let claim = || shop.claim("ann", item).json(json!({"quantity": 1})).send();
+
+    shop.clock.set(OPENS_MS - 1);
+    let early = claim().await;
+    early.is_refused(403, "not_started", None);
+    assert_eq!(early.json()["opens_at"], OPENS_MS);
+
+    shop.clock.set(OPENS_MS);
+    shop.move_to(activity, "pause").await.is(200);
+    let paused = claim().await;
+    paused.is_refused(503, "busy", None);
+    assert_eq!(paused.headers["retry-after"], "1");
+    let seen = shop.get(&format!("/items/{item}")).send().await.is(200);
+    assert_eq!(seen["state"], "paused");
+    shop.move_to(activity, "publish").await.is_refused(409, "conflict", None);
+    shop.move_to(activity, "resume").await.is(200);
+
+    shop.clock.set(CLOSES_MS);
+    claim().await.is_refused(403, "ended", None);
+    let token = shop.post(&format!("/items/{item}/token")).bearer(&shop.jwt("ann"));
+    token.send().await.is_refused(403, "ended", None);
+    assert_eq!(shop.left(item), 10);
+
+    shop.clock.set(CLOSES_MS - 1);
+    shop.buy("ann", item).await;
+    shop.move_to(activity, "end").await.is(200);
+    shop.claim("bob", item)
+        .json(json!({"quantity": 1}))
+        .send()
+        .await
+        .is_refused(403, "ended", None);
+    shop.move_to(activity, "resume").await.is_refused(409, "conflict", None);
+}
+
+#[tokio::test]
+async fn sold_out_is_said_in_the_buyers_language() {
+    let shop = Shop::open().await;
+    let (_, item) = shop.stage(1, 1).await;
+    shop.clock.set(OPENS_MS);
+    shop.buy("ann", item).await;
+    for (language, title) in [("zh-CN,zh;q=0.9", "已售罄"), ("en", "Sold out"), ("de", "Sold out")]
+    {
+        let ask = shop.claim("bob", item).header("accept-language", language);
+        let heard = ask.json(json!({"quantity": 1})).send().await;
+        heard.is_refused(409, "sold_out", None);
+        assert_eq!(heard.json()["title"], title);
+    }
+    let wrong = shop.claim("bob", item).header("accept-language", "zh").raw("{}").send().await;
+    wrong.is_refused(422, "invalid", Some("quantity"));
+    assert!(wrong.json()["detail"].as_str().unwrap().starts_with("字段 quantity 有误"));
+    assert_eq!(shop.get(&format!("/items/{item}")).send().await.is(200)["state"], "sold_out");
+}
+
+#[tokio::test]
+async fn buyers_are_who_their_jwt_says_and_see_only_their_own() {
+    let shop = Shop::open().await;
+    let (_, item) = shop.stage(10, 1).await;
+    shop.clock.set(OPENS_MS);
+    let order_no = shop.buy("ann", item).await;
+    shop.settled("ann", &order_no).await;
+    let receipt = shop.claim("bob", item).json(json!({"quantity": 1})).send().await.is(202);
+
+    let ann = shop.jwt("ann");
+    let payload = ann.split('.').nth(1).unwrap();
+    // {"alg":"none","typ":"JWT"}
+    let alg_none = format!("eyJhbGciOiJub25lIiwidHlwIjoiSldUIn0.{payload}.");
+    let header = jsonwebtoken::Header { kid: Some("seckill-dev".into()), ..Default::default() };
+    let claims = json!({"sub": "ann", "exp": NOW_MS / 1_000 + 3_600});
+    let key = jsonwebtoken::EncodingKey::from_secret(SECRET);
+    let forged = jsonwebtoken::encode(&header, &claims, &key).unwrap();
+    for token in ["x", "a.b.c", &alg_none, &forged, &format!("{ann}x"), ADMIN] {
+        let heard = shop.get("/api/v1/orders").bearer(token).send().await;
+        heard.is_refused(401, "unauthorized", None);
+        assert_eq!(heard.headers["www-authenticate"], "Bearer");
+    }
+    shop.get("/api/v1/orders").send().await.is_refused(401, "unauthorized", None);
+
+    for user in ["bob", "an", "annn"] {
+        let jwt = shop.jwt(user);
+        let show = shop.get(&format!("/orders/{order_no}")).bearer(&jwt);
+        show.send().await.is_refused(404, "not_found", None);
+        let cancel = shop.post(&format!("/orders/{order_no}/cancel")).bearer(&jwt);
+        cancel.send().await.is_refused(404, "not_found", None);
+        let pay = shop.post(&format!("/orders/{order_no}/payments")).bearer(&jwt);
+        pay.json(json!({"provider": "sandbox"})).send().await.is_refused(404, "not_found", None);
+    }
+    let stolen = json!({"receipt": receipt["receipt"]});
+    let present = |body: Value| shop.post("/api/v1/receipts").bearer(&ann).json(body).send();
+    present(stolen).await.is_refused(404, "not_found", None);
+    present(json!({"receipt": "x"})).await.is_refused(422, "invalid", Some("receipt"));
+    present(json!({})).await.is_refused(422, "invalid", Some("receipt"));
+
+    let unknown = "SK0000000000000000001";
+    for no in [unknown, "SK1", "1", "SK00000000000000000xx", "%ff", "SK9999999999999999999"] {
+        let show = shop.get(&format!("/orders/{no}")).bearer(&ann);
+        show.send().await.is_refused(404, "not_found", None);
+    }
+    let page = |query: &str| shop.get(&format!("/orders?{query}")).bearer(&ann).send();
+    for (query, field) in [
+        ("limit=0", "limit"),
+        ("limit=x", "limit"),
+        ("limit=501", "limit"),
+        ("before=SK1", "before"),
+        ("beforee=1", "beforee"),
+    ] {
+        page(query).await.is_refused(422, "invalid", Some(field));
+    }
+    assert_eq!(page(&format!("before={order_no}")).await.is(200)["orders"], json!([]));
+    let full = page("limit=1").await.is(200);
+    assert_eq!(full["next"], order_no.as_str());
+
+    let expired = shop.jwt("ann");
+    shop.clock.advance(shop.app.engine.config.auth.dev_login_ttl_ms as i64 + 10_000);
+    let heard = shop.get("/api/v1/orders").bearer(&expired).send().await;
+    heard.is_refused(401, "unauthorized", None);
+    assert_eq!(shop.left(item), 8);
+}
+
+#[tokio::test]
+async fn unknown_things_are_not_found() {
+    let shop = Shop::open().await;
+    shop.stage(1, 1).await;
+    shop.clock.set(OPENS_MS);
+    for path in [
+        "/items/999",
+        "/items/abc",
+        "/items/-1",
+        "/items/99999999999999999999",
+        "/api/v1/activities/999",
+        "/api/v1/cashier/x",
+        "/api/v1/nowhere",
+        "/nowhere",
+        "/api/v2/time",
+    ] {
+        shop.get(path).send().await.is_refused(404, "not_found", None);
+    }
+    let token = shop.post("/items/999/token").bearer(&shop.jwt("ann"));
+    token.send().await.is_refused(404, "not_found", None);
+    let claim = shop.claim("ann", 999).json(json!({"quantity": 1}));
+    claim.send().await.is_refused(404, "not_found", None);
+    let notice = shop.post("/api/v1/payments/paypal/notify").raw("{}");
+    notice.send().await.is_refused(404, "not_found", None);
+    let forged = shop.post("/api/v1/payments/sandbox/notify").raw("{}").send().await;
+    assert_eq!((forged.status, forged.text.as_str()), (400, r#"{"code":"FAIL"}"#));
+
+    let wrong = shop.ask(Method::DELETE, "/api/v1/time").send().await;
+    wrong.is_refused(405, "method_not_allowed", None);
+    assert_eq!(wrong.headers["allow"], "GET,HEAD");
+    let head = shop.ask(Method::HEAD, "/api/v1/activities").send().await;
+    assert_eq!((head.status, head.text.as_str()), (200, ""));
+}
+
+#[tokio::test]
+async fn the_demos_doors_are_shut_where_they_are_off() {
+    let shop = Shop::open_with(|config| {
+        config.auth.dev_login = false;
+        config.payment.sandbox = false;
+    })
+    .await;
+    let login = shop.post("/api/v1/dev/login").json(json!({"user_id": "ann"}));
+    login.send().await.is_refused(404, "not_found", None);
+    shop.get("/api/v1/cashier/x").send().await.is_refused(404, "not_found", None);
+    let shop = Shop::open().await;
+    for bad in [json!(""), json!("two words"), json!("x".repeat(65)), json!(7), Value::Null] {
+        let login = shop.post("/api/v1/dev/login").json(json!({"user_id": bad}));
+        login.send().await.is_refused(422, "invalid", Some("user_id"));
+    }
+}
+
+#[tokio::test]
+async fn a_plan_that_makes_no_sense_is_refused_with_its_field() {
+    let shop = Shop::open().await;
+    let item = || json!({"name": "phone", "price": 100, "stock": 5});
+    let plan = |items: Value| json!({"name": "sale", "opens_at": OPENS_MS, "closes_at": CLOSES_MS, "items": items});
+    let with = |name: &str, value: Value| {
+        let mut item = item();
+        item[name] = value;
+        plan(json!([item]))
+    };
+    let create = |body: Value| shop.admin(Method::POST, "/admin/activities").json(body).send();
+    let mut backwards = plan(json!([item()]));
+    backwards["closes_at"] = json!(OPENS_MS - 1);
+    create(backwards).await.is_refused(422, "invalid", Some("closes_at"));
+    let mut extra = plan(json!([item()]));
+    extra["colour"] = json!("red");
+    create(extra).await.is_refused(422, "invalid", Some("colour"));
+    for (body, field) in [
+        (plan(json!([])), "items"),
+        (with("stock", json!(0)), "items[0].stock"),
+        (with("stock", json!("many")), "items[0].stock"),
+        (with("stock", json!(1.5)), "items[0].stock"),
+        (with("price", json!(-1)), "items[0].price"),
+        (with("currency", json!("yuan")), "items[0].currency"),
+        (with("limit_per_user", json!(0)), "items[0].limit_per_user"),
+        (with("shards", json!(0)), "items[0].shards"),
+        (with("image_url", json!("javascript:alert(1)")), "items[0].image_url"),
+        (with("colour", json!("red")), "items[0].colour"),
+        (plan(json!([{"name": "phone", "stock": 5}])), "items[0].price"),
+        (plan(json!([item(), {"name": "", "price": 1, "stock": 1}])), "items[1].name"),
+        (json!({"name": "sale"}), "opens_at"),
+    ] {
+        create(body).await.is_refused(422, "invalid", Some(field));
+    }
+    assert_eq!(
+        shop.admin(Method::GET, "/admin/activities").send().await.is(200)["activities"],
+        json!([])
+    );
+
+    let made = create(plan(json!([item()]))).await.is(201);
+    assert_eq!((&made["state"], &made["pay_within_ms"]), (&json!("draft"), &json!(1_800_000)));
+    assert_eq!(made["items"][0]["currency"], "CNY");
+    let path = format!("/admin/activities/{}", made["id"]);
+    let change = |body: Value| shop.admin(Method::PUT, &path).json(body).send();
+    let new = json!({"name": "later", "opens_at": OPENS_MS + 5, "closes_at": CLOSES_MS + 5, "pay_within_ms": 60_000});
+    assert_eq!(change(new.clone()).await.is(200)["name"], "later");
+    let bad = json!({"name": "later", "opens_at": CLOSES_MS, "closes_at": OPENS_MS});
+    change(bad).await.is_refused(422, "invalid", Some("closes_at"));
+    let id = made["id"].as_i64().unwrap();
+    shop.move_to(id, "warm").await.is_refused(409, "conflict", None);
+    shop.move_to(id, "resume").await.is_refused(409, "conflict", None);
+    shop.move_to(id, "publish").await.is(200);
+    shop.move_to(id, "publish").await.is(200);
+    change(new).await.is_refused(409, "conflict", None);
+    shop.move_to(999, "publish").await.is_refused(404, "not_found", None);
+}
+
+#[tokio::test]
+async fn stock_cannot_be_lowered_below_what_is_sold() {
+    let shop = Shop::open().await;
+    let (_, item) = shop.stage(3, 1).await;
+    shop.clock.set(OPENS_MS);
+    let order_no = shop.buy("ann", item).await;
+    shop.settled("ann", &order_no).await;
+    let adjust = |delta: Value| {
+        let path = format!("/admin/items/{item}/stock");
+        shop.admin(Method::POST, &path).json(json!({"delta": delta})).send()
+    };
+    for bad in [json!(-3), json!(0), json!("1"), json!(i64::MAX), json!(i64::MIN), json!(1e30)] {
+        adjust(bad).await.is_refused(422, "invalid", Some("delta"));
+    }
+    assert_eq!(shop.left(item), 2);
+    assert_eq!(adjust(json!(-2)).await.is(200), json!({"before": 2, "after": 0}));
+    assert_eq!(shop.left(item), 0);
+    let log =
+        shop.admin(Method::GET, &format!("/admin/items/{item}/stock-log")).send().await.is(200);
+    let kinds: Vec<_> =
+        log["rows"].as_array().unwrap().iter().map(|row| row["type"].clone()).collect();
+    assert_eq!(kinds, ["deduct", "adjust"]);
+    let sides = shop.admin(Method::GET, &format!("/admin/items/{item}")).send().await.is(200);
+    assert_eq!(
+        (&sides["item"]["total"], &sides["gate"]["left"], &sides["gate"]["marks"]),
+        (&json!(1), &json!(0), &json!(1))
+    );
+    shop.admin(Method::GET, "/admin/items/999").send().await.is_refused(404, "not_found", None);
+    shop.admin(Method::GET, "/admin/items/999/stock-log").send().await.is_refused(
+        404,
+        "not_found",
+        None,
+    );
+}
+
+#[tokio::test]
+async fn each_role_may_do_its_part_and_no_more() {
+    let shop = Shop::open().await;
+    let (activity, item) = shop.stage(3, 1).await;
+    let mut tokens = Vec::new();
+    for role in ["viewer", "operator"] {
+        let new = json!({"name": role, "role": role});
+        let made = shop.admin(Method::POST, "/admin/tokens").json(new).send().await.is(201);
+        tokens.push(made["token"].as_str().unwrap().to_owned());
+    }
+    let [viewer, operator] = &tokens[..] else { unreachable!() };
+    let read = [
+        "/admin/activities",
+        "/admin/orders",
+        "/admin/dead-letters",
+        "/admin/reconcile",
+        "/admin/audit",
+        "/admin/overview",
+    ];
+    for path in read {
+        shop.get(path).send().await.is_refused(401, "unauthorized", None);
+        shop.get(path).bearer("sk_admin_wrong").send().await.is_refused(401, "unauthorized", None);
+        shop.get(path).bearer(&shop.jwt("ann")).send().await.is_refused(401, "unauthorized", None);
+        shop.get(path).bearer(viewer).send().await.is(200);
+    }
+    let warm = format!("/admin/items/{item}/warm?anew=true");
+    let pause = format!("/admin/activities/{activity}/pause");
+    let resume = format!("/admin/activities/{activity}/resume");
+    for path in [warm.as_str(), &pause, &resume, "/admin/reconcile?heal=true"] {
+        shop.post(path).bearer(viewer).send().await.is_refused(403, "forbidden", None);
+        shop.post(path).bearer(operator).send().await.is(200);
+    }
+    // The role is judged before the body is.
+    let stock = shop.post(&format!("/admin/items/{item}/stock")).bearer(viewer).raw("nonsense");
+    stock.send().await.is_refused(403, "forbidden", None);
+    assert_eq!(shop.left(item), 3);
+    for token in [viewer, operator] {
+        let refund = shop.post("/admin/orders/SK0000000000000000001/refund").bearer(token);
+        refund.send().await.is_refused(403, "forbidden", None);
+        shop.get("/admin/tokens").bearer(token).send().await.is_refused(403, "forbidden", None);
+    }
+    let refund = shop.admin(Method::POST, "/admin/orders/SK0000000000000000001/refund");
+    refund.send().await.is_refused(404, "not_found", None);
+
+    let again = json!({"name": "viewer", "role": "admin"});
+    let again = shop.admin(Method::POST, "/admin/tokens").json(again);
+    again.send().await.is_refused(409, "conflict", None);
+    let listed = shop.admin(Method::GET, "/admin/tokens").send().await;
+    assert!(!listed.text.contains("sk_admin_"), "{}", listed.text);
+    shop.admin(Method::DELETE, "/admin/tokens/root").send().await.is_refused(409, "conflict", None);
+    shop.admin(Method::DELETE, "/admin/tokens/nobody").send().await.is_refused(
+        404,
+        "not_found",
+        None,
+    );
+    shop.admin(Method::DELETE, "/admin/tokens/viewer").send().await.is(204);
+    shop.get("/admin/overview").bearer(viewer).send().await.is_refused(401, "unauthorized", None);
+
+    let audit = shop.admin(Method::GET, "/admin/audit").send().await.is(200);
+    let entries = audit["entries"].as_array().unwrap().iter();
+    let done: Vec<_> = entries
+        .map(|e| format!("{} {}", e["who"].as_str().unwrap(), e["action"].as_str().unwrap()))
+        .collect();
+    for deed in [
+        "root activity.create",
+        "root activity.publish",
+        "operator activity.pause",
+        "operator item.warm",
+        "operator reconcile.run",
+        "root token.create",
+        "root token.revoke",
+    ] {
+        assert!(done.iter().any(|entry| entry == deed), "{deed} is not in {done:?}");
+    }
+}
+
+#[tokio::test]
+async fn operators_search_and_export_orders() {
+    let shop = Shop::open().await;
+    let (activity, item) = shop.stage(5, 1).await;
+    shop.clock.set(OPENS_MS);
+    let mut numbers = Vec::new();
+    for user in ["ann", "=cmd|'/C calc'!A0", "bob,\"x\""] {
+        let token = shop.sale_token(&user.replace(' ', "_"), item);
+        let ask = shop.post(&format!("/items/{item}/claims")).header("x-sale-token", token);
+        let admitted = ask.json(json!({"quantity": 1})).send().await.is(202);
+        let no = admitted["order_no"].as_str().unwrap().to_owned();
+        shop.settled(&user.replace(' ', "_"), &no).await;
+        numbers.push(no);
+    }
+    let search = |query: String| shop.admin(Method::GET, &format!("/admin/orders?{query}")).send();
+    let found = search(format!("user_id=ann&item_id={item}&activity_id={activity}&status=unpaid"))
+        .await
+        .is(200);
+    assert_eq!(
+        (&found["orders"][0]["order_no"], &found["orders"][0]["user_id"]),
+        (&json!(numbers[0]), &json!("ann"))
+    );
+    assert_eq!(search(format!("from={}", OPENS_MS + 1)).await.is(200)["orders"], json!([]));
+    let page = search("limit=2".into()).await.is(200);
+    assert_eq!(page["next"], json!(numbers[1]));
+    for (query, field) in [
+        ("status=queued", "status"),
+        ("status=lost", "status"),
+        ("item_id=x", "item_id"),
+        ("user=ann", "user"),
+        ("limit=0", "limit"),
+        ("format=xml", "format"),
+    ] {
+        search(query.into()).await.is_refused(422, "invalid", Some(field));
+    }
+    let accepted =
+        shop.admin(Method::GET, "/admin/orders").header("accept", "text/csv").send().await;
+    let table = search("format=csv".into()).await;
+    assert_eq!(accepted.text, table.text);
+    assert!(table.headers["content-type"].to_str().unwrap().starts_with("text/csv"));
+    let lines: Vec<_> = table.text.split("\r\n").collect();
+    assert!(lines[0].starts_with("order_no,user_id,"), "{}", table.text);
+    assert_eq!(lines.len(), 5, "{}", table.text);
+    assert!(lines[1].contains(r#","bob,""x""","#), "{}", lines[1]);
+    assert!(lines[2].contains(r#","'=cmd|"#), "{}", lines[2]);
+
+    let whole =
+        shop.admin(Method::GET, &format!("/admin/orders/{}", numbers[0])).send().await.is(200);
+    assert_eq!((&whole["order"]["status"], &whole["payments"]), (&json!("unpaid"), &json!([])));
+    let refund = shop.admin(Method::POST, &format!("/admin/orders/{}/refund", numbers[0]));
+    let refused = refund.send().await;
+    refused.is_refused(409, "conflict", None);
+    assert_eq!(refused.json()["state"], "unpaid");
+
+    let overview = shop.admin(Method::GET, "/admin/overview").send().await.is(200);
+    assert_eq!(overview["claims"], json!({"asked": 3, "admitted": 3}));
+    let live = &overview["items"][0];
+    assert_eq!(
+        (&live["gate_left"], &live["ledger_stock"], &live["total"]),
+        (&json!(2), &json!(2), &json!(5))
+    );
+    let report = shop.admin(Method::POST, "/admin/reconcile").send().await.is(200);
+    assert_eq!(report["left"], 0);
+    let letters = shop.admin(Method::GET, "/admin/dead-letters?state=dead").send().await.is(200);
+    assert_eq!(letters["dead_letters"], json!([]));
+    for verb in ["replay", "void"] {
+        let path = format!("/admin/dead-letters/{}/{verb}", numbers[0]);
+        shop.admin(Method::POST, &path).send().await.is_refused(404, "not_found", None);
+    }
+}
+
+#[tokio::test]
+async fn a_stream_begins_with_what_is_true_and_ends_with_the_server() {
+    let shop = Shop::open_with(|config| config.push.streams_per_user_max = 1).await;
+    let (_, item) = shop.stage(5, 1).await;
+    shop.clock.set(OPENS_MS);
+    let order_no = shop.buy("ann", item).await;
+    shop.settled("ann", &order_no).await;
+    let jwt = shop.jwt("ann");
+    let response = shop.get("/api/v1/events").bearer(&jwt).response().await;
+    assert_eq!(response.headers()["content-type"], "text/event-stream");
+    let mut events = response.into_body().into_data_stream();
+    let first = String::from_utf8(events.next().await.unwrap().unwrap().to_vec()).unwrap();
+    assert!(first.starts_with("event: order\ndata: {"), "{first}");
+    assert!(first.contains(&order_no) && first.contains(r#""status":"unpaid""#), "{first}");
+    let second = shop.get("/api/v1/events").bearer(&jwt).send().await;
+    second.is_refused(429, "rate_limited", None);
+    assert_eq!(second.headers["retry-after"], "30");
+
+    shop.post(&format!("/orders/{order_no}/cancel")).bearer(&jwt).send().await.is(200);
+    shop.app.engine.news.tell(&[(order_no.parse().unwrap(), "ann".parse().unwrap())]);
+    let news = String::from_utf8(events.next().await.unwrap().unwrap().to_vec()).unwrap();
+    assert!(news.contains(r#""status":"closed""#), "{news}");
+    shop.app.engine.news.close();
+    assert!(events.next().await.is_none());
+}
+
+#[tokio::test]
+async fn machines_are_told_how_it_is() {
+    let shop = Shop::open().await;
+    assert_eq!(shop.get("/healthz").send().await.is(200)["status"], "ok");
+    let ready = shop.get("/readyz").send().await.is(200);
+    assert_eq!(ready, json!({"gate": "ok", "ledger": "ok"}));
+    assert_eq!(shop.get("/metrics").send().await.status, 200);
+    let document = shop.get("/openapi.json").send().await.is(200);
+    assert_eq!(document["info"]["title"], "Seckill");
+    assert_eq!(shop.get("/").send().await.status, 200);
+}
+
+#[tokio::test]
+async fn an_operators_body_may_be_longer_than_a_buyers_and_both_have_an_end() {
+    let shop = Shop::open().await;
+    let plan = |items: usize| {
+        let item = json!({"name": "x".repeat(200), "price": 1, "stock": 1});
+        json!({"name": "sale", "opens_at": OPENS_MS, "closes_at": CLOSES_MS, "items": vec![item; items]})
+    };
+    let create = |items| shop.admin(Method::POST, "/admin/activities").json(plan(items)).send();
+    create(200).await.is(201);
+    create(10_000).await.is_refused(413, "too_large", None);
+    let long = vec![b' '; 20_000];
+    let login = shop.post("/api/v1/dev/login").raw(long.clone());
+    login.send().await.is_refused(413, "too_large", None);
+    let notice = shop.post("/api/v1/payments/sandbox/notify").raw(long);
+    notice.send().await.is_refused(413, "too_large", None);
+}
+
+/// Everything the document says exists, and nothing else under the same paths.
+#[tokio::test]
+async fn the_document_and_the_routes_agree() {
+    let shop = Shop::open().await;
+    let document: Value = serde_json::from_slice(&super::openapi::served()).unwrap();
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        let filled = path.replace("{id}", "1").replace("{no}", "SK0000000000000000001");
+        let filled = filled.replace("{txn}", "x").replace("{provider}", "x").replace("{name}", "x");
+        assert!(!filled.contains('{'), "{path}: give the test a value for it");
+        let mut methods: Vec<String> =
+            operations.as_object().unwrap().keys().map(|m| m.to_uppercase()).collect();
+        if methods.iter().any(|method| method == "GET") {
+            methods.push("HEAD".into());
+        }
+        for method in &methods {
+            let router = super::router(shop.app.clone());
+            let request = http::Request::builder().method(method.as_str()).uri(&filled);
+            let request = request.body(axum::body::Body::empty()).unwrap();
+            let response = tower::ServiceExt::oneshot(router, request).await.unwrap();
+            // A handler that does not find something says so with a problem; the router is silent.
+            let by_handler = response.extensions().get::<crate::problem::Problem>().is_some();
+            let missing = matches!(response.status().as_u16(), 404 | 405);
+            assert!(!missing || by_handler, "{method} {path} is not routed");
+        }
+        let wrong = shop.ask(Method::PATCH, &filled).send().await;
+        wrong.is_refused(405, "method_not_allowed", None);
+        let mut allowed: Vec<_> =
+            wrong.headers["allow"].to_str().unwrap().split(',').map(str::to_owned).collect();
+        allowed.sort();
+        methods.sort();
+        assert_eq!(allowed, methods, "{path} has a method that is not documented");
+    }
+    // Routes come into the table with their description or not at all.
+    assert!(!include_str!("mod.rs").contains(".route(\""));
+}
+
+#[test]
+fn every_operation_is_described() {
+    let document: Value = serde_json::from_slice(&super::openapi::served()).unwrap();
+    let tags: Vec<_> =
+        document["tags"].as_array().unwrap().iter().map(|tag| &tag["name"]).collect();
+    let mut ids = std::collections::HashSet::new();
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        for (method, operation) in operations.as_object().unwrap() {
+            let at = format!("{method} {path}");
+            assert!(ids.insert(&operation["operationId"]), "{at}: its id is another's");
+            for (status, response) in operation["responses"].as_object().unwrap() {
+                assert!(
+                    response["description"] != "" && response["description"].is_string(),
+                    "{at} {status}"
+                );
+            }
+            assert!(operation["summary"].is_string(), "{at} has no summary");
+            assert!(tags.contains(&&operation["tags"][0]), "{at} has no tag");
+            assert!(operation["responses"]["default"].is_object(), "{at}");
+            assert_eq!(
+                operation["security"].is_array(),
+                ["buyer", "admin"].contains(&operation["tags"][0].as_str().unwrap()),
+                "{at}"
+            );
+        }
+    }
+}
+
+/// The document is part of the repository, so that a change of the API is seen in a review.
+/// `UPDATE_SNAPSHOTS=1 cargo test -p server` writes it.
+#[test]
+fn the_document_in_the_repository_is_this_one() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
+    let served = String::from_utf8(super::openapi::served().to_vec()).unwrap() + "\n";
+    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+        std::fs::create_dir_all(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs")).unwrap();
+        std::fs::write(path, &served).unwrap();
+    }
+    let kept = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        kept == served,
+        "docs/openapi.json is out of date: set UPDATE_SNAPSHOTS=1 and look at the difference"
+    );
+}

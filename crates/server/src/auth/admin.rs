@@ -1,0 +1,241 @@
+//! Operators, by admin token.
+//!
+//! The ledger keeps tokens as hashes; an answer of it is remembered for a few seconds, so that a
+//! console that polls does not become load, and a token that is revoked is still dead in seconds.
+
+use std::sync::Arc;
+
+use axum::extract::{FromRef, FromRequestParts};
+use futures_util::future::BoxFuture;
+use http::request::Parts;
+use ledger::{AdminToken, LedgerError, Role};
+use sale::{Millis, SharedClock};
+use serde::Serialize;
+use subtle::ConstantTimeEq;
+
+use super::{TokenHash, bearer, cache::TokenCache, sha256};
+use crate::{
+    config::Auth,
+    problem::{Code, Problem},
+};
+
+/// A revoked token may still be used this long.
+const REMEMBERED_MS: Millis = 5_000;
+const TOKEN_PREFIX: &str = "sk_admin_";
+const TOKEN_CHARS: usize = 32;
+const TOKEN_CHARS_MAX: usize = 256;
+/// The name under which the token of the configuration acts.
+const CONFIGURED: &str = "configured";
+
+/// Asks the ledger for the token with this hash.
+pub type TokenLookup = Arc<
+    dyn Fn([u8; 32]) -> BoxFuture<'static, Result<Option<AdminToken>, LedgerError>> + Send + Sync,
+>;
+
+/// The one who asks, and what they may do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Operator {
+    pub name: Arc<str>,
+    pub role: Role,
+}
+
+impl Operator {
+    /// Refused unless the role is this one or a higher one.
+    pub fn require(&self, role: Role) -> Result<(), Problem> {
+        if self.role >= role {
+            return Ok(());
+        }
+        let (needed, own) = (role.as_str(), self.role.as_str());
+        let en = format!("This needs the role {needed}; your token has the role {own}.");
+        let zh = format!("此操作需要 {needed} 角色，您的令牌角色为 {own}。");
+        Err(Problem::new(Code::Forbidden).detail(en, zh))
+    }
+}
+
+pub struct Admins {
+    lookup: TokenLookup,
+    /// The hash of the token given in the configuration.
+    configured: Option<TokenHash>,
+    cache: TokenCache<Operator>,
+    clock: SharedClock,
+}
+
+impl Admins {
+    pub fn new(auth: &Auth, lookup: TokenLookup, clock: SharedClock) -> Admins {
+        let token = &auth.admin_token;
+        Admins {
+            lookup,
+            configured: (!token.is_empty()).then(|| token_hash(token.expose())),
+            cache: TokenCache::new(auth.admin_cache_max),
+            clock,
+        }
+    }
+
+    pub async fn verify(&self, token: &str) -> Result<Operator, Problem> {
+        if token.len() > TOKEN_CHARS_MAX {
+            return Err(Code::Unauthorized.into());
+        }
+        let hash = token_hash(token);
+        if self.configured.is_some_and(|configured| configured.ct_eq(&hash).into()) {
+            return Ok(Operator { name: CONFIGURED.into(), role: Role::Admin });
+        }
+        let now_ms = self.clock.now_ms();
+        if let Some(operator) = self.cache.get(&hash, now_ms) {
+            return Ok(operator);
+        }
+        let found = (self.lookup)(hash).await?.ok_or(Code::Unauthorized)?;
+        let operator = Operator { name: found.name.into(), role: found.role };
+        self.cache.put(hash, operator.clone(), now_ms + REMEMBERED_MS);
+        Ok(operator)
+    }
+
+    /// Forget what the ledger said, e.g. because a token was revoked here.
+    pub fn forget(&self) {
+        self.cache.clear();
+    }
+}
+
+/// What the ledger keeps of a token.
+pub fn token_hash(token: &str) -> [u8; 32] {
+    sha256(token.as_bytes())
+}
+
+/// A new token with 160 random bits.
+pub fn generate_admin_token() -> Result<String, getrandom::Error> {
+    // Without the letters and digits that are taken for one another when read aloud.
+    const ALPHABET: &[u8; 32] = b"abcdefghjkmnpqrstuvwxyz023456789";
+    let mut random = [0; TOKEN_CHARS];
+    getrandom::fill(&mut random)?;
+    let chars = random.iter().map(|byte| char::from(ALPHABET[usize::from(byte % 32)]));
+    Ok(TOKEN_PREFIX.chars().chain(chars).collect())
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Operator
+where
+    Arc<Admins>: FromRef<S>,
+{
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let token = bearer(&parts.headers).ok_or(Code::Unauthorized)?;
+        Arc::<Admins>::from_ref(state).verify(token).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures_util::FutureExt;
+    use parking_lot::Mutex;
+    use sale::ManualClock;
+
+    use super::*;
+    use crate::config::{Config, Secret};
+
+    struct Desk {
+        admins: Admins,
+        clock: Arc<ManualClock>,
+        known: Arc<Mutex<Result<Option<Role>, ()>>>,
+        asked: Arc<AtomicUsize>,
+    }
+
+    impl Desk {
+        fn new() -> Desk {
+            let known = Arc::new(Mutex::new(Ok(Some(Role::Operator))));
+            let asked = Arc::new(AtomicUsize::new(0));
+            let (answers, count) = (known.clone(), asked.clone());
+            let lookup: TokenLookup = Arc::new(move |hash| {
+                count.fetch_add(1, Ordering::Relaxed);
+                let known = *answers.lock();
+                async move {
+                    let role = known.map_err(|()| LedgerError::Unavailable("down".into()))?;
+                    let role = role.filter(|_| hash == token_hash("of the ledger"));
+                    Ok(role.map(|role| AdminToken { name: "ann".into(), role, created_ms: 0 }))
+                }
+                .boxed()
+            });
+            let clock = ManualClock::at(0);
+            let admin_token = Secret::new("of the environment");
+            let auth = Auth { admin_token, ..Config::defaults().auth };
+            Desk { admins: Admins::new(&auth, lookup, clock.clone()), clock, known, asked }
+        }
+
+        fn verify(&self, token: &str) -> Result<Operator, Code> {
+            let verified = self.admins.verify(token).now_or_never().unwrap();
+            verified.map_err(|problem| problem.code())
+        }
+
+        fn asked(&self) -> usize {
+            self.asked.load(Ordering::Relaxed)
+        }
+    }
+
+    #[test]
+    fn the_configured_token_may_do_everything_and_asks_nobody() {
+        let desk = Desk::new();
+        let operator = desk.verify("of the environment").unwrap();
+        assert_eq!((&*operator.name, operator.role), ("configured", Role::Admin));
+        assert_eq!(desk.asked(), 0);
+    }
+
+    #[test]
+    fn a_token_of_the_ledger_is_remembered_for_seconds() {
+        let desk = Desk::new();
+        for _ in 0..3 {
+            assert_eq!(&*desk.verify("of the ledger").unwrap().name, "ann");
+        }
+        assert_eq!(desk.asked(), 1);
+        *desk.known.lock() = Ok(None);
+        assert!(desk.verify("of the ledger").is_ok());
+        desk.clock.advance(REMEMBERED_MS);
+        assert_eq!(desk.verify("of the ledger"), Err(Code::Unauthorized));
+    }
+
+    #[test]
+    fn what_is_forgotten_is_asked_again() {
+        let desk = Desk::new();
+        desk.verify("of the ledger").unwrap();
+        *desk.known.lock() = Ok(None);
+        desk.admins.forget();
+        assert_eq!(desk.verify("of the ledger"), Err(Code::Unauthorized));
+    }
+
+    #[test]
+    fn strangers_are_refused_and_not_remembered() {
+        let desk = Desk::new();
+        for token in ["", "nonsense", &"x".repeat(300)] {
+            assert_eq!(desk.verify(token), Err(Code::Unauthorized));
+        }
+        assert_eq!(desk.asked(), 2);
+        *desk.known.lock() = Err(());
+        assert_eq!(desk.verify("of the ledger"), Err(Code::Busy));
+        *desk.known.lock() = Ok(Some(Role::Viewer));
+        assert_eq!(desk.verify("of the ledger").unwrap().role, Role::Viewer);
+    }
+
+    #[test]
+    fn each_role_may_do_what_the_lower_ones_may() {
+        let may = |own, needed| {
+            let operator = Operator { name: "ann".into(), role: own };
+            operator.require(needed).map_err(|problem| problem.code())
+        };
+        assert_eq!(may(Role::Admin, Role::Viewer), Ok(()));
+        assert_eq!(may(Role::Operator, Role::Operator), Ok(()));
+        assert_eq!(may(Role::Viewer, Role::Operator), Err(Code::Forbidden));
+        assert_eq!(may(Role::Operator, Role::Admin), Err(Code::Forbidden));
+    }
+
+    #[test]
+    fn generated_tokens_are_long_and_differ() {
+        let (one, two) = (generate_admin_token().unwrap(), generate_admin_token().unwrap());
+        assert_ne!(one, two);
+        for token in [&one, &two] {
+            assert_eq!(token.len(), TOKEN_PREFIX.len() + TOKEN_CHARS);
+            assert!(token.starts_with(TOKEN_PREFIX));
+            assert!(
+                token.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+            );
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! `seckill doctor`: is this machine, with these settings, fit for a sale?
+
+use std::{
+    fs::{self, File},
+    io::Write,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use sale::{Clock, SystemClock};
+
+use crate::{
+    config::Config,
+    data_dir::{DataDir, DataDirError},
+    engine::LEDGER_FILE,
+    serve::Running,
+};
+
+/// A promise is one fsync away. Slower than this, buyers notice.
+const FSYNC_SLOW: Duration = Duration::from_millis(20);
+const FSYNC_ROUNDS: u32 = 20;
+/// 2024-01-01: order numbers count from there, so a clock before it is wrong for sure.
+const CLOCK_MS_MIN: i64 = 1_704_067_200_000;
+const OTHER_FILES: u64 = 256;
+
+enum Finding {
+    Ok(String),
+    /// Allowed, but rarely meant.
+    Warn(String),
+    /// Must be mended before a sale.
+    Fail(String),
+}
+
+/// Prints what it finds. True if nothing must be mended.
+pub(super) async fn doctor(config: &Config) -> bool {
+    let mut findings = vec![clock(), open_files(config)];
+    findings.extend(config.warnings().into_iter().map(Finding::Warn));
+    findings.extend(data(config).await);
+    let mut fit = true;
+    for finding in findings {
+        match finding {
+            Finding::Ok(text) => println!("  ok    {text}"),
+            Finding::Warn(text) => println!("  warn  {text}"),
+            Finding::Fail(text) => {
+                fit = false;
+                println!("  FAIL  {text}");
+            }
+        }
+    }
+    fit
+}
+
+fn clock() -> Finding {
+    if SystemClock.now_ms() < CLOCK_MS_MIN {
+        return Finding::Fail("the clock is before 2024: sales would not open, set it".into());
+    }
+    Finding::Ok("the clock is plausible".into())
+}
+
+fn open_files(config: &Config) -> Finding {
+    let wanted = config.http.connections_max as u64 + OTHER_FILES;
+    match rlimit::increase_nofile_limit(wanted) {
+        Ok(given) if given >= wanted => Finding::Ok(format!("{given} open files are allowed")),
+        Ok(given) => Finding::Warn(format!(
+            "{given} open files are allowed, http.connections_max wants {wanted}: raise `ulimit -n`"
+        )),
+        Err(error) => Finding::Warn(format!("the limit of open files cannot be read: {error}")),
+    }
+}
+
+async fn data(config: &Config) -> Vec<Finding> {
+    match DataDir::open(&config.data) {
+        Ok(data) => {
+            let mut findings = vec![
+                Finding::Ok(format!("{} is free and can be written", data.path().display())),
+                fsync(data.path()),
+            ];
+            for file in [LEDGER_FILE, gate::solo::JOURNAL_FILE] {
+                findings.extend(database(&data.file(file)));
+            }
+            findings
+        }
+        Err(DataDirError::InUse(..)) => vec![running_server(&config.data).await],
+        Err(other) => vec![Finding::Fail(other.to_string())],
+    }
+}
+
+async fn running_server(data: &Path) -> Finding {
+    let Some(running) = Running::read(data) else {
+        return Finding::Fail(
+            "the data directory is in use, but not by a server that answers".into(),
+        );
+    };
+    let mut api = rehearsal::Api::new(running.address, Some(&running.token));
+    match api.get("/readyz").await {
+        Ok(answer) if answer.status == 200 => {
+            Finding::Ok(format!("a server is running at {} and is ready", running.address))
+        }
+        Ok(answer) => Finding::Fail(format!(
+            "the server at {} is not ready: {}",
+            running.address,
+            String::from_utf8_lossy(&answer.body)
+        )),
+        Err(error) => {
+            Finding::Fail(format!("the server at {} is silent: {error}", running.address))
+        }
+    }
+}
+
+/// How long a promise takes on this disk: the median of a few small synced writes.
+fn fsync(data: &Path) -> Finding {
+    let path = data.join("doctor.tmp");
+    let measured = (|| -> std::io::Result<Duration> {
+        let mut file = File::create(&path)?;
+        let mut times = Vec::new();
+        for _ in 0..FSYNC_ROUNDS {
+            let started = Instant::now();
+            file.write_all(&[0; 4_096])?;
+            file.sync_data()?;
+            times.push(started.elapsed());
+        }
+        times.sort();
+        Ok(times[times.len() / 2])
+    })();
+    let _ = fs::remove_file(&path);
+    match measured {
+        Ok(time) if time > FSYNC_SLOW => Finding::Warn(format!(
+            "the disk takes {time:.1?} to keep a promise: buyers will wait for it"
+        )),
+        Ok(time) => Finding::Ok(format!("the disk keeps a promise in {time:.1?}")),
+        Err(error) => Finding::Fail(format!("the disk cannot be written: {error}")),
+    }
+}
+
+/// SQLite's own check of a file, if there is one yet.
+fn database(path: &Path) -> Option<Finding> {
+    if !path.exists() {
+        return None;
+    }
+    let name = path.file_name()?.to_string_lossy().into_owned();
+    let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE;
+    let checked = rusqlite::Connection::open_with_flags(path, flags)
+        .and_then(|db| db.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0)));
+    Some(match checked {
+        Ok(verdict) if verdict == "ok" => Finding::Ok(format!("{name} is whole")),
+        Ok(verdict) => Finding::Fail(format!("{name} is damaged: {verdict}")),
+        Err(error) => Finding::Fail(format!("{name} cannot be read: {error}")),
+    })
+}

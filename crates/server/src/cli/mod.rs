@@ -1,0 +1,210 @@
+//! The command line: one executable, every role a sub-command.
+//!
+//! Commands that look at or change a sale work in both situations an operator meets: with a server
+//! running on the data directory they ask it, without one they open the directory themselves.
+
+mod doctor;
+mod office;
+
+use std::{fmt::Display, process::ExitCode};
+
+use clap::{Args, Parser, Subcommand};
+use ledger::Role;
+use sale::{ActivityId, OrderNo};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::{
+    config::{Config, Flags},
+    logging,
+    serve::{self, CannotStart},
+};
+use office::Office;
+
+#[derive(Parser)]
+#[command(
+    name = "seckill",
+    version,
+    about = "Sells a limited stock to a crowd in the instant a sale opens, and keeps its word.",
+    after_help = "Without a command: serve, with data in ./data and a demo sale ready to buy.\n\
+        Every setting is explained by `seckill config --default`."
+)]
+struct Cli {
+    #[command(flatten)]
+    flags: Flags,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the shop page, the API, the workers and the jobs (the default)
+    Serve,
+    /// Bring an activity's items to the gate before its time
+    ///
+    /// Published activities are warmed by themselves ten minutes before they open; this is for the
+    /// careful and the hurried. Items that are at the gate already are left alone.
+    Warm {
+        /// The activity's id
+        activity: i64,
+        /// Load anew from the ledger even what is at the gate
+        #[arg(long)]
+        anew: bool,
+    },
+    /// Compare gate, log, ledger and payments, and heal what has a rule
+    ///
+    /// Exit code 1 if a difference is left.
+    Reconcile {
+        /// Only look
+        #[arg(long)]
+        dry_run: bool,
+        /// The report as JSON instead of a table
+        #[arg(long)]
+        json: bool,
+    },
+    /// Claims that failed all their tries and wait for a person
+    #[command(subcommand)]
+    DeadLetters(DeadLetters),
+    /// Admin tokens
+    #[command(subcommand)]
+    Token(Token),
+    /// Check the machine, the settings and the data directory
+    ///
+    /// Exit code 1 if something must be mended before a sale.
+    Doctor,
+    /// Bring the databases of the data directory up to this version's schema
+    ///
+    /// `serve` does it as well; this is for those who want to do it at a quiet hour.
+    Migrate,
+    /// Print the settings in force, secrets redacted
+    Config {
+        /// The default file with every setting explained, instead
+        #[arg(long)]
+        default: bool,
+    },
+}
+
+#[derive(Subcommand)]
+enum DeadLetters {
+    /// Show them, and those still being retried
+    List {
+        /// As JSON instead of a table
+        #[arg(long)]
+        json: bool,
+    },
+    /// Try one again now, as if it were new
+    Replay(Letter),
+    /// Give one up: the buyer is told, the units are sold again
+    Void(Letter),
+}
+
+#[derive(Args)]
+struct Letter {
+    /// The order number, SK and 19 digits
+    order_no: OrderNo,
+}
+
+#[derive(Subcommand)]
+enum Token {
+    /// Make a token and print it, once
+    Create {
+        /// Whose it is; stands in the audit. An older token of the same name is replaced
+        name: String,
+        /// viewer reads, operator runs sales, admin does everything
+        #[arg(long, default_value = "operator")]
+        role: Role,
+    },
+    /// Names and roles
+    List,
+    /// Make a token useless
+    Revoke { name: String },
+}
+
+/// Why a command did not do what it was asked.
+enum Failure {
+    /// It was done, and the answer is no.
+    No,
+    /// It could not be done.
+    Cannot(String),
+}
+
+impl<E: Display> From<E> for Failure {
+    fn from(cause: E) -> Self {
+        Failure::Cannot(cause.to_string())
+    }
+}
+
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = Config::load(&cli.flags).map_err(Failure::from).and_then(|config| run(cli, config));
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::No) => ExitCode::from(1),
+        Err(Failure::Cannot(cause)) => {
+            eprintln!("seckill: {cause}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(cli: Cli, config: Config) -> Result<(), Failure> {
+    if let Some(Command::Config { default }) = &cli.command {
+        let text = if *default { crate::config::DEFAULT_TOML.to_owned() } else { config.print() };
+        print!("{text}");
+        return Ok(());
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    match cli.command.unwrap_or(Command::Serve) {
+        Command::Serve => {
+            logging::init(&config.log)?;
+            config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+            Ok(runtime.block_on(async { serve::serve(config, stop_signal()?).await })?)
+        }
+        Command::Doctor => {
+            if runtime.block_on(doctor::doctor(&config)) {
+                Ok(())
+            } else {
+                Err(Failure::No)
+            }
+        }
+        other => runtime.block_on(async {
+            let office = Office::open(config).await?;
+            let done = in_office(&office, other).await;
+            office.close().await;
+            done
+        }),
+    }
+}
+
+async fn in_office(office: &Office, command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Warm { activity, anew } => office.warm(ActivityId(activity), anew).await,
+        Command::Reconcile { dry_run, json } => {
+            let left = office.reconcile(!dry_run, json).await?;
+            if left == 0 { Ok(()) } else { Err(Failure::No) }
+        }
+        Command::DeadLetters(DeadLetters::List { json }) => office.dead_letters(json).await,
+        Command::DeadLetters(DeadLetters::Replay(letter)) => office.replay(letter.order_no).await,
+        Command::DeadLetters(DeadLetters::Void(letter)) => office.void(letter.order_no).await,
+        Command::Token(Token::Create { name, role }) => office.create_token(&name, role).await,
+        Command::Token(Token::List) => office.tokens().await,
+        Command::Token(Token::Revoke { name }) => office.revoke_token(&name).await,
+        Command::Migrate => {
+            println!("the databases have this version's schema");
+            Ok(())
+        }
+        // Done without an office.
+        Command::Serve | Command::Doctor | Command::Config { .. } => Ok(()),
+    }
+}
+
+/// Resolves on Ctrl-C or SIGTERM. Registered before anything starts, so that none is missed.
+fn stop_signal() -> Result<impl Future<Output = ()>, CannotStart> {
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(CannotStart::because)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(CannotStart::because)?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}

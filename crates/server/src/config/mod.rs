@@ -1,0 +1,318 @@
+//! What an operator can set: one commented default file, one struct per concern.
+//!
+//! `default.toml` is the only list of keys. The names in the environment, the types a file is
+//! checked against and what `seckill config` prints are all derived from it, so none of them can
+//! forget a key. What a value must satisfy is in `rules.rs`; where values come from, and how every
+//! mistake is reported at once and by name, in `load.rs`.
+
+mod load;
+mod rules;
+mod secret;
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+pub use load::{ConfigErrors, FILE_NAME, Flags};
+pub use secret::Secret;
+
+/// Every key with its default and a sentence about it.
+pub const DEFAULT_TOML: &str = include_str!("default.toml");
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    pub profile: Profile,
+    pub listen: SocketAddr,
+    pub data: PathBuf,
+    pub secret: Secret,
+    pub demo: bool,
+    pub http: Http,
+    pub auth: Auth,
+    pub redis: Redis,
+    pub ledger: LedgerStore,
+    pub lane: Lane,
+    pub gate: Gate,
+    pub orders: Orders,
+    pub jobs: Jobs,
+    pub payment: Payment,
+    pub alerts: Alerts,
+    pub push: Push,
+    pub log: Log,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Profile {
+    Solo,
+    Cluster,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Http {
+    pub connections_max: usize,
+    pub backlog_max: u32,
+    pub header_timeout_ms: u64,
+    pub header_bytes_max: usize,
+    pub body_timeout_ms: u64,
+    pub body_bytes_max: usize,
+    pub admin_body_bytes_max: usize,
+    pub idle_timeout_ms: u64,
+    pub write_timeout_ms: u64,
+    pub request_timeout_ms: u64,
+    pub drain_ms_max: u64,
+    pub proxy_hops: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Auth {
+    pub jwt_secret: Secret,
+    pub jwt_public_key_file: PathBuf,
+    pub jwt_jwks_file: PathBuf,
+    pub jwt_algorithms: Vec<String>,
+    pub jwt_audience: String,
+    pub jwt_issuer: String,
+    pub leeway_ms: u64,
+    pub token_cache_max: usize,
+    pub dev_login: bool,
+    pub dev_login_ttl_ms: u64,
+    pub sale_token_ttl_ms: u64,
+    pub admin_token: Secret,
+    pub admin_cache_max: usize,
+}
+
+impl Auth {
+    /// Did the operator give a key of the shop, so that real buyers can come?
+    pub fn has_shop_key(&self) -> bool {
+        self.shop_keys().next().is_some()
+    }
+
+    /// The names of the keys that are set; at most one may be.
+    fn shop_keys(&self) -> impl Iterator<Item = &'static str> {
+        [
+            (!self.jwt_secret.is_empty()).then_some("auth.jwt_secret"),
+            (!self.jwt_public_key_file.as_os_str().is_empty())
+                .then_some("auth.jwt_public_key_file"),
+            (!self.jwt_jwks_file.as_os_str().is_empty()).then_some("auth.jwt_jwks_file"),
+        ]
+        .into_iter()
+        .flatten()
+    }
+}
+
+/// Where the cluster's gate lives.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Redis {
+    /// Secret, because it may carry a password.
+    pub url: Secret,
+}
+
+/// Where the cluster's ledger lives.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LedgerStore {
+    pub url: Secret,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lane {
+    pub queue_max: usize,
+    pub batch_max: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gate {
+    pub log_claims_max: u64,
+    pub sold_out_cache_ms_max: u64,
+    pub warm_before_ms: u64,
+    pub keep_after_close_ms: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Orders {
+    pub batch_claims_max: usize,
+    pub retry_ladder_ms: Vec<u64>,
+    pub pause_ms_min: u64,
+    pub pause_ms_max: u64,
+    pub retry_batch_max: usize,
+    pub retry_poll_ms: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Jobs {
+    pub timeout_poll_ms: u64,
+    pub timeout_batch_max: usize,
+    pub outbox_poll_ms: u64,
+    pub outbox_batch_max: usize,
+    pub reconcile_every_ms: u64,
+    pub warm_poll_ms: u64,
+    pub catalogue_refresh_ms: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Payment {
+    pub sandbox: bool,
+    pub sandbox_merchant: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Alerts {
+    /// Secret, because chat services put the key into the address.
+    pub webhook_url: Secret,
+    pub webhook_timeout_ms: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Push {
+    pub streams_max: usize,
+    pub streams_per_user_max: usize,
+    pub queue_max: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Log {
+    pub level: String,
+    pub format: LogFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+impl Config {
+    /// Default ← file ← environment ← flags, checked whole.
+    pub fn load(flags: &Flags) -> Result<Config, ConfigErrors> {
+        load::load(flags)
+    }
+
+    /// What a start with nothing set would use; for tests and tools.
+    pub fn defaults() -> Config {
+        load::merge(None, std::iter::empty(), &Flags::default())
+            .expect("the embedded default file passes its own rules (a test holds it to that)")
+    }
+
+    /// The settings in force, as a commented TOML file with the secrets redacted.
+    ///
+    /// It is the default file with the changed values put in, so that what an operator reads here
+    /// carries the same explanations, and (the secrets aside) can be used as a file.
+    pub fn print(&self) -> String {
+        let in_force = toml::Table::try_from(self).unwrap_or_default();
+        let default: toml::Table = DEFAULT_TOML.parse().unwrap_or_default();
+        let mut section = None;
+        let mut text = String::new();
+        for line in DEFAULT_TOML.lines() {
+            if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+                section = Some(name);
+            }
+            let key = line.split_once(" = ").map(|(key, _)| key).filter(|key| !key.contains('#'));
+            let changed = key.and_then(|key| {
+                let now = lookup(&in_force, section, key)?;
+                (lookup(&default, section, key) != Some(now)).then(|| format!("{key} = {now}"))
+            });
+            text.push_str(changed.as_deref().unwrap_or(line));
+            text.push('\n');
+        }
+        text
+    }
+
+    /// Pairs of settings that are allowed but rarely meant, one sentence each, to log at start.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let public = !self.listen.ip().is_loopback();
+        if public && self.auth.dev_login {
+            warnings.push(format!(
+                "auth.dev_login is on and {} can be reached from outside: anybody can buy as anybody",
+                self.listen
+            ));
+        }
+        if public && self.payment.sandbox {
+            warnings.push(format!(
+                "payment.sandbox is on and {} can be reached from outside: orders can be paid \
+                 without money",
+                self.listen
+            ));
+        }
+        if self.auth.dev_login && self.auth.has_shop_key() {
+            warnings.push("auth.dev_login is on although the shop has a key of its own".into());
+        }
+        if self.profile == Profile::Solo
+            && !(self.redis.url.is_empty() && self.ledger.url.is_empty())
+        {
+            warnings.push("redis.url and ledger.url are not used in the solo profile".into());
+        }
+        warnings
+    }
+}
+
+fn lookup<'a>(table: &'a toml::Table, section: Option<&str>, key: &str) -> Option<&'a toml::Value> {
+    match section {
+        None => table.get(key),
+        Some(section) => table.get(section)?.get(key),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(file: &str) -> Config {
+        load::merge(Some(("seckill.toml", file)), std::iter::empty(), &Flags::default()).unwrap()
+    }
+
+    #[test]
+    fn the_defaults_print_as_the_default_file() {
+        assert_eq!(Config::defaults().print(), DEFAULT_TOML);
+    }
+
+    #[test]
+    fn every_key_of_the_default_file_is_explained() {
+        let mut explained = false;
+        for line in DEFAULT_TOML.lines() {
+            if line.contains(" = ") && !line.starts_with('#') {
+                assert!(explained, "no sentence above {line:?}");
+            }
+            explained = line.starts_with("# ") && line.ends_with('.');
+        }
+    }
+
+    #[test]
+    fn what_is_printed_can_be_read_back() {
+        let config = with("demo = false\n[lane]\nqueue_max = 7\n[orders]\nretry_ladder_ms = [5]\n");
+        let printed = config.print();
+        assert!(printed.contains("\nqueue_max = 7\n"), "{printed}");
+        assert!(printed.contains("\nretry_ladder_ms = [5]\n"), "{printed}");
+        assert_eq!(with(&printed), config);
+    }
+
+    #[test]
+    fn secrets_are_not_printed() {
+        let config =
+            with("secret = 'a long enough secret'\n[auth]\nadmin_token = 'sk_admin_1234567890'\n");
+        let printed = config.print();
+        assert!(printed.contains("\nsecret = \"***\"\n"), "{printed}");
+        assert!(printed.contains("\nadmin_token = \"***\"\n"), "{printed}");
+        assert!(!format!("{printed}{config:?}").contains("1234567890"));
+    }
+
+    #[test]
+    fn a_demo_on_a_public_address_is_warned_of() {
+        assert_eq!(Config::defaults().warnings(), Vec::<String>::new());
+        let warnings = with("listen = '0.0.0.0:80'").warnings().join("\n");
+        assert!(warnings.contains("auth.dev_login"), "{warnings}");
+        assert!(warnings.contains("payment.sandbox"), "{warnings}");
+    }
+}

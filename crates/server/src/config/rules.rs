@@ -1,0 +1,295 @@
+//! What every value must satisfy.
+//!
+//! One rule per key of `default.toml` (a test holds the two lists together), then the rules about
+//! pairs of keys. Rules look at raw TOML values, before they become a struct, so that all mistakes
+//! of a file can be told at once and each with its key and where it was set.
+
+use toml::Value;
+
+use super::{Config, Profile, secret::REDACTED};
+
+/// Nobody means a pause longer than a week; a larger number is a typing error.
+const WEEK_MS: i64 = 7 * 24 * 60 * 60 * 1_000;
+const MINUTE_MS: i64 = 60_000;
+const SECRET_CHARS_MIN: usize = 16;
+const TEXT_CHARS_MAX: usize = 4_096;
+const RETRY_STEPS_MAX: usize = 64;
+
+pub(super) enum Rule {
+    Flag,
+    /// A whole number from … to ….
+    Number(i64, i64),
+    /// A list of such numbers, at most so many.
+    Numbers(i64, i64, usize),
+    /// A text, possibly empty.
+    Text,
+    /// A text that is not empty.
+    Required,
+    OneOf(&'static [&'static str]),
+    /// A list of some of these.
+    SomeOf(&'static [&'static str]),
+    /// An IP address and a port.
+    Address,
+    /// Not to be shown; empty, or at least so many characters.
+    Secret(usize),
+    /// An address with one of these schemes, or empty. Not to be shown: it may carry a password.
+    Url(&'static [&'static str]),
+}
+
+/// `none` is not among them, on purpose: there is no such algorithm here.
+pub(crate) const HMAC_ALGORITHMS: &[&str] = &["HS256", "HS384", "HS512"];
+const ALGORITHMS: &[&str] = &[
+    "HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256",
+    "ES384", "EdDSA",
+];
+
+pub(super) const RULES: &[(&str, Rule)] = &[
+    ("profile", Rule::OneOf(&["solo", "cluster"])),
+    ("listen", Rule::Address),
+    ("data", Rule::Required),
+    ("secret", Rule::Secret(SECRET_CHARS_MIN)),
+    ("demo", Rule::Flag),
+    ("http.connections_max", Rule::Number(1, 1_000_000)),
+    ("http.backlog_max", Rule::Number(1, 65_535)),
+    ("http.header_timeout_ms", Rule::Number(10, MINUTE_MS)),
+    // Hyper's own buffer cannot be smaller than 8 KiB.
+    ("http.header_bytes_max", Rule::Number(8_192, 1_048_576)),
+    ("http.body_timeout_ms", Rule::Number(10, 10 * MINUTE_MS)),
+    ("http.body_bytes_max", Rule::Number(1_024, 16_777_216)),
+    ("http.admin_body_bytes_max", Rule::Number(1_024, 67_108_864)),
+    ("http.idle_timeout_ms", Rule::Number(10, 60 * MINUTE_MS)),
+    ("http.write_timeout_ms", Rule::Number(10, 10 * MINUTE_MS)),
+    ("http.request_timeout_ms", Rule::Number(10, 10 * MINUTE_MS)),
+    // A process that is told to stop is gone within five seconds.
+    ("http.drain_ms_max", Rule::Number(0, 4_999)),
+    ("http.proxy_hops", Rule::Number(0, 16)),
+    ("auth.jwt_secret", Rule::Secret(SECRET_CHARS_MIN)),
+    ("auth.jwt_public_key_file", Rule::Text),
+    ("auth.jwt_jwks_file", Rule::Text),
+    ("auth.jwt_algorithms", Rule::SomeOf(ALGORITHMS)),
+    ("auth.jwt_audience", Rule::Text),
+    ("auth.jwt_issuer", Rule::Text),
+    ("auth.leeway_ms", Rule::Number(0, 10 * MINUTE_MS)),
+    ("auth.token_cache_max", Rule::Number(0, 10_000_000)),
+    ("auth.dev_login", Rule::Flag),
+    ("auth.dev_login_ttl_ms", Rule::Number(1_000, 52 * WEEK_MS)),
+    ("auth.sale_token_ttl_ms", Rule::Number(1_000, WEEK_MS)),
+    ("auth.admin_token", Rule::Secret(SECRET_CHARS_MIN)),
+    ("auth.admin_cache_max", Rule::Number(0, 1_000_000)),
+    ("redis.url", Rule::Url(&["redis://", "rediss://", "unix://"])),
+    ("ledger.url", Rule::Url(&["mysql://"])),
+    ("lane.queue_max", Rule::Number(1, 1_000_000)),
+    ("lane.batch_max", Rule::Number(1, 10_000)),
+    ("gate.log_claims_max", Rule::Number(1, 100_000_000)),
+    ("gate.sold_out_cache_ms_max", Rule::Number(0, 1_000)),
+    ("gate.warm_before_ms", Rule::Number(0, WEEK_MS)),
+    ("gate.keep_after_close_ms", Rule::Number(0, WEEK_MS)),
+    ("orders.batch_claims_max", Rule::Number(1, 10_000)),
+    ("orders.retry_ladder_ms", Rule::Numbers(1, WEEK_MS, RETRY_STEPS_MAX)),
+    ("orders.pause_ms_min", Rule::Number(1, MINUTE_MS)),
+    ("orders.pause_ms_max", Rule::Number(1, 60 * MINUTE_MS)),
+    ("orders.retry_batch_max", Rule::Number(1, 10_000)),
+    ("orders.retry_poll_ms", Rule::Number(1, 10 * MINUTE_MS)),
+    ("jobs.timeout_poll_ms", Rule::Number(1, 10 * MINUTE_MS)),
+    ("jobs.timeout_batch_max", Rule::Number(1, 10_000)),
+    ("jobs.outbox_poll_ms", Rule::Number(1, 10 * MINUTE_MS)),
+    ("jobs.outbox_batch_max", Rule::Number(1, 10_000)),
+    ("jobs.reconcile_every_ms", Rule::Number(100, WEEK_MS)),
+    ("jobs.warm_poll_ms", Rule::Number(1, 10 * MINUTE_MS)),
+    ("jobs.catalogue_refresh_ms", Rule::Number(1, 10 * MINUTE_MS)),
+    ("payment.sandbox", Rule::Flag),
+    ("payment.sandbox_merchant", Rule::Required),
+    ("alerts.webhook_url", Rule::Url(&["https://", "http://"])),
+    ("alerts.webhook_timeout_ms", Rule::Number(10, 10 * MINUTE_MS)),
+    ("push.streams_max", Rule::Number(0, 1_000_000)),
+    ("push.streams_per_user_max", Rule::Number(1, 1_000)),
+    ("push.queue_max", Rule::Number(1, 100_000)),
+    ("log.level", Rule::Required),
+    ("log.format", Rule::OneOf(&["text", "json"])),
+];
+
+pub(super) fn rule_of(key: &str) -> Option<&'static Rule> {
+    RULES.iter().find(|(name, _)| *name == key).map(|(_, rule)| rule)
+}
+
+impl Rule {
+    pub(super) fn is_met_by(&self, value: &Value) -> bool {
+        let number = |v: &Value, min, max| v.as_integer().is_some_and(|n| n >= min && n <= max);
+        let text = value.as_str().filter(|text| text.chars().count() <= TEXT_CHARS_MAX);
+        match *self {
+            Rule::Flag => value.is_bool(),
+            Rule::Number(min, max) => number(value, min, max),
+            Rule::Numbers(min, max, count) => value.as_array().is_some_and(|list| {
+                list.len() <= count && list.iter().all(|v| number(v, min, max))
+            }),
+            Rule::Text => text.is_some(),
+            Rule::Required => text.is_some_and(|text| !text.trim().is_empty()),
+            Rule::OneOf(words) => text.is_some_and(|text| words.contains(&text)),
+            Rule::SomeOf(words) => value.as_array().is_some_and(|list| {
+                list.iter().all(|v| v.as_str().is_some_and(|word| words.contains(&word)))
+            }),
+            Rule::Address => text.is_some_and(|text| text.parse::<std::net::SocketAddr>().is_ok()),
+            Rule::Secret(min) => text.is_some_and(|text| {
+                text.is_empty() || (text.chars().count() >= min && text != REDACTED)
+            }),
+            Rule::Url(schemes) => text.is_some_and(|text| {
+                text.is_empty() || schemes.iter().any(|scheme| has_scheme(text, scheme))
+            }),
+        }
+    }
+
+    pub(super) fn is_secret(&self) -> bool {
+        matches!(self, Rule::Secret(_) | Rule::Url(_))
+    }
+
+    /// The rest of a sentence that begins with the key.
+    pub(super) fn sentence(&self) -> String {
+        match *self {
+            Rule::Flag => "must be true or false".into(),
+            Rule::Number(min, max) => format!("must be a whole number from {min} to {max}"),
+            Rule::Numbers(min, max, count) => {
+                format!("must be a list of at most {count} whole numbers from {min} to {max}")
+            }
+            Rule::Text => format!("must be a text of at most {TEXT_CHARS_MAX} characters"),
+            Rule::Required => "must be a text that is not empty".into(),
+            Rule::OneOf(words) => format!("must be one of {}", words.join(", ")),
+            Rule::SomeOf(words) => format!("must be a list of some of {}", words.join(", ")),
+            Rule::Address => {
+                "must be an IP address and a port, such as 127.0.0.1:8080 or [::1]:8080".into()
+            }
+            Rule::Secret(min) => format!("must be empty or at least {min} characters"),
+            Rule::Url(schemes) => {
+                format!("must be empty or an address that starts with {}", schemes.join(" or "))
+            }
+        }
+    }
+
+    /// A text from the environment as the kind of value the rule is about. What cannot be read
+    /// stays a text, which the rule then refuses in its own words.
+    pub(super) fn read(&self, text: &str) -> Value {
+        let number = |text: &str| {
+            let text = text.trim();
+            text.replace('_', "").parse().map_or_else(|_| Value::from(text), Value::Integer)
+        };
+        let parts = || text.split(',').map(str::trim).filter(|part| !part.is_empty());
+        match self {
+            Rule::Number(..) => number(text),
+            Rule::Numbers(..) => Value::Array(parts().map(number).collect()),
+            Rule::SomeOf(_) => Value::Array(parts().map(Value::from).collect()),
+            Rule::Flag => match text.trim() {
+                "true" | "1" => Value::Boolean(true),
+                "false" | "0" => Value::Boolean(false),
+                _ => Value::from(text),
+            },
+            _ => Value::from(text),
+        }
+    }
+}
+
+fn has_scheme(text: &str, scheme: &str) -> bool {
+    let head = text.get(..scheme.len());
+    head.is_some_and(|head| head.eq_ignore_ascii_case(scheme)) && text.len() > scheme.len()
+}
+
+/// The rules about more than one key. `is_set` says whether an operator set the key.
+pub(super) fn check_pairs(config: &Config, is_set: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut problems = Vec::new();
+    if config.orders.pause_ms_min > config.orders.pause_ms_max {
+        problems.push(format!(
+            "orders.pause_ms_min = {}: must not be above orders.pause_ms_max = {}",
+            config.orders.pause_ms_min, config.orders.pause_ms_max
+        ));
+    }
+    let keys: Vec<_> = config.auth.shop_keys().collect();
+    if keys.len() > 1 {
+        problems.push(format!("{}: only one of them may be set", keys.join(" and ")));
+    }
+    problems.extend(check_algorithms(config));
+    if let Err(cause) = crate::logging::filter(&config.log.level) {
+        problems.push(format!("log.level = {:?}: {cause}", config.log.level));
+    }
+    if config.profile == Profile::Cluster {
+        for (key, url) in [("redis.url", &config.redis.url), ("ledger.url", &config.ledger.url)] {
+            if url.is_empty() {
+                problems.push(format!("{key} is empty: the cluster profile needs it"));
+            }
+        }
+        if config.auth.dev_login && is_set("auth.dev_login") {
+            problems.push(
+                "auth.dev_login = true: not in the cluster profile, it would let anybody be anybody"
+                    .into(),
+            );
+        }
+    }
+    problems
+}
+
+/// The key decides the kind of algorithm. Were a public key ever allowed to serve as an HMAC
+/// secret, everybody who knows it could sign.
+fn check_algorithms(config: &Config) -> Option<String> {
+    let named = &config.auth.jwt_algorithms;
+    if named.is_empty() {
+        return None;
+    }
+    if !config.auth.has_shop_key() {
+        return Some("auth.jwt_algorithms is set, but none of the shop's keys is".into());
+    }
+    let by_secret = !config.auth.jwt_secret.is_empty();
+    let fits = |name: &&String| HMAC_ALGORITHMS.contains(&name.as_str()) == by_secret;
+    let wrong = named.iter().find(|name| !fits(name))?;
+    let kind = if by_secret { "a secret" } else { "a public key" };
+    Some(format!("auth.jwt_algorithms names {wrong}, which does not go with {kind}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{DEFAULT_TOML, load::flatten};
+
+    #[test]
+    fn every_key_has_a_rule_and_its_default_meets_it() {
+        let default: toml::Table = DEFAULT_TOML.parse().unwrap();
+        let leaves = flatten(default);
+        for (key, value) in &leaves {
+            let rule = rule_of(key).unwrap_or_else(|| panic!("no rule for {key}"));
+            assert!(rule.is_met_by(value), "{key} = {value} {}", rule.sentence());
+        }
+        for (key, _) in RULES {
+            assert!(leaves.iter().any(|(leaf, _)| leaf == key), "{key} is not in default.toml");
+        }
+    }
+
+    #[test]
+    fn the_secret_rules_are_on_the_secret_fields() {
+        let mut full: toml::Table = DEFAULT_TOML.parse().unwrap();
+        let long = Value::from("mysql://a long enough text to be a secret");
+        for (key, rule) in RULES.iter().filter(|(_, rule)| rule.is_secret()) {
+            assert!(matches!(rule, Rule::Secret(_) | Rule::Url(_)));
+            match key.split_once('.') {
+                None => full.insert((*key).into(), long.clone()),
+                Some((section, key)) => {
+                    full[section].as_table_mut().unwrap().insert(key.into(), long.clone())
+                }
+            };
+        }
+        let config: Config = full.try_into().unwrap();
+        let shown = flatten(toml::Table::try_from(&config).unwrap());
+        for (key, value) in shown {
+            let redacted = value.as_str() == Some(REDACTED);
+            assert_eq!(redacted, rule_of(&key).unwrap().is_secret(), "{key}");
+        }
+    }
+
+    #[test]
+    fn values_at_the_edges() {
+        let number = Rule::Number(1, 10);
+        for (value, met) in [(0, false), (1, true), (10, true), (11, false), (i64::MIN, false)] {
+            assert_eq!(number.is_met_by(&Value::from(value)), met, "{value}");
+        }
+        assert!(!number.is_met_by(&Value::from("1")));
+        assert!(!Rule::Secret(16).is_met_by(&Value::from(REDACTED)));
+        assert!(!Rule::Url(&["redis://"]).is_met_by(&Value::from("redis://")));
+        assert!(!Rule::Url(&["redis://"]).is_met_by(&Value::from("红色的://x")));
+        assert!(Rule::Url(&["redis://"]).is_met_by(&Value::from("REDIS://h")));
+    }
+}

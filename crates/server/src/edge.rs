@@ -1,0 +1,226 @@
+//! What every request passes on its way in and every answer on its way out.
+//!
+//! One service around the whole router: it bounds how long a handler may think, turns a panic into
+//! a 500 for that one client, writes [`Problem`]s in the client's language, and gives a code to the
+//! bare errors that axum makes itself (no such path, wrong method, body too large). A success is
+//! passed on untouched.
+
+use std::{
+    convert::Infallible,
+    future::Future,
+    panic::AssertUnwindSafe,
+    pin::Pin,
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use axum::{
+    body::Body,
+    extract::Request,
+    response::{IntoResponse, Response},
+};
+use futures_util::FutureExt;
+use http::{
+    HeaderValue, Method, Uri,
+    header::{ACCEPT_LANGUAGE, CONTENT_TYPE},
+};
+use tower::Service;
+
+use crate::{
+    metrics::HttpMetrics,
+    problem::{Code, Lang, Problem},
+};
+
+#[derive(Clone)]
+pub struct Edge<S> {
+    inner: S,
+    request_timeout: Duration,
+    metrics: HttpMetrics,
+}
+
+impl<S> Edge<S> {
+    /// Build it after the metrics recorder is installed, or its counts go nowhere.
+    pub fn new(inner: S, request_timeout: Duration) -> Self {
+        Edge { inner, request_timeout, metrics: HttpMetrics::new() }
+    }
+}
+
+impl<S> Service<Request> for Edge<S>
+where
+    S: Service<Request, Response = Response, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        // These are counted references, not copies.
+        let asked = Asked {
+            method: request.method().clone(),
+            uri: request.uri().clone(),
+            language: request.headers().get(ACCEPT_LANGUAGE).cloned(),
+        };
+        let began = Instant::now();
+        let metrics = self.metrics.clone();
+        let answer = AssertUnwindSafe(self.inner.call(request)).catch_unwind();
+        let answer = tokio::time::timeout(self.request_timeout, answer);
+        Box::pin(async move {
+            let response = match answer.await {
+                Ok(Ok(Ok(response))) => response,
+                Ok(Err(panic)) => Problem::internal(panic_message(&*panic)).into_response(),
+                Err(_) => Problem::new(Code::Unknown).inside("no answer in time").into_response(),
+            };
+            metrics.answered(response.status(), began.elapsed());
+            let failed = response.status().is_client_error() || response.status().is_server_error();
+            Ok(if failed { asked.explain(response) } else { response })
+        })
+    }
+}
+
+/// What must be known of a request after the handler has taken it.
+struct Asked {
+    method: Method,
+    uri: Uri,
+    language: Option<HeaderValue>,
+}
+
+impl Asked {
+    fn explain(&self, mut response: Response) -> Response {
+        let problem = match response.extensions_mut().remove::<Problem>() {
+            Some(problem) => problem,
+            None if is_bare(&response) => Code::of_status(response.status()).into(),
+            // Somebody chose these words, e.g. what a payment provider wants to read.
+            None => return response,
+        };
+        // The query may carry what does not belong into a log.
+        problem.log(&self.method, self.uri.path());
+        let lang = self.language.as_ref().map_or(Lang::En, Lang::of_header);
+        problem.write_into(response, lang)
+    }
+}
+
+/// Axum's own errors are empty or plain text.
+fn is_bare(response: &Response<Body>) -> bool {
+    let kind = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    kind.is_none_or(|kind| kind.starts_with(b"text/plain"))
+}
+
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    format!("a handler panicked: {}", text.unwrap_or_else(|| "without a message".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::{
+        Router,
+        extract::DefaultBodyLimit,
+        routing::{get, post},
+    };
+    use http::{StatusCode, header::CONTENT_LANGUAGE};
+    use http_body_util::BodyExt;
+    use sale::ItemId;
+    use serde::{Deserialize, Serialize};
+    use serde_json::Value;
+    use tower::ServiceExt;
+
+    use super::*;
+    use crate::extract::{Json, Path};
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Order {
+        quantity: u32,
+    }
+
+    fn shop() -> Edge<Router> {
+        let panics = get(async || -> &'static str { panic!("the secret cause") });
+        let sleeps = get(async || tokio::time::sleep(Duration::from_secs(60)).await);
+        let router = Router::new()
+            .route("/claims", post(async |Json(order): Json<Order>| Json(order)))
+            .route("/items/{id}", get(async |Path(id): Path<ItemId>| id.to_string()))
+            .route("/sold-out", get(async || Problem::new(Code::SoldOut)))
+            .route("/panics", panics)
+            .route("/sleeps", sleeps)
+            .route(
+                "/html",
+                get(async || (StatusCode::NOT_FOUND, axum::response::Html("own words"))),
+            )
+            .layer(DefaultBodyLimit::max(100));
+        Edge::new(router, Duration::from_millis(50))
+    }
+
+    async fn ask(request: http::request::Builder, body: &str) -> (Response<()>, String) {
+        let response =
+            shop().oneshot(request.body(Body::from(body.to_owned())).unwrap()).await.unwrap();
+        let (parts, body) = response.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        (Response::from_parts(parts, ()), String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    async fn problem(request: http::request::Builder, body: &str) -> (u16, Value) {
+        let (response, body) = ask(request, body).await;
+        assert_eq!(response.headers()[CONTENT_TYPE], "application/problem+json", "{body}");
+        let body: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(body["status"], response.status().as_u16());
+        (response.status().as_u16(), body)
+    }
+
+    fn claim() -> http::request::Builder {
+        http::Request::post("/claims").header(CONTENT_TYPE, "application/json")
+    }
+
+    #[tokio::test]
+    async fn every_refusal_is_a_problem() {
+        let get = http::Request::get::<&str>;
+        let long = format!("{{\"quantity\":{}1}}", " ".repeat(100));
+        for (request, body, status, code) in [
+            (get("/nowhere"), "", 404, "not_found"),
+            (get("/claims"), "", 405, "method_not_allowed"),
+            (get("/items/abc"), "", 404, "not_found"),
+            (get("/items/99999999999999999999"), "", 404, "not_found"),
+            (get("/items/%ff"), "", 404, "not_found"),
+            (get("/sold-out"), "", 409, "sold_out"),
+            (get("/panics"), "", 500, "internal"),
+            (get("/sleeps"), "", 504, "unknown"),
+            (claim(), "{\"quantity\":0.5}", 422, "invalid"),
+            (claim(), "nonsense", 422, "invalid"),
+            (claim(), &long, 413, "too_large"),
+            (http::Request::post("/claims"), "{}", 415, "unsupported_media_type"),
+        ] {
+            let uri = request.uri_ref().cloned();
+            let (found, body) = problem(request, body).await;
+            assert_eq!((found, body["code"].as_str()), (status, Some(code)), "{uri:?}");
+            assert!(!body.to_string().contains("secret cause"));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_problem_speaks_the_clients_language() {
+        let request = || http::Request::get("/sold-out");
+        let chinese = || request().header(ACCEPT_LANGUAGE, "zh-CN,en;q=0.5");
+        assert_eq!(problem(request(), "").await.1["title"], "Sold out");
+        assert_eq!(problem(chinese(), "").await.1["title"], "已售罄");
+        assert_eq!(ask(chinese(), "").await.0.headers()[CONTENT_LANGUAGE], "zh");
+    }
+
+    #[tokio::test]
+    async fn successes_and_chosen_words_pass_untouched() {
+        let (response, body) = ask(claim(), "{\"quantity\":1}").await;
+        assert_eq!((response.status(), body.as_str()), (StatusCode::OK, "{\"quantity\":1}"));
+        let (response, body) = ask(http::Request::get("/html"), "").await;
+        assert_eq!((response.status(), body.as_str()), (StatusCode::NOT_FOUND, "own words"));
+    }
+
+    #[tokio::test]
+    async fn a_wrong_method_is_told_the_right_ones() {
+        let (response, _) = ask(http::Request::get("/claims"), "").await;
+        assert_eq!(response.headers()["allow"], "POST");
+    }
+}

@@ -1,0 +1,167 @@
+//! A buyer's claim, from a verified sale token to an answer that is true.
+
+use gate::{Busy, Readmitted, TooHot, Verdict};
+use ledger::LedgerError;
+use sale::{
+    ActivityState, Claim, ItemId, KeyHash, Millis, Order, OrderNo, OrderStatus, Receipt, UserId,
+    VoidReason,
+};
+
+use super::Engine;
+
+/// What the buyer is told.
+#[derive(Clone, Debug)]
+pub enum ClaimAnswer {
+    Admitted { claim: Claim, position: u64, eta_ms: u64 },
+    AlreadyBought { order_no: OrderNo },
+    SoldOut { left: i64 },
+    NotStarted { opens_ms: Millis },
+    Ended,
+    OverLimit { limit: u32 },
+    TooHot,
+    Busy(Busy),
+    UnknownItem,
+}
+
+/// An order as its buyer sees it: a row of the ledger, or a claim still on its way there.
+#[derive(Clone, Debug)]
+pub enum OrderView {
+    Queued(Claim),
+    Known(Order),
+}
+
+impl OrderView {
+    pub fn user(&self) -> &UserId {
+        match self {
+            OrderView::Queued(claim) => &claim.user,
+            OrderView::Known(order) => &order.user,
+        }
+    }
+
+    pub fn order_no(&self) -> OrderNo {
+        match self {
+            OrderView::Queued(claim) => claim.order_no,
+            OrderView::Known(order) => order.order_no,
+        }
+    }
+
+    pub fn status(&self) -> OrderStatus {
+        match self {
+            OrderView::Queued(_) => OrderStatus::Queued,
+            OrderView::Known(order) => order.status,
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum LookupError {
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    #[error(transparent)]
+    Gate(#[from] gate::GateError),
+}
+
+impl Engine {
+    pub async fn claim(
+        &self,
+        item: ItemId,
+        user: UserId,
+        quantity: u32,
+        key: Option<KeyHash>,
+    ) -> ClaimAnswer {
+        match self.lanes.claim(item, user, quantity, key).await {
+            Ok(Verdict::Admitted { claim, ahead, .. }) => {
+                let position = ahead + 1;
+                ClaimAnswer::Admitted { claim, position, eta_ms: self.eta_ms(position) }
+            }
+            Ok(Verdict::AlreadyBought { order_no }) => ClaimAnswer::AlreadyBought { order_no },
+            Ok(Verdict::SoldOut { left, .. }) => ClaimAnswer::SoldOut { left },
+            Ok(Verdict::NotStarted { opens_ms }) => ClaimAnswer::NotStarted { opens_ms },
+            Ok(Verdict::Ended) => ClaimAnswer::Ended,
+            Ok(Verdict::OverLimit { limit }) => ClaimAnswer::OverLimit { limit },
+            Ok(Verdict::Busy(Busy::NotLoaded)) => self.not_at_the_gate(item),
+            Ok(Verdict::Busy(why)) => ClaimAnswer::Busy(why),
+            Err(TooHot) => ClaimAnswer::TooHot,
+        }
+    }
+
+    /// The gate does not have the item. The catalogue may know a better "no" than *busy*; it never
+    /// knows a yes.
+    fn not_at_the_gate(&self, item: ItemId) -> ClaimAnswer {
+        let catalogue = self.catalogue.snapshot();
+        let Some((activity, _)) = catalogue.item(item) else { return ClaimAnswer::UnknownItem };
+        let now_ms = self.clock.now_ms();
+        if activity.state == ActivityState::Ended || now_ms >= activity.closes_ms {
+            ClaimAnswer::Ended
+        } else if now_ms < activity.opens_ms {
+            ClaimAnswer::NotStarted { opens_ms: activity.opens_ms }
+        } else {
+            ClaimAnswer::Busy(Busy::NotLoaded)
+        }
+    }
+
+    /// When a claim at this position will be an order, at the rate of the last seconds.
+    pub fn eta_ms(&self, position: u64) -> u64 {
+        /// What a worker does at the least, for the first buyers of a quiet day.
+        const RATE_PER_S_MIN: f64 = 1_000.0;
+        let rate = self.workers.rate_per_s().max(RATE_PER_S_MIN);
+        (position as f64 / rate * 1_000.0).ceil() as u64
+    }
+
+    /// An order by its number, whoever's it is.
+    pub async fn order(&self, no: OrderNo) -> Result<Option<OrderView>, LookupError> {
+        // The log first: a claim leaves it only after it is in the ledger, so what is in neither,
+        // asked in this order, does not exist.
+        let queued = self.gate.queued(no).await?;
+        let order = match self.ledger.order(no).await {
+            Ok(order) => order,
+            // A ledger that is down does not hide that the claim is safe.
+            Err(LedgerError::Unavailable(_)) if queued.is_some() => None,
+            Err(error) => return Err(error.into()),
+        };
+        if let Some(order) = order {
+            return Ok(Some(OrderView::Known(order)));
+        }
+        if let Some(claim) = queued {
+            return Ok(Some(OrderView::Queued(claim)));
+        }
+        // Failed claims have left the log and wait for their next try, or for a person.
+        let failed = self.ledger.dead_letter(no).await?.filter(|letter| letter.state.is_open());
+        Ok(failed.map(|letter| OrderView::Queued(letter.claim)))
+    }
+
+    /// Present a receipt: the claim is found, or admitted again, or told why not.
+    pub async fn present(&self, receipt: &Receipt) -> Result<Option<OrderView>, LookupError> {
+        if let Some(known) = self.order(receipt.order_no).await? {
+            return Ok(Some(known));
+        }
+        let claim = Claim {
+            order_no: receipt.order_no,
+            item: receipt.item,
+            user: receipt.user.clone(),
+            quantity: receipt.quantity,
+            epoch: receipt.epoch,
+            claimed_ms: receipt.order_no.made_ms(),
+            key: None,
+        };
+        let reason = match self.gate.readmit(&claim).await? {
+            Readmitted::Admitted | Readmitted::Known => return Ok(Some(OrderView::Queued(claim))),
+            Readmitted::AlreadyBought { .. } => VoidReason::AlreadyBought,
+            Readmitted::SoldOut => VoidReason::Lost,
+            Readmitted::Frozen => return Err(not_now()),
+            // Only an item whose sale is over is gone for good.
+            Readmitted::NotLoaded => match self.not_at_the_gate(claim.item) {
+                ClaimAnswer::Ended | ClaimAnswer::UnknownItem => VoidReason::Lost,
+                _ => return Err(not_now()),
+            },
+        };
+        tracing::warn!(order_no = %claim.order_no, ?reason, "a lost claim could not be admitted again");
+        self.ledger.void(&[claim], reason, self.clock.now_ms()).await?;
+        self.outbox_wake.notify_one();
+        self.order(receipt.order_no).await
+    }
+}
+
+fn not_now() -> LookupError {
+    gate::GateError("the item is not at the gate".into()).into()
+}

@@ -1,0 +1,60 @@
+//! What pages show, kept in memory: looking at a sale never touches SQL.
+//!
+//! A snapshot of the published activities, replaced as a whole every second and whenever an
+//! operator changes something here. How many units are left is not part of it; the gate knows.
+
+use std::{collections::HashMap, sync::Arc};
+
+use ledger::Ledger;
+use parking_lot::RwLock;
+use sale::{Activity, ActivityId, ActivityState, Item, ItemId, Millis};
+
+/// Activities that are over stay on the pages this long.
+const SHOWN_AFTER_CLOSE_MS: Millis = 24 * 60 * 60 * 1_000;
+const ACTIVITIES_MAX: usize = 1_000;
+
+#[derive(Default)]
+pub struct Catalogue(RwLock<Arc<Snapshot>>);
+
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    /// Newest first, without drafts.
+    pub activities: Vec<Activity>,
+    places: HashMap<ItemId, (usize, usize)>,
+}
+
+impl Snapshot {
+    fn of(activities: Vec<Activity>) -> Snapshot {
+        let mut places = HashMap::new();
+        for (a, activity) in activities.iter().enumerate() {
+            for (i, item) in activity.items.iter().enumerate() {
+                places.insert(item.id, (a, i));
+            }
+        }
+        Snapshot { activities, places }
+    }
+
+    pub fn item(&self, id: ItemId) -> Option<(&Activity, &Item)> {
+        let (a, i) = *self.places.get(&id)?;
+        let activity = &self.activities[a];
+        Some((activity, &activity.items[i]))
+    }
+
+    pub fn activity(&self, id: ActivityId) -> Option<&Activity> {
+        self.activities.iter().find(|activity| activity.id == id)
+    }
+}
+
+impl Catalogue {
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.0.read().clone()
+    }
+
+    pub async fn refresh(&self, ledger: &dyn Ledger, now_ms: Millis) -> ledger::Result<()> {
+        let mut activities =
+            ledger.activities(now_ms - SHOWN_AFTER_CLOSE_MS, ACTIVITIES_MAX).await?;
+        activities.retain(|activity| activity.state != ActivityState::Draft);
+        *self.0.write() = Arc::new(Snapshot::of(activities));
+        Ok(())
+    }
+}

@@ -1,0 +1,265 @@
+//! What operators do. Every deed is written to the audit, with its doer, after it is done.
+
+use gate::{AdjustOutcome, Shut};
+use ledger::{Adjusted, DeadLetterState, LedgerError, Moved, NewAudit, Role};
+use sale::{
+    Activity, ActivityId, ActivityState, Invalid, ItemId, NewActivity, OrderNo, OrderStatus,
+    VoidReason,
+};
+use serde_json::{Value, json};
+
+use super::{
+    Engine, Warmed,
+    reconcile::{ReconcileError, Report},
+    warming::WarmError,
+};
+
+#[derive(Debug, thiserror::Error)]
+pub enum OperateError {
+    #[error("not found")]
+    NotFound,
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// It is not in a state in which this can be done.
+    #[error("it is {0}")]
+    Conflict(&'static str),
+    #[error(transparent)]
+    Ledger(LedgerError),
+    #[error(transparent)]
+    Gate(#[from] gate::GateError),
+}
+
+impl From<LedgerError> for OperateError {
+    fn from(error: LedgerError) -> Self {
+        match error {
+            LedgerError::NotFound => OperateError::NotFound,
+            LedgerError::Refused(invalid) => OperateError::Invalid(invalid),
+            other => OperateError::Ledger(other),
+        }
+    }
+}
+
+impl From<WarmError> for OperateError {
+    fn from(error: WarmError) -> Self {
+        match error {
+            WarmError::UnknownItem => OperateError::NotFound,
+            WarmError::NotPublished => OperateError::Conflict("draft"),
+            WarmError::Ended => OperateError::Conflict("ended"),
+            WarmError::Contended => OperateError::Conflict("being warmed by somebody else"),
+            WarmError::Ledger(error) => error.into(),
+            WarmError::Gate(error) => error.into(),
+        }
+    }
+}
+
+impl From<ReconcileError> for OperateError {
+    fn from(error: ReconcileError) -> Self {
+        match error {
+            ReconcileError::Ledger(error) => error.into(),
+            ReconcileError::Gate(error) => error.into(),
+        }
+    }
+}
+
+type Result<T> = std::result::Result<T, OperateError>;
+
+impl Engine {
+    pub async fn create_activity(&self, who: &str, new: &NewActivity) -> Result<Activity> {
+        new.validate()?;
+        let activity = self.ledger.create_activity(new, self.clock.now_ms()).await?;
+        let detail = json!({"name": activity.name, "items": activity.items.len()});
+        self.audit(who, "activity.create", format!("activity:{}", activity.id), detail).await?;
+        Ok(activity)
+    }
+
+    pub async fn reschedule(
+        &self,
+        who: &str,
+        id: ActivityId,
+        new: &NewActivity,
+    ) -> Result<Activity> {
+        new.validate()?;
+        let activity = self
+            .ledger
+            .reschedule(id, &new.name, new.opens_ms, new.closes_ms, new.pay_within_ms)
+            .await?;
+        let detail = json!({"opens_at": new.opens_ms, "closes_at": new.closes_ms});
+        self.audit(who, "activity.reschedule", format!("activity:{id}"), detail).await?;
+        Ok(activity)
+    }
+
+    /// Publish, pause, resume or end. Doing it twice is doing it once.
+    pub async fn move_activity(
+        &self,
+        who: &str,
+        id: ActivityId,
+        to: ActivityState,
+    ) -> Result<Activity> {
+        let before = self.ledger.activity(id).await?.ok_or(OperateError::NotFound)?;
+        if before.state != to {
+            if !before.state.may_become(to) {
+                return Err(OperateError::Conflict(before.state.as_str()));
+            }
+            let moved = self.ledger.move_activity(id, to, self.clock.now_ms()).await?;
+            if let Moved::Was(now) = moved
+                && now != to
+            {
+                return Err(OperateError::Conflict(now.as_str()));
+            }
+            let action = match (before.state, to) {
+                (ActivityState::Draft, _) => "activity.publish",
+                (ActivityState::Paused, ActivityState::Published) => "activity.resume",
+                (_, ActivityState::Paused) => "activity.pause",
+                _ => "activity.end",
+            };
+            self.audit(who, action, format!("activity:{id}"), Value::Null).await?;
+        }
+        let shut = match to {
+            ActivityState::Paused => Some(Shut::Paused),
+            ActivityState::Ended => Some(Shut::Ended),
+            ActivityState::Draft | ActivityState::Published => None,
+        };
+        for item in &before.items {
+            // What is not at the gate is closed anyway, and loads in the right state.
+            self.gate.shut(item.id, shut).await?;
+        }
+        self.refresh_catalogue().await;
+        self.warm_wake.notify_one();
+        self.ledger.activity(id).await?.ok_or(OperateError::NotFound)
+    }
+
+    pub async fn warm_activity(
+        &self,
+        who: &str,
+        id: ActivityId,
+        anew: bool,
+    ) -> Result<Vec<Warmed>> {
+        let activity = self.ledger.activity(id).await?.ok_or(OperateError::NotFound)?;
+        let mut warmed = Vec::new();
+        for item in &activity.items {
+            let done = if anew { self.rebuild(item.id).await? } else { self.warm(item.id).await? };
+            warmed.push(done);
+        }
+        let loaded = warmed.iter().filter(|warmed| !warmed.already).count();
+        if loaded > 0 {
+            let detail = json!({"loaded": loaded, "anew": anew});
+            self.audit(who, "activity.warm", format!("activity:{id}"), detail).await?;
+        }
+        Ok(warmed)
+    }
+
+    pub async fn warm_item(&self, who: &str, id: ItemId, anew: bool) -> Result<Warmed> {
+        let warmed = if anew { self.rebuild(id).await? } else { self.warm(id).await? };
+        if !warmed.already {
+            let detail = json!({"anew": anew, "epoch": warmed.epoch, "left": warmed.left});
+            self.audit(who, "item.warm", format!("item:{id}"), detail).await?;
+        }
+        Ok(warmed)
+    }
+
+    /// An operator asks for the comparison that a job makes by itself.
+    pub async fn reconcile_by(&self, who: &str, heal: bool) -> Result<Report> {
+        let report = self.reconcile(heal).await?;
+        let detail = json!({"heal": heal, "differences": report.differences,
+            "healed": report.healed, "left": report.left});
+        self.audit(who, "reconcile.run", "reconcile".into(), detail).await?;
+        Ok(report)
+    }
+
+    /// `secret_hash` is the hash of a token that nobody but its owner will ever see again.
+    pub async fn make_token(
+        &self,
+        who: &str,
+        name: &str,
+        role: Role,
+        secret_hash: &[u8],
+    ) -> Result<()> {
+        self.ledger.put_admin_token(name, role, secret_hash, self.clock.now_ms()).await?;
+        let detail = json!({"role": role});
+        self.audit(who, "token.create", format!("token:{name}"), detail).await
+    }
+
+    pub async fn revoke_token(&self, who: &str, name: &str) -> Result<()> {
+        if !self.ledger.revoke_admin_token(name, self.clock.now_ms()).await? {
+            return Err(OperateError::NotFound);
+        }
+        self.audit(who, "token.revoke", format!("token:{name}"), Value::Null).await
+    }
+
+    /// Change an item's stock by `delta`, in ledger and gate, exactly once.
+    ///
+    /// Both directions err towards too few units. Raising: the ledger first, then the gate through
+    /// the outbox. Lowering: the gate first, which refuses to take away what is claimed; if we die
+    /// before the ledger hears of it, reconcile finds the number unknown there and undoes it.
+    pub async fn adjust_stock(&self, who: &str, item: ItemId, delta: i64) -> Result<Adjusted> {
+        if delta == 0 {
+            return Err(Invalid::new("delta", "must not be zero").into());
+        }
+        self.ledger.item(item).await?.ok_or(OperateError::NotFound)?;
+        let adjust_no = self.numbers.next();
+        if delta < 0 {
+            let taken = self.gate.adjust(item, adjust_no, delta, false).await?;
+            if let AdjustOutcome::Short { left } = taken {
+                let problem = format!("only {left} units are neither sold nor claimed");
+                return Err(Invalid::new("delta", problem).into());
+            }
+        }
+        let done = self.ledger.adjust_stock(item, delta, adjust_no, self.clock.now_ms()).await;
+        if let Err(LedgerError::Refused(_) | LedgerError::NotFound) = &done
+            && let Some(change) = self.gate.forget_adjust(item, adjust_no).await?
+        {
+            self.lanes.news(change);
+        }
+        let adjusted = done?;
+        self.outbox_wake.notify_one();
+        let detail = json!({"delta": delta, "before": adjusted.before, "after": adjusted.after,
+            "adjust_no": adjust_no});
+        self.audit(who, "stock.adjust", format!("item:{item}"), detail).await?;
+        Ok(adjusted)
+    }
+
+    pub async fn refund(&self, who: &str, no: OrderNo) -> Result<()> {
+        match self.ledger.start_refund(no, self.clock.now_ms()).await? {
+            Moved::Done => {}
+            Moved::Was(OrderStatus::Refunding | OrderStatus::Refunded) => return Ok(()),
+            Moved::Was(status) => return Err(OperateError::Conflict(status.as_str())),
+        }
+        self.outbox_wake.notify_one();
+        self.audit(who, "order.refund", format!("order:{no}"), Value::Null).await
+    }
+
+    pub async fn replay_dead_letter(&self, who: &str, no: OrderNo) -> Result<()> {
+        match self.ledger.replay(no, self.clock.now_ms()).await? {
+            Moved::Done => {}
+            Moved::Was(state) => return Err(OperateError::Conflict(state.as_str())),
+        }
+        self.workers.retry_now();
+        self.audit(who, "dead_letter.replay", format!("order:{no}"), Value::Null).await
+    }
+
+    pub async fn void_dead_letter(&self, who: &str, no: OrderNo) -> Result<()> {
+        let letter = self.ledger.dead_letter(no).await?.ok_or(OperateError::NotFound)?;
+        if letter.state == DeadLetterState::Voided {
+            return Ok(());
+        }
+        let now_ms = self.clock.now_ms();
+        let voided = self.ledger.void(&[letter.claim], VoidReason::Operator, now_ms).await?;
+        if voided.is_empty() {
+            return Err(OperateError::Conflict(DeadLetterState::Settled.as_str()));
+        }
+        self.outbox_wake.notify_one();
+        self.audit(who, "dead_letter.void", format!("order:{no}"), Value::Null).await
+    }
+
+    pub(super) async fn audit(
+        &self,
+        who: &str,
+        action: &str,
+        target: String,
+        detail: Value,
+    ) -> Result<()> {
+        tracing::info!(who, action, target, "done by an operator");
+        let entry = NewAudit { who: who.into(), action: action.into(), target, detail };
+        Ok(self.ledger.audit(&entry, self.clock.now_ms()).await?)
+    }
+}

@@ -1,0 +1,182 @@
+//! An order's money: opened at a provider, believed when proved, given back when late.
+//!
+//! The order of steps is what keeps this safe. A payment is noted in the ledger *before* the
+//! provider hears of it, so a time-out always knows where to close it. Money is credited by the
+//! ledger's compare-and-set alone: whichever of payment and time-out comes first wins, and money for
+//! an order that lost goes back through the outbox, once.
+
+use std::{collections::HashMap, sync::Arc};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::HeaderMap;
+use ledger::{Credit, LedgerError, Moved, Overdue, PaymentNotice};
+use orders::Alert;
+use payment::{
+    NoticeError, NoticeOutcome, PayRequest, Provider, ProviderError, sandbox::NoticeSink,
+};
+use sale::{CloseReason, OrderNo, OrderStatus};
+
+use super::{Engine, OrderView};
+
+/// The providers this deployment sells through, by name.
+pub type Providers = HashMap<String, Arc<dyn Provider>>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum PayError {
+    #[error("no such provider")]
+    UnknownProvider,
+    /// The order is not one that can be paid (or cancelled) now.
+    #[error("the order is {0}")]
+    Conflict(OrderStatus),
+    #[error("the order's time to pay is over")]
+    TooLate,
+    #[error(transparent)]
+    Provider(#[from] ProviderError),
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+}
+
+/// What a provider's notice came to.
+#[derive(Debug, thiserror::Error)]
+pub enum NoticeFailure {
+    #[error("no such provider")]
+    UnknownProvider,
+    #[error(transparent)]
+    NotBelieved(#[from] NoticeError),
+    #[error("no such order")]
+    UnknownOrder,
+    #[error("amount or currency are not the order's")]
+    Mismatch,
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+}
+
+impl Engine {
+    /// Where the buyer pays this order.
+    pub async fn open_payment(
+        &self,
+        view: &OrderView,
+        provider_name: &str,
+    ) -> Result<String, PayError> {
+        let provider = self.providers.get(provider_name).ok_or(PayError::UnknownProvider)?;
+        let OrderView::Known(order) = view else {
+            return Err(PayError::Conflict(OrderStatus::Queued));
+        };
+        let now_ms = self.clock.now_ms();
+        if order.status == OrderStatus::Unpaid && now_ms >= order.pay_deadline_ms {
+            return Err(PayError::TooLate);
+        }
+        match self.ledger.open_payment(order.order_no, provider_name, now_ms).await? {
+            Moved::Done | Moved::Was(OrderStatus::Unpaid) => {}
+            Moved::Was(status) => return Err(PayError::Conflict(status)),
+        }
+        let request = PayRequest {
+            order_no: order.order_no,
+            amount: order.amount,
+            subject: order.item_name.clone(),
+            deadline_ms: order.pay_deadline_ms,
+            user: order.user.clone(),
+        };
+        Ok(provider.open(&request).await?.payment_url)
+    }
+
+    /// The buyer does not want it any more. An open payment is closed at its provider first.
+    pub async fn cancel(&self, view: &OrderView) -> Result<(), PayError> {
+        let OrderView::Known(order) = view else {
+            return Err(PayError::Conflict(OrderStatus::Queued));
+        };
+        match order.status {
+            OrderStatus::Unpaid => {}
+            OrderStatus::Closed => return Ok(()),
+            status => return Err(PayError::Conflict(status)),
+        }
+        let payments = self.ledger.payments(order.order_no).await?;
+        let mut providers: Vec<String> = payments.into_iter().map(|row| row.provider).collect();
+        providers.dedup();
+        let overdue = Overdue { order: order.clone(), providers };
+        if self.may_close(&overdue).await {
+            let now_ms = self.clock.now_ms();
+            self.ledger.close(&[order.order_no], CloseReason::Cancelled, now_ms).await?;
+            self.outbox_wake.notify_one();
+        }
+        // Whoever was first: say what is true now.
+        match self.ledger.order(order.order_no).await?.map(|order| order.status) {
+            Some(OrderStatus::Closed) => Ok(()),
+            Some(OrderStatus::Unpaid) => {
+                Err(ProviderError::Unavailable("the payment could not be closed".into()).into())
+            }
+            Some(status) => Err(PayError::Conflict(status)),
+            None => Err(LedgerError::NotFound.into()),
+        }
+    }
+
+    /// A provider says something. Believed only with proof; credited only once.
+    pub async fn notice(
+        &self,
+        provider_name: &str,
+        headers: &HeaderMap,
+        body: &[u8],
+    ) -> Result<(), NoticeFailure> {
+        let provider = self.providers.get(provider_name).ok_or(NoticeFailure::UnknownProvider)?;
+        let notice = provider.verify_notice(headers, body)?;
+        if notice.outcome == NoticeOutcome::Failed {
+            tracing::info!(order_no = %notice.order_no, "a payment failed, the buyer may try again");
+            return Ok(());
+        }
+        let money = PaymentNotice {
+            provider: provider_name.into(),
+            provider_txn: notice.provider_txn,
+            order_no: notice.order_no,
+            amount: notice.amount,
+            paid_ms: notice.paid_ms,
+        };
+        let credit = self.ledger.credit(&money, self.clock.now_ms()).await?;
+        let order_no = money.order_no;
+        match credit {
+            Credit::Paid => {
+                metrics::counter!("seckill_payments_credited_total").increment(1);
+            }
+            Credit::Repeated => tracing::debug!(%order_no, "a payment was told again"),
+            Credit::Refunding(was) => {
+                metrics::counter!("seckill_payments_late_total").increment(1);
+                tracing::warn!(%order_no, %was, "money for an order that is over or paid, giving it back");
+            }
+            Credit::UnknownOrder => {
+                return Err(self.strange_money(order_no, NoticeFailure::UnknownOrder));
+            }
+            Credit::Mismatch => return Err(self.strange_money(order_no, NoticeFailure::Mismatch)),
+        }
+        self.outbox_wake.notify_one();
+        Ok(())
+    }
+
+    /// Proved to come from the provider, and yet not ours: somebody should look.
+    fn strange_money(&self, order_no: OrderNo, failure: NoticeFailure) -> NoticeFailure {
+        tracing::error!(%order_no, %failure, "a verified payment does not fit");
+        self.alerts.raise(Alert {
+            kind: "payment",
+            message: "a verified payment does not fit any order".into(),
+            order_no: Some(order_no),
+            cause: Some(failure.to_string()),
+            at_ms: self.clock.now_ms(),
+        });
+        failure
+    }
+}
+
+/// The road of the sandbox's notices: the same steps as the HTTP endpoint, without the network.
+pub(super) struct Notices(pub(super) Arc<Engine>);
+
+#[async_trait]
+impl NoticeSink for Notices {
+    async fn deliver(&self, provider: &str, headers: HeaderMap, body: Bytes) -> bool {
+        match self.0.notice(provider, &headers, &body).await {
+            Ok(()) => true,
+            Err(failure) => {
+                tracing::warn!(provider, %failure, "a notice was not accepted");
+                false
+            }
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! Reconcile: does the gate hold what the ledger says it should?
+//!
+//! At any moment, also in the middle of a rush:
+//!
+//! ```text
+//! units left at the gate = ledger stock
+//!                        − units of claims in flight (on the log, retrying, dead)
+//!                        − units the ledger took back and the gate has not heard of yet
+//!                        − stock adjustments the gate has not heard of yet
+//! ```
+//!
+//! The two sides cannot be read in one instant, so the gate is read before and after the ledger; if
+//! its version moved in between, the reading is thrown away and taken again. An item that never
+//! holds still that long is reported as *moving*, which is not a difference.
+//!
+//! What has a rule is healed: a gate that disagrees is loaded anew from ledger and log (the same
+//! steps as warming; no number of one is ever written over the other's), a refund nobody is working
+//! on is put back into the outbox. What has no rule, such as a broken chain in the stock log, is
+//! shown to a person. Heals are in the audit.
+
+use std::collections::{HashMap, HashSet};
+
+use gate::{Reading, Shut};
+use ledger::{ItemBooks, NewJobRun, PaymentProblem};
+use orders::Alert;
+use sale::{Claim, Epoch, Item, ItemId, ItemState, Millis, OrderNo, UserId};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::{Engine, warming::WarmError};
+
+/// How often an item that moves is read again, and how long to wait in between.
+const READINGS_MAX: u32 = 5;
+const READING_PAUSE_MS: u64 = 100;
+/// A lowering of the stock that the ledger has not confirmed after this long never will be.
+const ADJUST_AGE_MS_MAX: Millis = 60_000;
+const PAYMENT_PROBLEMS_MAX: usize = 1_000;
+const ACTIVITIES_MAX: usize = 10_000;
+/// Activities are compared until this long after their end.
+const COMPARED_AFTER_CLOSE_MS: Millis = 7 * 24 * 60 * 60 * 1_000;
+
+/// The job's name in `tb_job_run`.
+pub const RECONCILE_JOB: &str = "reconcile";
+
+#[derive(Clone, Debug, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Report {
+    pub started_at: i64,
+    pub ended_at: i64,
+    /// Claims on the log that are not in the ledger yet.
+    pub backlog: u64,
+    /// Claims that failed all their tries and wait for a person; they hold their units.
+    pub dead_letters: u64,
+    pub items: Vec<ItemReport>,
+    pub payments: Vec<Finding>,
+    pub differences: usize,
+    pub healed: usize,
+    /// Differences that are still there. Zero means that all agree.
+    pub left: usize,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ItemReport {
+    #[schema(value_type = i64)]
+    pub item_id: ItemId,
+    pub name: String,
+    pub verdict: ItemVerdict,
+    /// Units left at the gate; absent if the item is not there.
+    pub gate_left: Option<i64>,
+    pub in_flight: i64,
+    /// Units on their way from the ledger back to the gate.
+    pub returning: i64,
+    pub ledger_stock: i64,
+    pub live_units: i64,
+    pub total: i64,
+    pub findings: Vec<Finding>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ItemVerdict {
+    Agree,
+    Differ,
+    /// Too busy to be compared; the ledger's own books were still checked.
+    Moving,
+    /// Not at the gate; only the ledger's own books were checked.
+    NotAtGate,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Finding {
+    /// A stable name, e.g. `gate_left`.
+    pub kind: String,
+    pub detail: String,
+    /// What was done about it; absent if it has no rule or the rule failed.
+    pub healed: Option<String>,
+}
+
+impl Finding {
+    fn new(kind: &str, detail: String) -> Finding {
+        Finding { kind: kind.into(), detail, healed: None }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ReconcileError {
+    #[error(transparent)]
+    Ledger(#[from] ledger::LedgerError),
+    #[error(transparent)]
+    Gate(#[from] gate::GateError),
+}
+
+/// Both sides of one item at one instant.
+struct Sides {
+    gate: Option<Reading>,
+    marks: Vec<(UserId, OrderNo)>,
+    books: ItemBooks,
+    moving: bool,
+}
+
+/// What the gate should hold by the ledger's books.
+#[derive(Debug, PartialEq, Eq)]
+struct Expected {
+    left: i64,
+    marks: u64,
+    in_flight: i64,
+    returning: i64,
+}
+
+impl Engine {
+    pub async fn reconcile(&self, heal: bool) -> Result<Report, ReconcileError> {
+        // One at a time: two runs healing the same item would only disturb each other.
+        let _turn = self.reconcile_turn.lock().await;
+        let started_at = self.clock.now_ms();
+        let activities =
+            self.ledger.activities(started_at - COMPARED_AFTER_CLOSE_MS, ACTIVITIES_MAX).await?;
+        let mut items = Vec::new();
+        for item in activities.iter().flat_map(|activity| &activity.items) {
+            items.push(self.reconcile_item(item, heal).await?);
+        }
+        let payments = self.reconcile_payments(heal).await?;
+        let dead = ledger::DeadLetterState::Dead;
+        let dead_letters = self.ledger.dead_letters(Some(dead), None, 10_000).await?.len() as u64;
+        let findings = || items.iter().flat_map(|item| &item.findings).chain(&payments);
+        let differences = findings().count();
+        let healed = findings().filter(|finding| finding.healed.is_some()).count();
+        let report = Report {
+            started_at,
+            ended_at: self.clock.now_ms(),
+            backlog: self.gate.backlog(),
+            dead_letters,
+            differences,
+            healed,
+            left: differences - healed,
+            items,
+            payments,
+        };
+        self.publish(&report).await?;
+        Ok(report)
+    }
+
+    async fn publish(&self, report: &Report) -> Result<(), ReconcileError> {
+        metrics::gauge!("seckill_reconcile_differences_left").set(report.left as f64);
+        metrics::counter!("seckill_reconcile_healed_total").increment(report.healed as u64);
+        if report.differences > 0 {
+            let message = format!(
+                "reconcile found {} differences and healed {}",
+                report.differences, report.healed
+            );
+            tracing::error!(differences = report.differences, healed = report.healed, "{message}");
+            let at_ms = report.ended_at;
+            let cause = serde_json::to_string(&first_findings(report)).ok();
+            self.alerts.raise(Alert { kind: "reconcile", message, order_no: None, cause, at_ms });
+        }
+        let run = NewJobRun {
+            job: RECONCILE_JOB.into(),
+            started_ms: report.started_at,
+            ended_ms: report.ended_at,
+            ok: report.left == 0,
+            report: json!(report),
+        };
+        self.ledger.record_run(&run).await?;
+        Ok(())
+    }
+
+    async fn reconcile_item(&self, item: &Item, heal: bool) -> Result<ItemReport, ReconcileError> {
+        let sides = self.both_sides(item.id).await?;
+        let mut report = self.compare(&sides).await?;
+        if !heal || !report.findings.iter().any(|finding| finding.kind.starts_with("gate_")) {
+            return Ok(report);
+        }
+        let how = match self.heal_gate(&sides.books.item, sides.gate.as_ref()).await {
+            Ok(how) => how,
+            Err(error) => {
+                tracing::error!(item = %item.id, %error, "the gate could not be healed");
+                return Ok(report);
+            }
+        };
+        // Healed is what a second look no longer finds.
+        let again = self.compare(&self.both_sides(item.id).await?).await?;
+        for finding in &mut report.findings {
+            if !again.findings.iter().any(|left| left.kind == finding.kind) {
+                finding.healed = Some(how.clone());
+            }
+        }
+        let detail = json!({"how": how, "findings": report.findings});
+        let entry = ledger::NewAudit {
+            who: "system".into(),
+            action: "reconcile.heal".into(),
+            target: format!("item:{}", item.id),
+            detail,
+        };
+        self.ledger.audit(&entry, self.clock.now_ms()).await?;
+        Ok(report)
+    }
+
+    async fn heal_gate(&self, item: &Item, reading: Option<&Reading>) -> Result<String, WarmError> {
+        if item.state == ItemState::Ended || reading.is_some_and(|r| r.shut == Some(Shut::Ended)) {
+            // Nothing can be sold any more: the ledger's word is enough, the gate's is dropped.
+            self.gate.unload(item.id).await?;
+            self.lanes.forget(item.id);
+            return Ok("taken from the gate".into());
+        }
+        let warmed = self.rebuild(item.id).await?;
+        Ok(format!("loaded anew from the ledger, epoch {}", warmed.epoch))
+    }
+
+    async fn both_sides(&self, item: ItemId) -> Result<Sides, ReconcileError> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let before = self.gate.reading(item).await?;
+            let marks = self.gate.marks(item).await?;
+            let in_flight: Vec<OrderNo> =
+                before.iter().flat_map(|r| &r.in_flight).map(|claim| claim.order_no).collect();
+            let books = self.ledger.item_books(item, &in_flight).await?;
+            let after = self.gate.reading(item).await?;
+            let version = |reading: &Option<Reading>| reading.as_ref().map(|r| r.version);
+            let moving = version(&before) != version(&after);
+            if !moving || tries >= READINGS_MAX {
+                return Ok(Sides { gate: before, marks, books, moving });
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(READING_PAUSE_MS)).await;
+        }
+    }
+
+    async fn compare(&self, sides: &Sides) -> Result<ItemReport, ReconcileError> {
+        let books = &sides.books;
+        let mut report = ItemReport {
+            item_id: books.item.id,
+            name: books.item.name.clone(),
+            verdict: ItemVerdict::NotAtGate,
+            gate_left: None,
+            in_flight: 0,
+            returning: 0,
+            ledger_stock: books.item.stock,
+            live_units: books.live_units,
+            total: books.item.total,
+            findings: ledger_findings(books),
+        };
+        if let Some(reading) = &sides.gate {
+            let unconfirmed = self.unconfirmed_adjusts(reading).await?;
+            let expected = expected(reading, &sides.marks, books, &unconfirmed);
+            report.gate_left = Some(reading.left);
+            report.in_flight = expected.in_flight;
+            report.returning = expected.returning;
+            if sides.moving {
+                report.verdict = ItemVerdict::Moving;
+                return Ok(report);
+            }
+            report.findings.extend(gate_findings(reading, books.epoch, &expected));
+            let now_ms = self.clock.now_ms();
+            let stale =
+                unconfirmed.iter().filter(|(no, _)| now_ms - no.made_ms() > ADJUST_AGE_MS_MAX);
+            for (no, delta) in stale {
+                let detail =
+                    format!("the gate took {} units away that the ledger kept ({no})", -delta);
+                report.findings.push(Finding::new("gate_adjust", detail));
+            }
+            report.verdict = ItemVerdict::Agree;
+        }
+        if !report.findings.is_empty() {
+            report.verdict = ItemVerdict::Differ;
+        }
+        Ok(report)
+    }
+
+    /// Adjustments made at the gate that the ledger does not know.
+    async fn unconfirmed_adjusts(
+        &self,
+        reading: &Reading,
+    ) -> Result<Vec<(OrderNo, i64)>, ReconcileError> {
+        let mut unconfirmed = Vec::new();
+        // Those that came with the load have no delta of their own.
+        for (no, delta) in reading.adjusts.iter().filter(|(_, delta)| *delta != 0) {
+            if self.ledger.adjustment(*no).await?.is_none() {
+                unconfirmed.push((*no, *delta));
+            }
+        }
+        Ok(unconfirmed)
+    }
+
+    async fn reconcile_payments(&self, heal: bool) -> Result<Vec<Finding>, ReconcileError> {
+        let mut findings = Vec::new();
+        for problem in self.ledger.payment_problems(PAYMENT_PROBLEMS_MAX).await? {
+            let finding = match &problem {
+                PaymentProblem::PaidWithoutMoney { order_no } => {
+                    Finding::new("payment_missing", format!("{order_no} is paid without money"))
+                }
+                PaymentProblem::RefundedTooMuch { order_no } => Finding::new(
+                    "refund_too_much",
+                    format!("{order_no} got back more than it paid"),
+                ),
+                PaymentProblem::RefundNotQueued { order_no, provider, provider_txn } => {
+                    let detail = format!("{order_no}: {provider} {provider_txn} is owed back");
+                    let mut finding = Finding::new("refund_forgotten", detail);
+                    let now_ms = self.clock.now_ms();
+                    if heal && self.ledger.requeue_refund(provider, provider_txn, now_ms).await? {
+                        self.outbox_wake.notify_one();
+                        finding.healed = Some("put back into the outbox".into());
+                    }
+                    finding
+                }
+            };
+            findings.push(finding);
+        }
+        Ok(findings)
+    }
+}
+
+fn first_findings(report: &Report) -> Vec<&Finding> {
+    report.items.iter().flat_map(|item| &item.findings).chain(&report.payments).take(10).collect()
+}
+
+/// What the ledger's own books say of themselves.
+fn ledger_findings(books: &ItemBooks) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let item = &books.item;
+    if item.stock + books.live_units != item.total {
+        let detail =
+            format!("stock {} and {} sold make not {}", item.stock, books.live_units, item.total);
+        findings.push(Finding::new("ledger_conservation", detail));
+    }
+    if !books.chain_breaks.is_empty() {
+        let detail = format!("stock log rows {:?} do not follow", books.chain_breaks);
+        findings.push(Finding::new("ledger_chain", detail));
+    }
+    if let Some(end) = books.chain_end.filter(|end| *end != item.stock) {
+        let detail = format!("the stock log ends at {end}, the stock is {}", item.stock);
+        findings.push(Finding::new("ledger_chain_end", detail));
+    }
+    if books.user_record_mismatches > 0 {
+        let detail = format!("{} buyers' records do not match", books.user_record_mismatches);
+        findings.push(Finding::new("ledger_user_records", detail));
+    }
+    findings
+}
+
+fn gate_findings(reading: &Reading, epoch: Epoch, expected: &Expected) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if reading.epoch != epoch {
+        let detail = format!("the gate is in epoch {}, the ledger in {epoch}", reading.epoch);
+        findings.push(Finding::new("gate_epoch", detail));
+    }
+    if reading.left != expected.left {
+        let detail = format!("the gate has {} left, it should be {}", reading.left, expected.left);
+        findings.push(Finding::new("gate_left", detail));
+    }
+    if reading.marks != expected.marks {
+        let detail = format!("{} buyers marked, it should be {}", reading.marks, expected.marks);
+        findings.push(Finding::new("gate_marks", detail));
+    }
+    findings
+}
+
+/// The equation at the head of this file.
+fn expected(
+    reading: &Reading,
+    marks: &[(UserId, OrderNo)],
+    books: &ItemBooks,
+    unconfirmed: &[(OrderNo, i64)],
+) -> Expected {
+    let on_log = reading.in_flight.iter().filter(|claim| !books.settled.contains(&claim.order_no));
+    let open: HashMap<OrderNo, &Claim> =
+        on_log.chain(&books.failed).map(|claim| (claim.order_no, claim)).collect();
+    let in_flight: i64 = open.values().map(|claim| i64::from(claim.quantity)).sum();
+    // A release that the gate has made, but whose outbox row is not deleted yet, is not pending.
+    let marked: HashSet<OrderNo> = marks.iter().map(|(_, order_no)| *order_no).collect();
+    let coming: Vec<_> = books
+        .pending_releases
+        .iter()
+        .filter(|release| {
+            marked.contains(&release.order_no) && !open.contains_key(&release.order_no)
+        })
+        .collect();
+    let returning: i64 = coming.iter().map(|release| i64::from(release.quantity)).sum();
+    let at_gate: HashSet<OrderNo> = reading.adjusts.iter().map(|(no, _)| *no).collect();
+    let adjusting: i64 = books
+        .pending_adjusts
+        .iter()
+        .filter(|(no, _)| !at_gate.contains(no))
+        .map(|(_, delta)| delta)
+        .sum();
+    let taken: i64 = unconfirmed.iter().map(|(_, delta)| delta).sum();
+    // A void claim's units never left the ledger's stock, but its mark holds them at the gate until
+    // the release arrives; a closed order's came back to the stock and are held by the mark as
+    // well. Either way the gate has that many fewer than the stock says.
+    Expected {
+        left: books.item.stock - in_flight - returning - adjusting + taken,
+        marks: books.live_orders + open.len() as u64 + coming.len() as u64,
+        in_flight,
+        returning,
+    }
+}

@@ -1,0 +1,21 @@
+//! The front door and the engine room of a sale.
+//!
+//! This crate alone joins the others and alone knows HTTP. From the outside in: [`net`] accepts
+//! connections, [`edge`] bounds and explains, handlers take requests apart with [`extract`], know
+//! who asks through [`auth`], and refuse with a [`problem`].
+
+pub mod api;
+pub mod auth;
+pub mod cli;
+pub mod config;
+pub mod data_dir;
+pub mod edge;
+pub mod engine;
+pub mod extract;
+pub mod logging;
+pub mod metrics;
+pub mod net;
+pub mod problem;
+pub mod secrets;
+pub mod serve;
+pub mod web;

@@ -1,0 +1,245 @@
+//! One connection as the outside sees it: what it is doing, since when, and whether it must go.
+//!
+//! Hyper has one timer for "idle" and "head unfinished", and sets it anew for every request. Here a
+//! connection only notes its stage and the time in two atomics, and one watchman for all of them
+//! looks a few times per second for those that are late. A request costs no timer.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed},
+    },
+    task::Waker,
+    time::{Duration, Instant},
+};
+
+use futures_util::task::AtomicWaker;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::NetOptions;
+use crate::metrics::{CONNECTIONS, CONNECTIONS_CUT};
+
+/// What a connection is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Stage {
+    /// Between requests.
+    Quiet,
+    /// New, or part of a request's head has come.
+    Head,
+    /// A request is with its handler, or its answer on the way.
+    Busy,
+    /// Not HTTP any more: a WebSocket.
+    Upgraded,
+}
+
+pub(super) struct Link {
+    id: u64,
+    crew: Arc<Crew>,
+    stage: AtomicU8,
+    since_ms: AtomicU64,
+    /// Since when the client takes nothing of what we write, or 0.
+    stalled_ms: AtomicU64,
+    cut: AtomicBool,
+    /// Whoever drives the connection now: its task, or after an upgrade the reader of the socket.
+    driver: AtomicWaker,
+}
+
+impl Link {
+    pub(super) fn stage(&self) -> Stage {
+        match self.stage.load(Relaxed) {
+            0 => Stage::Quiet,
+            1 => Stage::Head,
+            2 => Stage::Busy,
+            _ => Stage::Upgraded,
+        }
+    }
+
+    pub(super) fn enter(&self, stage: Stage) {
+        // An upgrade is for good: the answer that made it must not make the connection idle again.
+        if self.stage() != Stage::Upgraded {
+            self.since_ms.store(self.crew.now_ms(), Relaxed);
+            self.stage.store(stage as u8, Relaxed);
+        }
+    }
+
+    pub(super) fn has_read(&self) {
+        if self.stage() == Stage::Quiet {
+            self.enter(Stage::Head);
+        }
+    }
+
+    pub(super) fn has_written(&self, stalled: bool) {
+        let since = self.stalled_ms.load(Relaxed);
+        if stalled && since == 0 {
+            self.stalled_ms.store(self.crew.now_ms().max(1), Relaxed);
+        } else if !stalled && since != 0 {
+            self.stalled_ms.store(0, Relaxed);
+        }
+    }
+
+    /// Does an answer wait for the client to take more of it? Hyper may have all of it in its own
+    /// buffer, and the request be over as far as its handler is concerned.
+    fn is_writing(&self) -> bool {
+        self.stalled_ms.load(Relaxed) != 0
+    }
+
+    /// Would a cut now break off a request or an answer?
+    fn is_needed(&self) -> bool {
+        self.is_writing() || matches!(self.stage(), Stage::Busy | Stage::Upgraded)
+    }
+
+    /// Wake this one when the connection is to be cut, or all are to drain.
+    pub(super) fn is_driven_by(&self, waker: &Waker) {
+        self.driver.register(waker);
+    }
+
+    pub(super) fn is_cut(&self) -> bool {
+        self.cut.load(Relaxed)
+    }
+
+    fn cut(&self) {
+        self.cut.store(true, Relaxed);
+        self.driver.wake();
+    }
+
+    /// Why the connection must go, if it must.
+    fn is_late(&self, now_ms: u64, options: &NetOptions) -> Option<&'static str> {
+        let longer = |since_ms: u64, limit: Duration| {
+            now_ms.saturating_sub(since_ms) > limit.as_millis() as u64
+        };
+        let stalled_ms = self.stalled_ms.load(Relaxed);
+        if stalled_ms != 0 && longer(stalled_ms, options.write_timeout) {
+            return Some("write");
+        }
+        let since_ms = self.since_ms.load(Relaxed);
+        match self.stage() {
+            Stage::Head if longer(since_ms, options.header_timeout) => Some("head"),
+            Stage::Quiet if !self.is_writing() && longer(since_ms, options.idle_timeout) => {
+                Some("idle")
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Takes the link off the books when the socket is dropped, wherever an upgrade has carried it.
+pub(super) struct OnBoard(pub(super) Arc<Link>);
+
+impl Drop for OnBoard {
+    fn drop(&mut self) {
+        self.0.crew.leave(self.0.id);
+    }
+}
+
+/// All connections of one listener.
+pub(super) struct Crew {
+    links: Mutex<HashMap<u64, Arc<Link>>>,
+    options: NetOptions,
+    began: Instant,
+    last_id: AtomicU64,
+    draining: AtomicBool,
+    emptied: Notify,
+}
+
+impl Crew {
+    pub(super) fn new(options: NetOptions) -> Arc<Self> {
+        Arc::new(Crew {
+            links: Mutex::default(),
+            options,
+            began: Instant::now(),
+            last_id: AtomicU64::new(0),
+            draining: AtomicBool::new(false),
+            emptied: Notify::new(),
+        })
+    }
+
+    pub(super) fn options(&self) -> &NetOptions {
+        &self.options
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64
+    }
+
+    /// `None` if there are as many as may be.
+    pub(super) fn board(self: &Arc<Self>) -> Option<OnBoard> {
+        let mut links = self.links.lock();
+        if links.len() >= self.options.connections_max {
+            return None;
+        }
+        let id = self.last_id.fetch_add(1, Relaxed);
+        let link = Arc::new(Link {
+            id,
+            crew: self.clone(),
+            // Whoever connects has something to ask: silence is not idleness yet.
+            stage: AtomicU8::new(Stage::Head as u8),
+            since_ms: AtomicU64::new(self.now_ms()),
+            stalled_ms: AtomicU64::new(0),
+            cut: AtomicBool::new(false),
+            driver: AtomicWaker::new(),
+        });
+        links.insert(id, link.clone());
+        metrics::gauge!(CONNECTIONS).set(links.len() as f64);
+        Some(OnBoard(link))
+    }
+
+    fn leave(&self, id: u64) {
+        let mut links = self.links.lock();
+        links.remove(&id);
+        metrics::gauge!(CONNECTIONS).set(links.len() as f64);
+        if links.is_empty() {
+            self.emptied.notify_waiters();
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.links.lock().len()
+    }
+
+    /// One round of the watchman.
+    pub(super) fn cut_late(&self) {
+        let now_ms = self.now_ms();
+        let links = self.links.lock();
+        for link in links.values().filter(|link| !link.is_cut()) {
+            if let Some(reason) = link.is_late(now_ms, &self.options) {
+                metrics::counter!(CONNECTIONS_CUT, "reason" => reason).increment(1);
+                link.cut();
+            }
+        }
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.draining.load(Relaxed)
+    }
+
+    /// Tell every connection that no further request is served on it.
+    pub(super) fn drain(&self) {
+        self.draining.store(true, Relaxed);
+        self.links.lock().values().for_each(|link| link.driver.wake());
+    }
+
+    /// Cut the connections on which nothing would be lost.
+    pub(super) fn cut_unneeded(&self) {
+        let links = self.links.lock();
+        links.values().filter(|link| !link.is_needed()).for_each(|link| link.cut());
+    }
+
+    /// Cut all that are left; how many they were.
+    pub(super) fn cut_all(&self) -> usize {
+        self.links.lock().values().map(|link| link.cut()).count()
+    }
+
+    /// Wait until no connection is left.
+    pub(super) async fn emptied(&self) {
+        loop {
+            let emptied = self.emptied.notified();
+            if self.len() == 0 {
+                return;
+            }
+            emptied.await;
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! The front door: accepts connections and speaks HTTP/1.1 on them.
+//!
+//! It is our own loop rather than `axum::serve`, which has neither a cap on connections nor a limit
+//! on how long a client may take. The parts:
+//!
+//! - `serve` accepts, and hands each socket to a task of its own that runs hyper on it;
+//! - every socket has a `Link` that notes what the connection is doing; one watchman task cuts
+//!   those that dawdle: over the head of a request, between requests, or at taking our answer
+//!   (slow bodies are ended by a timer of their own, because their handler must be told);
+//! - on shutdown nothing more is accepted, idle connections close at once, those with a request
+//!   finish it, and what is not done after `drain_max` is cut.
+//!
+//! The handler's future is dropped when its client leaves or is cut. What must not be given up half
+//! way (admission, ledger work) therefore runs in tasks of its own.
+
+mod body;
+mod link;
+mod peer;
+mod refuse;
+mod stream;
+
+use std::{
+    convert::Infallible,
+    future::{Future, poll_fn},
+    io,
+    net::SocketAddr,
+    pin::pin,
+    sync::{Arc, Weak},
+    task::Poll,
+    time::Duration,
+};
+
+use axum::{body::Body, extract::Request, response::Response};
+use http::StatusCode;
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tower::Service;
+
+pub use body::BodyTooSlow;
+pub use peer::Peer;
+
+use body::{Answer, Busy, TimedBody};
+use link::{Crew, OnBoard, Stage};
+use refuse::Refusals;
+use stream::Stream;
+
+/// The watchman's round; time limits are kept to within it.
+const ROUND: Duration = Duration::from_millis(100);
+/// During a drain, a request whose first bytes are here may still complete its head this long.
+const HEAD_GRACE: Duration = Duration::from_millis(250);
+/// How long the tasks of connections that were cut may take to notice it.
+const CUT_GRACE: Duration = Duration::from_millis(250);
+const ACCEPT_PAUSE_MIN: Duration = Duration::from_millis(5);
+const ACCEPT_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Debug)]
+pub struct NetOptions {
+    pub connections_max: usize,
+    pub header_timeout: Duration,
+    pub header_bytes_max: usize,
+    pub body_timeout: Duration,
+    pub idle_timeout: Duration,
+    pub write_timeout: Duration,
+    pub drain_max: Duration,
+    pub proxy_hops: usize,
+}
+
+impl From<&crate::config::Http> for NetOptions {
+    fn from(http: &crate::config::Http) -> Self {
+        NetOptions {
+            connections_max: http.connections_max,
+            header_timeout: Duration::from_millis(http.header_timeout_ms),
+            header_bytes_max: http.header_bytes_max,
+            body_timeout: Duration::from_millis(http.body_timeout_ms),
+            idle_timeout: Duration::from_millis(http.idle_timeout_ms),
+            write_timeout: Duration::from_millis(http.write_timeout_ms),
+            drain_max: Duration::from_millis(http.drain_ms_max),
+            proxy_hops: http.proxy_hops,
+        }
+    }
+}
+
+/// How a shutdown went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drained {
+    /// Connections that were open when it began and closed by themselves.
+    pub finished: usize,
+    /// Those that were still busy at the end and were cut.
+    pub cut: usize,
+}
+
+/// Serve until `shutdown` resolves, then drain. The service must always be ready, as axum's are:
+/// what is full says so in its answer.
+///
+/// WebSockets and endless answers (SSE) are busy for as long as they live: whoever made them should
+/// end them on shutdown, or the drain waits for them until `drain_max` and cuts them.
+pub async fn serve<S>(
+    listener: TcpListener,
+    service: S,
+    options: NetOptions,
+    shutdown: impl Future<Output = ()>,
+) -> Drained
+where
+    S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + Sync + 'static,
+    S::Future: Send,
+{
+    let crew = Crew::new(options);
+    let watchman = tokio::spawn(watch(Arc::downgrade(&crew)));
+    let mut shutdown = pin!(shutdown);
+    let mut pause = Duration::ZERO;
+    let refusals = Refusals::default();
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = &mut shutdown => break,
+            accepted = accept(&listener, pause) => accepted,
+        };
+        match accepted {
+            Ok((socket, address)) => {
+                pause = Duration::ZERO;
+                match crew.board() {
+                    Some(on_board) => {
+                        tokio::spawn(run(socket, address, service.clone(), on_board, crew.clone()));
+                    }
+                    None => refusals.refuse(socket),
+                }
+            }
+            Err(error) => pause = after_accept_error(&error, pause),
+        }
+    }
+    drop(listener);
+    let drained = drain(&crew).await;
+    watchman.abort();
+    drained
+}
+
+async fn accept(listener: &TcpListener, pause: Duration) -> io::Result<(TcpStream, SocketAddr)> {
+    if !pause.is_zero() {
+        tokio::time::sleep(pause).await;
+    }
+    listener.accept().await
+}
+
+/// A client that left before it was accepted is nothing. Everything else (most likely: no file
+/// descriptors left) does not go away by asking again at once.
+fn after_accept_error(error: &io::Error, pause: Duration) -> Duration {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    if matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset) {
+        return Duration::ZERO;
+    }
+    tracing::error!(%error, "connections cannot be accepted; is http.connections_max above the limit on open files?");
+    (pause * 2).clamp(ACCEPT_PAUSE_MIN, ACCEPT_PAUSE_MAX)
+}
+
+/// Ends with the last connection, even if `serve` itself was dropped.
+async fn watch(crew: Weak<Crew>) {
+    while let Some(crew) = crew.upgrade() {
+        crew.cut_late();
+        drop(crew);
+        tokio::time::sleep(ROUND).await;
+    }
+}
+
+/// One connection, from its first byte to its last, or until an upgrade takes the socket away.
+async fn run<S>(
+    socket: TcpStream,
+    address: SocketAddr,
+    service: S,
+    on_board: OnBoard,
+    crew: Arc<Crew>,
+) where
+    S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + Sync + 'static,
+    S::Future: Send,
+{
+    // Answers are small and written whole; waiting to fill a packet would only delay them. A socket
+    // that cannot be set is one whose client has left.
+    let _ = socket.set_nodelay(true);
+    let link = on_board.0.clone();
+    let each = service_fn(|request: http::Request<Incoming>| {
+        let busy = Busy(link.clone());
+        link.enter(Stage::Busy);
+        let answer = service.clone().call(prepare(request, address, crew.options()));
+        async move {
+            let response = answer.await?;
+            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                busy.0.enter(Stage::Upgraded);
+            }
+            Ok::<_, Infallible>(response.map(|body| Answer { body, _busy: busy }))
+        }
+    });
+    let http = http1(crew.options());
+    let io = TokioIo::new(Stream::new(socket, on_board));
+    let mut connection = pin!(http.serve_connection(io, each).with_upgrades());
+    let mut told_to_drain = false;
+    poll_fn(|cx| {
+        link.is_driven_by(cx.waker());
+        if link.is_cut() {
+            return Poll::Ready(());
+        }
+        if crew.is_draining() && !told_to_drain {
+            told_to_drain = true;
+            connection.as_mut().graceful_shutdown();
+        }
+        // Errors here are the client's: gone, broken HTTP (answered with 400 by hyper), too slow.
+        connection.as_mut().poll(cx).map(drop)
+    })
+    .await;
+}
+
+fn http1(options: &NetOptions) -> http1::Builder {
+    let mut http = http1::Builder::new();
+    // The watchman does the timing. Hyper's own limit of 100 header fields stays: another number
+    // would make it allocate for every request.
+    http.header_read_timeout(None)
+        .max_buf_size(options.header_bytes_max)
+        .max_header_size(options.header_bytes_max);
+    http
+}
+
+fn prepare(
+    request: http::Request<Incoming>,
+    address: SocketAddr,
+    options: &NetOptions,
+) -> http::Request<Body> {
+    let (mut parts, body) = request.into_parts();
+    let peer = Peer::of(address, &parts.headers, options.proxy_hops);
+    parts.extensions.insert(peer);
+    http::Request::from_parts(parts, TimedBody::wrap(body, options.body_timeout))
+}
+
+async fn drain(crew: &Crew) -> Drained {
+    let open = crew.len();
+    crew.drain();
+    let limit = crew.options().drain_max;
+    let grace = HEAD_GRACE.min(limit);
+    if tokio::time::timeout(grace, crew.emptied()).await.is_err() {
+        crew.cut_unneeded();
+        let _ = tokio::time::timeout(limit - grace, crew.emptied()).await;
+    }
+    let cut = crew.cut_all();
+    let _ = tokio::time::timeout(CUT_GRACE, crew.emptied()).await;
+    Drained { finished: open.saturating_sub(cut), cut }
+}
+
+#[cfg(test)]
+mod tests;

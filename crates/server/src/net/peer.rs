@@ -1,0 +1,67 @@
+//! The address a request comes from, as far as it can be trusted.
+
+use std::net::{IpAddr, SocketAddr};
+
+use axum::extract::FromRequestParts;
+use http::{HeaderMap, request::Parts};
+
+use crate::problem::Problem;
+
+const FORWARDED_FOR: &str = "x-forwarded-for";
+
+/// The client's address: that of the socket, or the one our own proxies vouch for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Peer(pub IpAddr);
+
+impl Peer {
+    /// Each proxy appends the address it was called from, so with `hops` proxies of ours the client
+    /// is the entry that many places from the right. Everything left of it was sent by the client
+    /// and may say anything.
+    pub(super) fn of(socket: SocketAddr, headers: &HeaderMap, hops: usize) -> Peer {
+        let vouched = || {
+            let values = headers.get_all(FORWARDED_FOR).iter();
+            let entries: Vec<&str> =
+                values.filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(',')).collect();
+            read_address(entries.get(entries.len().checked_sub(hops)?)?.trim())
+        };
+        let address = if hops == 0 { None } else { vouched() };
+        Peer(address.unwrap_or(socket.ip()).to_canonical())
+    }
+}
+
+/// Some proxies write the port as well.
+fn read_address(text: &str) -> Option<IpAddr> {
+    text.parse().ok().or_else(|| text.parse().ok().map(|socket: SocketAddr| socket.ip()))
+}
+
+impl<S: Sync> FromRequestParts<S> for Peer {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let peer = parts.extensions.get().copied();
+        peer.ok_or_else(|| Problem::internal("the request did not come through net::serve"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_as_many_proxies_as_configured_are_believed() {
+        let socket: SocketAddr = "10.0.0.1:5000".parse().unwrap();
+        let peer = |forwarded: &[&str], hops| {
+            let values =
+                forwarded.iter().map(|v| (FORWARDED_FOR.parse().unwrap(), v.parse().unwrap()));
+            Peer::of(socket, &values.collect(), hops).0.to_string()
+        };
+        assert_eq!(peer(&["1.1.1.1"], 0), "10.0.0.1");
+        assert_eq!(peer(&["6.6.6.6, 2.2.2.2"], 1), "2.2.2.2");
+        assert_eq!(peer(&["6.6.6.6", "2.2.2.2,3.3.3.3"], 2), "2.2.2.2");
+        assert_eq!(peer(&["2.2.2.2"], 2), "10.0.0.1");
+        assert_eq!(peer(&[], 1), "10.0.0.1");
+        assert_eq!(peer(&["nonsense"], 1), "10.0.0.1");
+        assert_eq!(peer(&["[2001:db8::1]:443"], 1), "2001:db8::1");
+        assert_eq!(peer(&["::ffff:4.4.4.4"], 1), "4.4.4.4");
+    }
+}

@@ -1,0 +1,342 @@
+//! Clients of all manners, on real sockets.
+
+use std::time::Instant;
+
+use axum::{
+    Router,
+    extract::DefaultBodyLimit,
+    routing::{get, post},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    sync::oneshot,
+    task::JoinHandle,
+};
+
+use super::*;
+use crate::{edge::Edge, extract::Json};
+
+fn options() -> NetOptions {
+    NetOptions {
+        connections_max: 100,
+        header_timeout: Duration::from_millis(300),
+        header_bytes_max: 8_192,
+        body_timeout: Duration::from_millis(300),
+        idle_timeout: Duration::from_millis(700),
+        write_timeout: Duration::from_millis(500),
+        drain_max: Duration::from_millis(1_000),
+        proxy_hops: 0,
+    }
+}
+
+struct Shop {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    served: JoinHandle<Drained>,
+}
+
+impl Shop {
+    async fn open(options: NetOptions) -> Shop {
+        let slow = |ms| {
+            get(async move || {
+                tokio::time::sleep(Duration::from_millis(ms)).await;
+                "done"
+            })
+        };
+        let endless = get(async || {
+            Body::from_stream(futures_util::stream::repeat_with(|| {
+                Ok::<_, Infallible>(bytes::Bytes::from(vec![b'x'; 64 * 1_024]))
+            }))
+        });
+        let upgrade = get(async |mut request: Request| {
+            let upgraded = hyper::upgrade::on(&mut request);
+            tokio::spawn(async move {
+                let mut socket = TokioIo::new(upgraded.await.unwrap());
+                let mut bytes = [0; 100];
+                while let Ok(n @ 1..) = socket.read(&mut bytes).await {
+                    socket.write_all(&bytes[..n]).await.unwrap();
+                }
+            });
+            (StatusCode::SWITCHING_PROTOCOLS, [("connection", "upgrade"), ("upgrade", "echo")])
+        });
+        let large = get(async || vec![b'x'; 24_000_000]);
+        let router = Router::new()
+            .route("/", get(async |peer: Peer| peer.0.to_string()))
+            .route("/echo", post(async |Json(value): Json<serde_json::Value>| Json(value)))
+            .route("/slow", slow(400))
+            .route("/stuck", slow(60_000))
+            .route("/endless", endless)
+            .route("/upgrade", upgrade)
+            .route("/large", large)
+            .layer(DefaultBodyLimit::max(1_000));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let service = Edge::new(router, Duration::from_secs(30));
+        let shutdown = async move {
+            let _ = stopped.await;
+        };
+        let served = tokio::spawn(serve(listener, service, options, shutdown));
+        Shop { address, stop: Some(stop), served }
+    }
+
+    async fn client(&self) -> Client {
+        Client(TcpStream::connect(self.address).await.unwrap())
+    }
+
+    async fn close(mut self) -> Drained {
+        self.stop.take().unwrap().send(()).unwrap();
+        self.served.await.unwrap()
+    }
+}
+
+struct Client(TcpStream);
+
+impl Client {
+    async fn send(&mut self, text: &str) {
+        self.0.write_all(text.as_bytes()).await.unwrap();
+    }
+
+    async fn get(&mut self, path: &str) {
+        self.send(&format!("GET {path} HTTP/1.1\r\nhost: shop\r\n\r\n")).await;
+    }
+
+    /// What comes next, at least one byte of it.
+    async fn read_some(&mut self) -> String {
+        let mut bytes = vec![0; 65_536];
+        let n = self.0.read(&mut bytes).await.unwrap();
+        assert_ne!(n, 0, "the connection is closed");
+        String::from_utf8_lossy(&bytes[..n]).into_owned()
+    }
+
+    /// Everything until the other side closes, and how long that took.
+    async fn read_to_end(&mut self) -> (String, Duration) {
+        let began = Instant::now();
+        let mut bytes = Vec::new();
+        let all = self.0.read_to_end(&mut bytes);
+        // A reset is a way of closing, too.
+        let _ = tokio::time::timeout(Duration::from_secs(5), all).await.expect("left open");
+        (String::from_utf8_lossy(&bytes).into_owned(), began.elapsed())
+    }
+}
+
+fn between(took: Duration, from_ms: u64, to_ms: u64) {
+    let range = Duration::from_millis(from_ms)..Duration::from_millis(to_ms);
+    assert!(range.contains(&took), "took {took:?}");
+}
+
+#[tokio::test]
+async fn requests_are_answered_on_one_connection_with_the_clients_address() {
+    let shop = Shop::open(options()).await;
+    let mut client = shop.client().await;
+    for _ in 0..3 {
+        client.get("/").await;
+        let answer = client.read_some().await;
+        assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with("127.0.0.1"), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn pipelined_requests_are_answered_in_order() {
+    let shop = Shop::open(options()).await;
+    let mut client = shop.client().await;
+    client.send("GET /slow HTTP/1.1\r\nhost: s\r\n\r\nGET /nowhere HTTP/1.1\r\nhost: s\r\nconnection: close\r\n\r\n").await;
+    let (answers, _) = client.read_to_end().await;
+    let (done, nowhere) = (answers.find("done").unwrap(), answers.find("not_found").unwrap());
+    assert!(done < nowhere, "{answers}");
+}
+
+#[tokio::test]
+async fn a_client_that_never_finishes_its_head_is_closed() {
+    let shop = Shop::open(options()).await;
+    let mut silent = shop.client().await;
+    between(silent.read_to_end().await.1, 250, 2_000);
+    // One that trickles gains nothing by it.
+    let mut slow = shop.client().await;
+    slow.send("GET / HTTP/1.1\r\n").await;
+    let began = Instant::now();
+    while slow.0.write_all(b"x-slow: y\r\n").await.is_ok() {
+        assert!(began.elapsed() < Duration::from_secs(3), "left open");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    between(began.elapsed(), 250, 2_500);
+    assert_eq!(slow.read_to_end().await.0, "");
+}
+
+#[tokio::test]
+async fn a_body_that_trickles_is_told_so_and_closed() {
+    let shop = Shop::open(options()).await;
+    let mut client = shop.client().await;
+    client.send("POST /echo HTTP/1.1\r\nhost: s\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n{").await;
+    let (mut reader, mut writer) = client.0.into_split();
+    let trickle = tokio::spawn(async move {
+        while writer.write_all(b" ").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    let began = Instant::now();
+    let mut bytes = Vec::new();
+    let _ = reader.read_to_end(&mut bytes).await;
+    let answer = String::from_utf8_lossy(&bytes);
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+    assert!(answer.contains("request_timeout"), "{answer}");
+    between(began.elapsed(), 250, 2_000);
+    trickle.abort();
+}
+
+#[tokio::test]
+async fn a_connection_without_a_request_is_kept_longer_than_a_slow_head_but_not_for_ever() {
+    let shop = Shop::open(options()).await;
+    let mut client = shop.client().await;
+    client.get("/").await;
+    client.read_some().await;
+    let (rest, took) = client.read_to_end().await;
+    assert_eq!(rest, "");
+    between(took, 600, 2_500);
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_its_answer_is_cut() {
+    let shop = Shop::open(options()).await;
+    let mut client = shop.client().await;
+    client.get("/endless").await;
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    // What the kernel had buffered comes, and then the end of an answer that has none.
+    client.read_to_end().await;
+}
+
+#[tokio::test]
+async fn a_client_that_reads_slowly_gets_all_of_its_answer() {
+    let shop = Shop::open(options()).await;
+    let mut client = shop.client().await;
+    client.send("GET /large HTTP/1.1\r\nhost: s\r\nconnection: close\r\n\r\n").await;
+    let mut bytes = 0;
+    let mut some = vec![0; 400_000];
+    let began = Instant::now();
+    // Longer than the idle time-out in all, and the shop closes meanwhile.
+    let closing = tokio::spawn(async {
+        tokio::time::sleep(Duration::from_millis(900)).await;
+        shop.close().await
+    });
+    loop {
+        let n = client.0.read(&mut some).await.unwrap();
+        if n == 0 {
+            break;
+        }
+        bytes += n;
+        let pause = Duration::from_millis(if began.elapsed().as_millis() < 1_300 { 50 } else { 0 });
+        tokio::time::sleep(pause).await;
+    }
+    assert!(bytes > 24_000_000, "{bytes}");
+    assert_eq!(closing.await.unwrap(), Drained { finished: 1, cut: 0 });
+}
+
+#[tokio::test]
+async fn an_upgraded_connection_is_not_idle_but_ends_with_the_drain() {
+    let shop = Shop::open(options()).await;
+    let mut client = shop.client().await;
+    client
+        .send("GET /upgrade HTTP/1.1\r\nhost: s\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n")
+        .await;
+    assert!(client.read_some().await.starts_with("HTTP/1.1 101"));
+    tokio::time::sleep(Duration::from_millis(1_200)).await;
+    client.send("hello").await;
+    assert_eq!(client.read_some().await, "hello");
+    assert_eq!(shop.close().await, Drained { finished: 0, cut: 1 });
+    assert_eq!(client.read_to_end().await.0, "");
+}
+
+#[tokio::test]
+async fn broken_http_gets_400() {
+    let shop = Shop::open(options()).await;
+    for nonsense in ["nonsense\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "\x16\x03\x01\x02\r\n\r\n"] {
+        let mut client = shop.client().await;
+        client.send(nonsense).await;
+        let (answer, took) = client.read_to_end().await;
+        assert!(answer.starts_with("HTTP/1.1 400"), "{nonsense:?}: {answer}");
+        between(took, 0, 1_000);
+    }
+}
+
+#[tokio::test]
+async fn a_head_that_is_too_long_gets_431() {
+    let shop = Shop::open(options()).await;
+    let mut client = shop.client().await;
+    let long = format!("GET / HTTP/1.1\r\nhost: s\r\nx-long: {}\r\n\r\n", "x".repeat(9_000));
+    let _ = client.0.write_all(long.as_bytes()).await;
+    let (answer, _) = client.read_to_end().await;
+    assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_long_gets_413() {
+    let shop = Shop::open(options()).await;
+    let mut client = shop.client().await;
+    let head = "POST /echo HTTP/1.1\r\nhost: s\r\ncontent-type: application/json\r\n";
+    client.send(&format!("{head}content-length: 2000\r\n\r\n{}", "1".repeat(2_000))).await;
+    let answer = client.read_some().await;
+    assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("too_large"), "{answer}");
+}
+
+#[tokio::test]
+async fn above_the_cap_one_is_told_to_come_back() {
+    let shop = Shop::open(NetOptions { connections_max: 2, ..options() }).await;
+    let (mut first, mut second) = (shop.client().await, shop.client().await);
+    first.get("/").await;
+    second.get("/").await;
+    first.read_some().await;
+    second.read_some().await;
+    let mut third = shop.client().await;
+    third.get("/").await;
+    let (answer, _) = third.read_to_end().await;
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    assert!(answer.contains("retry-after: 1\r\n") && answer.contains("\"busy\""), "{answer}");
+    drop(first);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let mut fourth = shop.client().await;
+    fourth.get("/").await;
+    assert!(fourth.read_some().await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn a_drain_finishes_requests_and_closes_idle_connections_at_once() {
+    let shop = Shop::open(options()).await;
+    let (mut idle, mut fresh, mut asking) =
+        (shop.client().await, shop.client().await, shop.client().await);
+    idle.get("/").await;
+    idle.read_some().await;
+    asking.get("/slow").await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let address = shop.address;
+    let closing = tokio::spawn(shop.close());
+    between(idle.read_to_end().await.1, 0, 600);
+    between(fresh.read_to_end().await.1, 0, 600);
+    assert!(TcpStream::connect(address).await.is_err(), "still accepting");
+    let (answer, _) = asking.read_to_end().await;
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("done"), "{answer}");
+    assert!(answer.contains("connection: close"), "{answer}");
+    assert_eq!(closing.await.unwrap(), Drained { finished: 3, cut: 0 });
+}
+
+#[tokio::test]
+async fn a_drain_cuts_what_does_not_end() {
+    let shop = Shop::open(options()).await;
+    let (mut stuck, mut half) = (shop.client().await, shop.client().await);
+    stuck.get("/stuck").await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    half.send("GET / HTTP/1.1\r\nho").await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let began = Instant::now();
+    assert_eq!(shop.close().await, Drained { finished: 1, cut: 1 });
+    between(began.elapsed(), 900, 2_500);
+    assert_eq!(stuck.read_to_end().await.0, "");
+    assert_eq!(half.read_to_end().await.0, "");
+}
+
+#[tokio::test]
+async fn a_drain_with_nobody_there_is_over_at_once() {
+    let shop = Shop::open(options()).await;
+    let began = Instant::now();
+    assert_eq!(shop.close().await, Drained { finished: 0, cut: 0 });
+    between(began.elapsed(), 0, 600);
+}

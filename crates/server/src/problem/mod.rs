@@ -1,0 +1,307 @@
+//! The one error type at the HTTP edge: RFC 9457 `application/problem+json`.
+//!
+//! A handler returns a [`Problem`], which says what happened but not yet in which language. Turned
+//! into a response it is only a status and a note of itself in the response's extensions; on the
+//! way out [`crate::edge`] writes the body in the language of the request. So handlers need not know
+//! the language, a success pays nothing, and the bodies of plain problems (`sold_out` is most of
+//! what a sale answers) are written once per language and shared.
+//!
+//! A problem has an outside and an inside: the inside is logged and never sent.
+
+mod code;
+mod lang;
+
+use std::{
+    borrow::Cow,
+    fmt,
+    sync::{Arc, LazyLock},
+};
+
+use axum::{
+    body::Body,
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use http::{
+    HeaderMap, HeaderValue,
+    header::{
+        CACHE_CONTROL, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, VARY,
+        WWW_AUTHENTICATE,
+    },
+};
+use ledger::LedgerError;
+use sale::{Invalid, Millis, OrderNo};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+pub use code::Code;
+pub use lang::Lang;
+
+pub const CONTENT_TYPE_PROBLEM: &str = "application/problem+json";
+
+#[derive(Clone, Debug)]
+pub struct Problem {
+    code: Code,
+    /// Shared and absent in most cases, so that a problem is small enough to be returned by value
+    /// and to be put among the extensions of a response.
+    more: Option<Arc<More>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct More {
+    /// In place of the code's own sentence.
+    detail: Option<(Cow<'static, str>, Cow<'static, str>)>,
+    extra: Map<String, Value>,
+    retry_after_ms: Option<u64>,
+    inside: Option<String>,
+}
+
+impl Problem {
+    pub fn new(code: Code) -> Self {
+        Problem { code, more: None }
+    }
+
+    /// A field of the request does not make sense. `problem` continues a sentence that begins with
+    /// the field, as those of [`sale::Invalid`] do.
+    pub fn invalid(field: impl Into<String>, problem: impl fmt::Display) -> Self {
+        let field = field.into();
+        let zh = format!("字段 {field} 有误：{problem}");
+        Problem::new(Code::Invalid).detail(format!("{field} {problem}"), zh).with("field", field)
+    }
+
+    pub fn not_found() -> Self {
+        Problem::new(Code::NotFound)
+    }
+
+    /// Our fault. The cause is logged as an error and never sent.
+    pub fn internal(cause: impl fmt::Display) -> Self {
+        Problem::new(Code::Internal).inside(cause)
+    }
+
+    /// Something we depend on does not answer; the cause is logged and never sent.
+    pub fn busy(cause: impl fmt::Display) -> Self {
+        Problem::new(Code::Busy).inside(cause)
+    }
+
+    pub fn already_bought(order_no: OrderNo) -> Self {
+        Problem::new(Code::AlreadyBought).with("order_no", order_no.to_string())
+    }
+
+    pub fn not_started(opens_at: Millis) -> Self {
+        Problem::new(Code::NotStarted).with("opens_at", opens_at)
+    }
+
+    pub fn code(&self) -> Code {
+        self.code
+    }
+
+    /// Say this instead of the code's own sentence.
+    pub fn detail(
+        mut self,
+        en: impl Into<Cow<'static, str>>,
+        zh: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        self.more_mut().detail = Some((en.into(), zh.into()));
+        self
+    }
+
+    /// A further field of the answer.
+    pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.more_mut().extra.insert(name.into(), value.into());
+        self
+    }
+
+    pub fn retry_after_ms(mut self, ms: u64) -> Self {
+        self.more_mut().retry_after_ms = Some(ms);
+        self
+    }
+
+    /// What to write to the log and never to the client.
+    pub fn inside(mut self, cause: impl fmt::Display) -> Self {
+        self.more_mut().inside = Some(cause.to_string());
+        self
+    }
+
+    fn more_mut(&mut self) -> &mut More {
+        Arc::make_mut(self.more.get_or_insert_default())
+    }
+
+    /// The body in one language.
+    pub fn render(&self, lang: Lang) -> Bytes {
+        match self.more.as_deref() {
+            Some(more) if !more.is_plain() => write_body(self.code, lang, more),
+            _ => PLAIN[self.code as usize][lang as usize].clone(),
+        }
+    }
+
+    /// Make the answer complete: the body in this language, and the headers that go with it.
+    pub(crate) fn write_into(&self, response: Response, lang: Lang) -> Response {
+        let (mut parts, _) = response.into_parts();
+        parts.status = self.code.status();
+        parts.headers.remove(CONTENT_LENGTH);
+        parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE_PROBLEM));
+        parts.headers.insert(CONTENT_LANGUAGE, HeaderValue::from_static(lang.as_str()));
+        parts.headers.insert(VARY, HeaderValue::from_static("accept-language"));
+        parts.headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        self.advise(&mut parts.headers);
+        Response::from_parts(parts, Body::from(self.render(lang)))
+    }
+
+    fn advise(&self, headers: &mut HeaderMap) {
+        let more = self.more.as_deref();
+        let pause_ms = more.and_then(|m| m.retry_after_ms).or(self.code.retry_after_ms());
+        if let Some(ms) = pause_ms {
+            // The header counts in seconds; a pause of a few milliseconds must not become none.
+            headers.insert(RETRY_AFTER, HeaderValue::from(ms.div_ceil(1_000).max(1)));
+        }
+        if self.code == Code::Unauthorized {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+    }
+
+    /// Write the inside to the log. Only our own faults are errors: they should wake someone.
+    pub(crate) fn log(&self, method: &http::Method, path: &str) {
+        let code = self.code.as_str();
+        let Some(cause) = self.more.as_deref().and_then(|more| more.inside.as_deref()) else {
+            return;
+        };
+        match self.code {
+            Code::Internal => tracing::error!(%method, path, cause, "a request failed"),
+            Code::Busy | Code::Unknown => {
+                tracing::warn!(%method, path, code, cause, "a request could not be served");
+            }
+            _ => tracing::debug!(%method, path, code, cause, "a request was refused"),
+        }
+    }
+}
+
+impl More {
+    fn is_plain(&self) -> bool {
+        self.detail.is_none() && self.extra.is_empty() && self.retry_after_ms.is_none()
+    }
+}
+
+/// The bodies of problems that carry nothing of their own, by code and language.
+static PLAIN: LazyLock<Vec<[Bytes; 2]>> = LazyLock::new(|| {
+    let body = |code, lang| write_body(code, lang, &More::default());
+    Code::ALL.iter().map(|&code| Lang::ALL.map(|lang| body(code, lang))).collect()
+});
+
+fn write_body(code: Code, lang: Lang, more: &More) -> Bytes {
+    #[derive(Serialize)]
+    struct Written<'a> {
+        r#type: &'a str,
+        title: &'a str,
+        status: u16,
+        detail: &'a str,
+        code: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        retry_after_ms: Option<u64>,
+        #[serde(flatten)]
+        extra: &'a Map<String, Value>,
+    }
+    let detail = more.detail.as_ref().map(|(en, zh)| match lang {
+        Lang::En => en.as_ref(),
+        Lang::Zh => zh.as_ref(),
+    });
+    let written = Written {
+        r#type: code.uri(),
+        title: code.title(lang),
+        status: code.status().as_u16(),
+        detail: detail.unwrap_or_else(|| code.detail(lang)),
+        code: code.as_str(),
+        retry_after_ms: more.retry_after_ms.or(code.retry_after_ms()),
+        extra: &more.extra,
+    };
+    // Strings, numbers and JSON values always serialize; an empty body would still carry a status.
+    Bytes::from(serde_json::to_vec(&written).unwrap_or_default())
+}
+
+impl IntoResponse for Problem {
+    /// A status and a note; [`crate::edge`] writes the body.
+    fn into_response(self) -> Response {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = self.code.status();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+impl From<Code> for Problem {
+    fn from(code: Code) -> Self {
+        Problem::new(code)
+    }
+}
+
+impl From<Invalid> for Problem {
+    fn from(invalid: Invalid) -> Self {
+        Problem::invalid(invalid.field, invalid.problem)
+    }
+}
+
+impl From<LedgerError> for Problem {
+    fn from(error: LedgerError) -> Self {
+        match error {
+            LedgerError::Unavailable(_) => Problem::busy(error),
+            LedgerError::NotFound => Problem::not_found(),
+            LedgerError::Refused(invalid) => invalid.into(),
+            LedgerError::Broken(_) => Problem::internal(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn json(problem: &Problem, lang: Lang) -> Value {
+        serde_json::from_slice(&problem.render(lang)).unwrap()
+    }
+
+    #[test]
+    fn a_plain_problem_says_what_its_code_says() {
+        let en = json(&Code::SoldOut.into(), Lang::En);
+        assert_eq!(en["type"], "/docs#sold_out");
+        assert_eq!(en["status"], 409);
+        assert_eq!(en["code"], "sold_out");
+        assert_eq!(en["title"], "Sold out");
+        assert_eq!(json(&Code::SoldOut.into(), Lang::Zh)["title"], "已售罄");
+    }
+
+    #[test]
+    fn a_problem_carries_its_own_fields_but_not_its_inside() {
+        let problem = Problem::invalid("quantity", "must be 1").inside("the secret cause");
+        let body = json(&problem, Lang::En);
+        assert_eq!(body["field"], "quantity");
+        assert_eq!(body["detail"], "quantity must be 1");
+        assert!(!body.to_string().contains("secret cause"));
+        let plain_with_inside = Problem::internal("the secret cause");
+        assert!(!json(&plain_with_inside, Lang::Zh).to_string().contains("secret cause"));
+        assert_eq!(json(&Problem::not_started(17), Lang::En)["opens_at"], 17);
+    }
+
+    #[test]
+    fn those_told_to_wait_are_told_how_long() {
+        for (problem, header, ms) in [
+            (Problem::new(Code::TooHot), "1", 1_000),
+            (Problem::new(Code::TooHot).retry_after_ms(40), "1", 40),
+            (Problem::new(Code::RateLimited).retry_after_ms(2_001), "3", 2_001),
+            (Problem::busy("x"), "1", 1_000),
+        ] {
+            let response = problem.write_into(Response::default(), Lang::En);
+            assert_eq!(response.headers()[RETRY_AFTER], header);
+            assert_eq!(json(&problem, Lang::En)["retry_after_ms"], ms);
+        }
+        let response = Problem::new(Code::SoldOut).write_into(Response::default(), Lang::En);
+        assert!(!response.headers().contains_key(RETRY_AFTER));
+    }
+
+    #[test]
+    fn the_ledgers_words_become_ours() {
+        let code = |error: LedgerError| Problem::from(error).code();
+        assert_eq!(code(LedgerError::Unavailable("x".into())), Code::Busy);
+        assert_eq!(code(LedgerError::NotFound), Code::NotFound);
+        assert_eq!(code(LedgerError::Refused(Invalid::new("stock", "no"))), Code::Invalid);
+        assert_eq!(code(LedgerError::Broken("x".into())), Code::Internal);
+    }
+}

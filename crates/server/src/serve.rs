@@ -1,0 +1,209 @@
+//! `seckill serve`: open everything, say where it is, serve, drain, close.
+
+use std::{
+    future::Future,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use ledger::Role;
+use sale::{Keys, SharedClock, SystemClock};
+use serde::{Deserialize, Serialize};
+use tokio::net::{TcpListener, TcpSocket};
+
+use crate::{
+    api::{self, App},
+    auth::{Buyers, generate_admin_token, token_hash},
+    config::{Config, Profile},
+    data_dir::DataDir,
+    engine::Engine,
+    metrics::Metrics,
+    net::{self, NetOptions},
+    secrets,
+};
+
+/// In the data directory of a running server: where it listens, and a token for the command line.
+const RUNNING_FILE: &str = "running.json";
+/// The admin token of that file; a new one at each start.
+const LOCAL_TOKEN: &str = "local-cli";
+/// The admin token that the first start prints.
+const FIRST_TOKEN: &str = "first";
+
+/// How a command on the same machine finds the running server.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Running {
+    pub address: SocketAddr,
+    pub token: String,
+}
+
+impl Running {
+    pub fn read(data: &Path) -> Option<Running> {
+        serde_json::from_slice(&std::fs::read(data.join(RUNNING_FILE)).ok()?).ok()
+    }
+}
+
+/// Why there is no server: one line, and exit code 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct CannotStart(String);
+
+impl CannotStart {
+    pub fn because(cause: impl std::fmt::Display) -> CannotStart {
+        CannotStart(cause.to_string())
+    }
+}
+
+/// An engine and the directory it owns.
+pub struct Opened {
+    pub engine: Arc<Engine>,
+    pub data: DataDir,
+    secret: crate::config::Secret,
+}
+
+/// Open the engine on its data directory, which must be free.
+pub async fn open(config: Config) -> Result<Opened, CannotStart> {
+    let data = DataDir::open(&config.data).map_err(CannotStart::because)?;
+    open_in(config, data).await
+}
+
+pub async fn open_in(config: Config, data: DataDir) -> Result<Opened, CannotStart> {
+    if config.profile == Profile::Cluster {
+        return Err(CannotStart("the cluster profile is not in this version yet".into()));
+    }
+    let secret = secrets::load_or_create(&config.secret, &data).map_err(CannotStart::because)?;
+    let bytes = secret.expose().as_bytes();
+    let keys = Keys::from_secret(bytes)
+        .ok_or_else(|| CannotStart("the secret is too short: 16 characters at least".into()))?;
+    let clock: SharedClock = Arc::new(SystemClock);
+    let engine = Engine::open(config, data.path(), bytes, keys, clock)
+        .await
+        .map_err(CannotStart::because)?;
+    Ok(Opened { engine, data, secret })
+}
+
+/// Serve until `shutdown` resolves.
+pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), CannotStart> {
+    // Before anything is opened: the counters of every part go to this recorder.
+    let metrics = Metrics::install().map_err(CannotStart::because)?;
+    orders::describe_metrics();
+    let opened = open(config).await?;
+    let engine = &opened.engine;
+    raise_open_files(engine.config.http.connections_max);
+    let app = App::new(engine.clone(), opened.secret.expose().as_bytes(), Some(metrics.clone()))
+        .map_err(CannotStart::because)?;
+    let chores = tokio::spawn(chores(app.buyers.clone(), metrics));
+    let listen = engine.config.listen;
+    let listener = bind(listen, engine.config.http.backlog_max)
+        .map_err(|error| CannotStart(format!("cannot listen on {listen}: {error}")))?;
+    let address = listener.local_addr().map_err(CannotStart::because)?;
+    let first_token = first_token(engine).await?;
+    engine.run_jobs();
+    if engine.config.demo {
+        engine.demo().await.map_err(CannotStart::because)?;
+    }
+    let running = announce(&opened, address).await?;
+    greet(address, first_token.as_deref());
+
+    let options = NetOptions::from(&engine.config.http);
+    let news = engine.news.clone();
+    let shutdown = async move {
+        shutdown.await;
+        tracing::info!("stopping: requests under way are finished");
+        // Streams last for ever; they end now so that the drain does not wait for them.
+        news.close();
+    };
+    let service = api::service(app);
+    let drained = net::serve(listener, service, options, shutdown).await;
+    chores.abort();
+    let _ = std::fs::remove_file(running);
+    engine.stop().await;
+    tracing::info!(finished = drained.finished, cut = drained.cut, "stopped");
+    Ok(())
+}
+
+/// Like `TcpListener::bind`, with a queue for the crowd that knocks before it is let in.
+fn bind(listen: SocketAddr, backlog_max: u32) -> std::io::Result<TcpListener> {
+    let socket = if listen.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.bind(listen)?;
+    socket.listen(backlog_max)
+}
+
+/// Small things that have to happen now and then as long as we serve.
+async fn chores(buyers: Arc<Buyers>, metrics: Metrics) {
+    const EVERY: std::time::Duration = std::time::Duration::from_secs(5);
+    loop {
+        tokio::time::sleep(EVERY).await;
+        metrics.upkeep();
+        let buyers = buyers.clone();
+        // Reads a file, so not on an async thread.
+        match tokio::task::spawn_blocking(move || buyers.reload()).await {
+            Ok(Ok(true)) => tracing::info!("the shop's keys were read again"),
+            Ok(Err(error)) => {
+                tracing::error!(%error, "the shop's new keys cannot be used, the old ones stay");
+            }
+            Ok(Ok(false)) | Err(_) => {}
+        }
+    }
+}
+
+/// Each connection is an open file, and the usual limit of 1,024 is soon reached.
+fn raise_open_files(connections_max: usize) {
+    /// Databases, the log, the listener, and some to spare.
+    const OTHER_FILES: u64 = 256;
+    let wanted = connections_max as u64 + OTHER_FILES;
+    match rlimit::increase_nofile_limit(wanted) {
+        Ok(given) if given < wanted => tracing::warn!(
+            wanted,
+            given,
+            "the system allows fewer open files than http.connections_max needs"
+        ),
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%error, "the limit of open files could not be raised"),
+    }
+}
+
+/// At the very first start, unless the operator gave a token: make one, to be shown once.
+async fn first_token(engine: &Engine) -> Result<Option<String>, CannotStart> {
+    let tokens = engine.ledger.admin_tokens().await.map_err(CannotStart::because)?;
+    let given = !engine.config.auth.admin_token.is_empty();
+    if given || tokens.iter().any(|token| token.name != LOCAL_TOKEN) {
+        return Ok(None);
+    }
+    put_token(engine, FIRST_TOKEN).await.map(Some)
+}
+
+async fn put_token(engine: &Engine, name: &str) -> Result<String, CannotStart> {
+    let token = generate_admin_token().map_err(CannotStart::because)?;
+    let now_ms = engine.clock.now_ms();
+    let put = engine.ledger.put_admin_token(name, Role::Admin, &token_hash(&token), now_ms).await;
+    put.map_err(CannotStart::because)?;
+    Ok(token)
+}
+
+/// Let commands on this machine find us. Only the owner of the data directory can read it.
+async fn announce(opened: &Opened, address: SocketAddr) -> Result<PathBuf, CannotStart> {
+    let token = put_token(&opened.engine, LOCAL_TOKEN).await?;
+    // A server that listens everywhere is reached from here by the loopback.
+    let address = if address.ip().is_unspecified() {
+        SocketAddr::from(([127, 0, 0, 1], address.port()))
+    } else {
+        address
+    };
+    let path = opened.data.file(RUNNING_FILE);
+    let text = serde_json::to_vec(&Running { address, token }).map_err(CannotStart::because)?;
+    secrets::write_private(&path, &text).map_err(CannotStart::because)?;
+    Ok(path)
+}
+
+/// What a person wants to know first. To standard output; the log goes to standard error.
+fn greet(address: SocketAddr, first_token: Option<&str>) {
+    println!("seckill {} is open", env!("CARGO_PKG_VERSION"));
+    println!("  shop       http://{address}/");
+    println!("  API docs   http://{address}/docs");
+    if let Some(token) = first_token {
+        println!("  admin      {token}");
+        println!("             (shown once; more with `seckill token create NAME`)");
+    }
+}

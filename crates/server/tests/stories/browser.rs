@@ -1,0 +1,190 @@
+//! A real Chromium buys and pays.
+//!
+//! Driven through chromedriver's WebDriver protocol, which is JSON over HTTP, so the client of the
+//! rehearsal is all it takes. Both programs are Debian packages; `cargo xtask test` installs them.
+
+use std::{
+    io::{BufRead, BufReader},
+    net::SocketAddr,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use rehearsal::Api;
+use serde_json::{Value, json};
+
+use crate::house::{House, NewSale, PATIENCE, Sale, now_ms};
+
+struct Browser {
+    driver: Child,
+    api: Api,
+    session: String,
+    _profile: tempfile::TempDir,
+}
+
+impl Browser {
+    async fn open() -> Browser {
+        let mut driver = Command::new("chromedriver")
+            .arg("--port=0")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("chromedriver is installed (cargo xtask test does it)");
+        let address = listening(&mut driver);
+        let profile = tempfile::tempdir().unwrap();
+        let arguments = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--disable-quic",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--lang=en",
+            "--window-size=420,900",
+            &format!("--user-data-dir={}", profile.path().display()),
+        ];
+        let wanted = json!({"capabilities": {"alwaysMatch": {
+            "browserName": "chrome", "goog:chromeOptions": {"args": arguments}}}});
+        let mut api = Api::new(address, None);
+        let opened: Value = api.write("/session", &wanted).await.unwrap();
+        let session = opened["value"]["sessionId"].as_str().unwrap().to_owned();
+        Browser { driver, api, session, _profile: profile }
+    }
+
+    async fn go(&mut self, url: &str) {
+        let path = format!("/session/{}/url", self.session);
+        let _: Value = self.api.write(&path, &json!({"url": url})).await.unwrap();
+    }
+
+    /// Run a script in the page and answer what it returns.
+    async fn run(&mut self, script: &str) -> Value {
+        let path = format!("/session/{}/execute/sync", self.session);
+        let body = json!({"script": script, "args": []});
+        let answer: Value = self.api.write(&path, &body).await.unwrap();
+        answer["value"].clone()
+    }
+
+    /// Wait until the script returns something true.
+    async fn until(&mut self, script: &str) -> Value {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let value = self.run(script).await;
+            if !matches!(value, Value::Null | Value::Bool(false)) {
+                return value;
+            }
+            if Instant::now() > deadline {
+                let page = self.run("return document.body.innerText").await;
+                panic!("never came true: {script}\n{page}");
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Click like a person: what is hidden behind something, or still moving, is waited for.
+    async fn click(&mut self, selector: &str) {
+        let find = format!("document.querySelector('{selector}')");
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            self.until(&format!("return !!{find}")).await;
+            self.run(&format!("{find}.scrollIntoView({{block: 'center'}})")).await;
+            let path = format!("/session/{}/element", self.session);
+            let body = json!({"using": "css selector", "value": selector});
+            let found: Value = self.api.write(&path, &body).await.unwrap();
+            let element = found["value"].as_object().unwrap().values().next().unwrap().clone();
+            let path = format!("{path}/{}/click", element.as_str().unwrap());
+            let clicked = self.api.post(&path, &json!({})).await.unwrap();
+            if clicked.status == 200 {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{selector}: {}", clicked.json());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    async fn close(mut self) {
+        let path = format!("/session/{}", self.session);
+        let _ = self.api.send("DELETE", &path, &[], b"").await;
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.driver.kill();
+        let _ = self.driver.wait();
+    }
+}
+
+/// chromedriver says on which port it listens.
+fn listening(driver: &mut Child) -> SocketAddr {
+    let output = BufReader::new(driver.stdout.take().unwrap());
+    for line in output.lines() {
+        let line = line.unwrap();
+        if let Some(port) = line.rsplit("on port ").next().filter(|_| line.contains("started")) {
+            let port: u16 = port.trim_end_matches('.').parse().unwrap();
+            return SocketAddr::from(([127, 0, 0, 1], port));
+        }
+    }
+    panic!("chromedriver did not start");
+}
+
+async fn signed_in(sale: &Sale, user: &str) -> Browser {
+    let mut browser = Browser::open().await;
+    browser.go(&format!("http://{}/", sale.server().address)).await;
+    browser.until("return 'ready' in document.body.dataset").await;
+    browser.run(&format!("document.querySelector('#user-id').value = '{user}'; return true")).await;
+    browser.click("#sign-in").await;
+    browser
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn somebody_buys_and_pays_in_a_browser() {
+    // Not open yet when the page is: the button must light up by itself.
+    let opens_ms = now_ms() + 12_000;
+    let sale = House::new().open_sale(NewSale { opens_ms, ..NewSale::of(5) }).await;
+    let mut browser = signed_in(&sale, "u1002").await;
+    let buy = format!("[data-buy=\"{}\"]", sale.item);
+    let state = format!("return document.querySelector('{buy}').dataset.state");
+    assert_eq!(browser.run(&state).await, "waiting");
+    browser
+        .until(&format!("return document.querySelector('{buy}').dataset.state === 'ready'"))
+        .await;
+    assert!(now_ms() >= opens_ms - 1_000, "lit before the opening");
+    browser.click(&buy).await;
+    browser.until("return !!document.querySelector('[data-order][data-status=\"unpaid\"]')").await;
+    let no = browser.run("return document.querySelector('[data-order]').dataset.order").await;
+    let no = no.as_str().unwrap().to_owned();
+    browser.click("[data-pay]").await;
+    browser.until("return location.pathname.startsWith('/cashier/')").await;
+    browser.click("[data-action=\"pay\"]").await;
+    browser.until("return document.querySelector('#payment').dataset.state === 'paid'").await;
+    browser.click(".back a").await;
+    browser.until("return !!document.querySelector('[data-order][data-status=\"paid\"]')").await;
+    browser.close().await;
+
+    let mut buyer = sale.buyer("u1002").await;
+    assert_eq!(buyer.order(&no).await["status"], "paid");
+    sale.must_hold().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn somebody_buys_and_changes_their_mind_in_a_browser() {
+    let mut sale = House::new().open_sale(NewSale::of(1)).await;
+    let mut browser = signed_in(&sale, "u7").await;
+    let buy = format!("[data-buy=\"{}\"]", sale.item);
+    browser
+        .until(&format!("return document.querySelector('{buy}').dataset.state === 'ready'"))
+        .await;
+    browser.click(&buy).await;
+    browser.click("[data-cancel]").await;
+    browser.click("[data-cancel-confirm]").await;
+    browser.until("return !!document.querySelector('[data-order][data-status=\"closed\"]')").await;
+    sale.settle().await;
+    assert_eq!(sale.buy_the_rest("next", 2).await, 1);
+    browser.go(&format!("http://{}/docs", sale.server().address)).await;
+    browser.until("return document.querySelectorAll('details.operation').length > 20").await;
+    browser.close().await;
+    sale.must_hold().await;
+}

@@ -1,0 +1,180 @@
+//! What breaks, and what the buyers notice of it.
+
+use std::time::{Duration, Instant};
+
+use rehearsal::Answer;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::house::{House, NewSale, PATIENCE, Sale};
+
+/// Makes every order of a buyer whose name begins with `poison` fail, for a reason of its own.
+const POISON: &str = "CREATE TRIGGER poison BEFORE INSERT ON tb_seckill_order
+    WHEN NEW.user_id LIKE 'poison%' AND NEW.status = 0
+    BEGIN SELECT RAISE(ABORT, 'this order cannot be written'); END";
+
+fn change_ledger(sale: &Sale, sql: &str) {
+    let ledger = rusqlite::Connection::open(sale.house.ledger_file()).unwrap();
+    ledger.busy_timeout(Duration::from_secs(10)).unwrap();
+    ledger.execute_batch(sql).unwrap();
+}
+
+/// Answers 200 to every POST and passes on what was posted.
+async fn webhook() -> (String, tokio::sync::mpsc::UnboundedReceiver<String>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/hook", listener.local_addr().unwrap());
+    let (sender, posted) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut text = String::new();
+            let mut buffer = [0; 4_096];
+            while !text.ends_with('}') {
+                match stream.read(&mut buffer).await {
+                    Ok(read) if read > 0 => {
+                        text.push_str(&String::from_utf8_lossy(&buffer[..read]))
+                    }
+                    _ => break,
+                }
+            }
+            let _ = stream
+                .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+                .await;
+            let _ = sender.send(text);
+        }
+    });
+    (url, posted)
+}
+
+async fn dead_letter_becomes(sale: &Sale, no: &str, state: &str) -> Value {
+    let mut admin = sale.admin();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let response = admin.get(&format!("/api/v1/admin/dead-letters/{no}")).await.unwrap();
+        let letter = response.json();
+        if letter["state"] == state {
+            return letter;
+        }
+        assert!(Instant::now() < deadline, "still {letter}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_poison_claim_delays_nobody_and_waits_for_a_person() {
+    let (url, mut posted) = webhook().await;
+    let house = House::new()
+        .env("SECKILL_ORDERS_RETRY_LADDER_MS", "100,100,100")
+        .env("SECKILL_ORDERS_RETRY_POLL_MS", 50)
+        .env("SECKILL_ALERTS_WEBHOOK_URL", url);
+    let mut sale = house.open_sale(NewSale::of(300)).await;
+    change_ledger(&sale, POISON);
+    let mut users: Vec<String> = (0..298).map(|n| format!("u{n}")).collect();
+    users.insert(100, "poison1".into());
+    users.insert(200, "poison2".into());
+    let buyers = sale.tokens(users).await;
+    let report = sale.crowd(64).rush(buyers).await;
+    assert_eq!(report.admitted(), 300);
+    let number = |user: &str| {
+        let told = report.history.told.iter().find(|told| told.user == user).unwrap();
+        let Answer::Admitted { order_no } = told.answer else { panic!("{told:?}") };
+        order_no.to_string()
+    };
+    let (first, second) = (number("poison1"), number("poison2"));
+    sale.history = report.history.clone();
+
+    // The others are orders; the two wait, visibly, and hold their units.
+    let observed = sale.observe().await;
+    assert_eq!(observed.orders.len(), 298);
+    for no in [&first, &second] {
+        let letter = dead_letter_becomes(&sale, no, "dead").await;
+        assert!(letter["cause"].as_str().unwrap().contains("cannot be written"), "{letter}");
+    }
+    let mut poisoned = sale.buyer("poison1").await;
+    assert_eq!(poisoned.order(&first).await["status"], "queued", "the buyer is still in line");
+    let mut alerts = String::new();
+    while !(alerts.contains(&first) && alerts.contains(&second)) {
+        alerts += &tokio::time::timeout(PATIENCE, posted.recv()).await.unwrap().unwrap();
+    }
+    sale.must_hold().await;
+
+    // A person mends the cause and replays one, gives up the other.
+    change_ledger(&sale, "DROP TRIGGER poison");
+    let mut admin = sale.admin();
+    let path = |no: &str, verb: &str| format!("/api/v1/admin/dead-letters/{no}/{verb}");
+    let _: Value = admin.write(&path(&first, "replay"), &json!({})).await.unwrap();
+    poisoned.order_becomes(&first, "unpaid").await;
+    dead_letter_becomes(&sale, &first, "settled").await;
+    let _: Value = admin.write(&path(&second, "void"), &json!({})).await.unwrap();
+    let mut given_up = sale.buyer("poison2").await;
+    let void = given_up.order_becomes(&second, "void").await;
+    assert_eq!(void["reason"], "operator");
+    let again = admin.post(&path(&first, "void"), &json!({})).await.unwrap();
+    assert_eq!(again.status, 409, "it is an order now");
+    sale.settle().await;
+    assert_eq!(sale.buy_the_rest("late", 3).await, 1, "the voided unit is sold again");
+    sale.must_hold().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ledger_blocked_for_thirty_seconds_stops_no_sale() {
+    const BLOCKED: Duration = Duration::from_secs(30);
+    let mut sale = House::new().open_sale(NewSale::of(3_000)).await;
+    let buyers = sale.tokens((0..3_000).map(|n| format!("u{n}"))).await;
+    let ledger = sale.house.ledger_file();
+    let thief = tokio::task::spawn_blocking(move || {
+        let thief = rusqlite::Connection::open(ledger).unwrap();
+        thief.busy_timeout(Duration::from_secs(10)).unwrap();
+        thief.execute_batch("BEGIN IMMEDIATE").unwrap();
+        std::thread::sleep(BLOCKED);
+    });
+    // Buyers keep coming while the ledger is away.
+    let mut told = Vec::new();
+    for share in buyers.chunks(300) {
+        let report = sale.crowd(32).rush(share.to_vec()).await;
+        assert_eq!(report.admitted(), share.len(), "admission goes on");
+        told.extend(report.history.told);
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+    assert!(!thief.is_finished(), "the ledger was blocked all the while");
+    let Answer::Admitted { order_no } = &told[0].answer else { panic!("{:?}", told[0]) };
+    let mut buyer = sale.buyer(&told[0].user).await;
+    assert_eq!(buyer.order(&order_no.to_string()).await["status"], "queued");
+    sale.history.told = told;
+    thief.await.unwrap();
+    assert_eq!(sale.observe().await.orders.len(), 3_000, "the backlog drained");
+    let dead: Value = sale.admin().read("/api/v1/admin/dead-letters").await.unwrap();
+    assert_eq!(dead["dead_letters"], json!([]), "no tries were burnt");
+    sale.must_hold().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_stops_admission_and_loses_nothing() {
+    // A file may grow to 6 MiB and no further; the signal for it is ignored, so writes just fail.
+    let mut house = House::new();
+    house.launch.wrapper =
+        ["sh", "-c", "trap '' XFSZ; ulimit -f 12288; exec \"$@\"", "sh"].map(String::from).to_vec();
+    let mut sale = house.open_sale(NewSale::of(1_000_000)).await;
+    let mut refused = None;
+    for round in 0..400 {
+        let buyers = sale.tokens((0..200).map(|n| format!("{}-{round}-{n}", "x".repeat(40)))).await;
+        let report = sale.crowd(64).rush(buyers).await;
+        let full = report.history.told.iter().find(|t| matches!(t.answer, Answer::Refused(_)));
+        refused = full.cloned();
+        sale.history.told.extend(report.history.told);
+        if refused.is_some() {
+            break;
+        }
+    }
+    let refused = refused.expect("six megabytes are full at some point");
+    assert_eq!(refused.answer, Answer::Refused("busy".into()));
+    let mut api = sale.admin();
+    assert_eq!(api.get("/api/v1/activities").await.unwrap().status, 200, "it keeps answering");
+    assert_eq!(api.get("/healthz").await.unwrap().status, 200);
+    // Room again.
+    sale.kill();
+    sale.house.launch.wrapper.clear();
+    sale.start().await;
+    sale.must_hold().await;
+    assert_eq!(sale.buy_the_rest("after", 10).await, 10);
+    sale.must_hold().await;
+}

@@ -1,0 +1,260 @@
+//! Where the stories happen: a server process, an open sale, and the people in it.
+
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use rehearsal::{
+    Answer, Api, Crowd, Deployment, History, Launch, Observed, Response, SaleTokens, Violation,
+    check, dev_login, observe, sale_tokens, settled,
+};
+use serde_json::{Value, json};
+
+/// Everything comes to rest within this, or the story fails.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+pub(crate) fn now_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as i64
+}
+
+/// A data directory and how to start a server on it.
+pub(crate) struct House {
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) launch: Launch,
+}
+
+impl House {
+    pub(crate) fn new() -> House {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("data");
+        std::fs::create_dir(&data).unwrap();
+        let log = dir.path().join("server.log");
+        let launch = Launch::new(env!("CARGO_BIN_EXE_seckill"), data).log(log);
+        House { dir, launch }
+    }
+
+    pub(crate) fn env(mut self, name: &str, value: impl ToString) -> House {
+        self.launch = self.launch.env(name, value);
+        self
+    }
+
+    pub(crate) fn data(&self) -> &Path {
+        &self.launch.data
+    }
+
+    pub(crate) fn ledger_file(&self) -> PathBuf {
+        self.data().join("ledger.db")
+    }
+
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("server.log")).unwrap_or_default()
+    }
+
+    pub(crate) async fn start(&self) -> Deployment {
+        match self.launch.start().await {
+            Ok(deployment) => deployment,
+            Err(error) => panic!("the server did not start: {error}\n{}", self.log()),
+        }
+    }
+
+    /// Start a server and open a sale of one item in it.
+    pub(crate) async fn open_sale(self, sale: NewSale) -> Sale {
+        let deployment = self.start().await;
+        let (activity, item) = sale.create(&mut deployment.admin()).await;
+        Sale {
+            house: self,
+            deployment: Some(deployment),
+            activity,
+            item,
+            history: History::default(),
+        }
+    }
+}
+
+pub(crate) struct NewSale {
+    pub(crate) stock: i64,
+    pub(crate) limit_per_user: u32,
+    pub(crate) pay_within_ms: i64,
+    pub(crate) opens_ms: i64,
+    pub(crate) closes_ms: i64,
+}
+
+impl NewSale {
+    /// Open now, for an hour.
+    pub(crate) fn of(stock: i64) -> NewSale {
+        NewSale {
+            stock,
+            limit_per_user: 1,
+            pay_within_ms: 1_800_000,
+            opens_ms: now_ms() - 1_000,
+            closes_ms: now_ms() + 3_600_000,
+        }
+    }
+
+    pub(crate) fn pay_within_ms(self, pay_within_ms: i64) -> NewSale {
+        NewSale { pay_within_ms, ..self }
+    }
+
+    pub(crate) async fn create(&self, admin: &mut Api) -> (i64, i64) {
+        let body = json!({
+            "name": "story", "opens_at": self.opens_ms, "closes_at": self.closes_ms,
+            "pay_within_ms": self.pay_within_ms,
+            "items": [{"name": "iPhone 15 Pro 256GB", "price": 699_900, "origin_price": 799_900,
+                "currency": "CNY", "stock": self.stock, "limit_per_user": self.limit_per_user}]
+        });
+        let created: Value = admin.write("/api/v1/admin/activities", &body).await.unwrap();
+        let activity = created["id"].as_i64().unwrap();
+        let item = created["items"][0]["id"].as_i64().unwrap();
+        for step in ["publish", "warm"] {
+            let path = format!("/api/v1/admin/activities/{activity}/{step}");
+            let _: Value = admin.write(&path, &json!({})).await.unwrap();
+        }
+        (activity, item)
+    }
+}
+
+/// A sale under way.
+pub(crate) struct Sale {
+    pub(crate) house: House,
+    deployment: Option<Deployment>,
+    pub(crate) activity: i64,
+    pub(crate) item: i64,
+    pub(crate) history: History,
+}
+
+impl Sale {
+    pub(crate) fn server(&self) -> &Deployment {
+        self.deployment.as_ref().expect("the server runs")
+    }
+
+    pub(crate) fn admin(&self) -> Api {
+        self.server().admin()
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.deployment.take().expect("the server runs").kill().unwrap();
+    }
+
+    pub(crate) async fn stop(&mut self) -> Option<i32> {
+        self.deployment.take().expect("the server runs").stop().await.unwrap()
+    }
+
+    pub(crate) async fn start(&mut self) {
+        self.deployment = Some(self.house.start().await);
+    }
+
+    pub(crate) fn crowd(&self, connections: usize) -> Crowd {
+        let address = self.server().address;
+        Crowd { address, item: self.item, quantity: 1, connections, keys: false }
+    }
+
+    pub(crate) async fn tokens(&self, users: impl IntoIterator<Item = String>) -> SaleTokens {
+        let users = users.into_iter().collect();
+        sale_tokens(self.server().address, self.item, users).await.unwrap()
+    }
+
+    pub(crate) async fn buyer(&self, user: &str) -> Buyer {
+        let mut api = Api::new(self.server().address, None);
+        let jwt = dev_login(&mut api, user).await.unwrap();
+        let mut api = Api::new(self.server().address, Some(&jwt));
+        let path = format!("/api/v1/items/{}/token", self.item);
+        let token: Value = api.write(&path, &json!({})).await.unwrap();
+        let sale_token = token["token"].as_str().unwrap().to_owned();
+        Buyer { api, user: user.into(), item: self.item, sale_token }
+    }
+
+    /// Wait until nothing is on its way.
+    pub(crate) async fn settle(&self) {
+        if let Err(error) = settled(&mut self.admin(), PATIENCE).await {
+            panic!("{error}\n{}", self.house.log());
+        }
+    }
+
+    pub(crate) async fn observe(&self) -> Observed {
+        self.settle().await;
+        observe(&mut self.admin(), &[self.item]).await.unwrap()
+    }
+
+    pub(crate) async fn violations(&self) -> Vec<Violation> {
+        check(&self.history, &self.observe().await)
+    }
+
+    /// How every story should end.
+    pub(crate) async fn must_hold(&self) {
+        let violations = self.violations().await;
+        assert!(violations.is_empty(), "{violations:#?}\n{}", self.house.log());
+        let report: Value =
+            self.admin().write("/api/v1/admin/reconcile", &json!({})).await.unwrap();
+        assert_eq!(report["differences"], 0, "{report:#}\n{}", self.house.log());
+    }
+
+    /// Buy with new buyers until somebody is told there is nothing left.
+    pub(crate) async fn buy_the_rest(&mut self, name: &str, at_most: usize) -> usize {
+        let buyers = self.tokens((0..at_most).map(|n| format!("{name}{n}"))).await;
+        let report = self.crowd(32).rush(buyers).await;
+        let bought = report.admitted();
+        self.history.told.extend(report.history.told);
+        bought
+    }
+}
+
+/// One person with a browser.
+pub(crate) struct Buyer {
+    pub(crate) api: Api,
+    pub(crate) user: String,
+    pub(crate) item: i64,
+    pub(crate) sale_token: String,
+}
+
+impl Buyer {
+    pub(crate) async fn claim_with(&mut self, key: Option<&str>, body: &str) -> Response {
+        let path = format!("/api/v1/items/{}/claims", self.item);
+        let mut headers = vec![("x-sale-token", self.sale_token.as_str())];
+        if let Some(key) = key {
+            headers.push(("idempotency-key", key));
+        }
+        self.api.send("POST", &path, &headers, body.as_bytes()).await.unwrap()
+    }
+
+    pub(crate) async fn claim(&mut self) -> Answer {
+        rehearsal::answer(&self.claim_with(None, r#"{"quantity":1}"#).await)
+    }
+
+    /// A claim that must be admitted; answers its order number.
+    pub(crate) async fn buy(&mut self) -> String {
+        match self.claim().await {
+            Answer::Admitted { order_no } => order_no.to_string(),
+            other => panic!("{} was told {other:?}", self.user),
+        }
+    }
+
+    pub(crate) async fn order(&mut self, no: &str) -> Value {
+        self.api.read(&format!("/api/v1/orders/{no}")).await.unwrap()
+    }
+
+    /// Wait until the order has this status.
+    pub(crate) async fn order_becomes(&mut self, no: &str, status: &str) -> Value {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            let order = self.order(no).await;
+            if order["status"] == status {
+                return order;
+            }
+            assert!(tokio::time::Instant::now() < deadline, "still {order}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// The path of the cashier for this order.
+    pub(crate) async fn open_payment(&mut self, no: &str) -> String {
+        let path = format!("/api/v1/orders/{no}/payments");
+        let opened: Value = self.api.write(&path, &json!({"provider": "sandbox"})).await.unwrap();
+        let url = opened["payment_url"].as_str().unwrap();
+        format!("/api/v1{url}")
+    }
+
+    pub(crate) async fn at_the_cashier(&mut self, cashier: &str, action: &str) -> Response {
+        self.api.post(cashier, &json!({"action": action})).await.unwrap()
+    }
+}

@@ -1,0 +1,253 @@
+//! What operators do at midnight.
+
+use std::process::Command;
+
+use rehearsal::{Answer, Api};
+use serde_json::{Value, json};
+
+use crate::house::{House, NewSale, now_ms};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_published_activity_is_warmed_by_itself_and_ends_by_itself() {
+    let house = House::new();
+    let server = house.start().await;
+    let mut admin = server.admin();
+    let closes_at = now_ms() + 6_000;
+    let body = json!({"name": "by itself", "opens_at": now_ms() + 500, "closes_at": closes_at,
+        "items": [{"name": "x", "price": 1, "stock": 5}]});
+    let created: Value = admin.write("/api/v1/admin/activities", &body).await.unwrap();
+    let (id, item) = (created["id"].as_i64().unwrap(), created["items"][0]["id"].as_i64().unwrap());
+    let hidden = admin.get(&format!("/api/v1/items/{item}")).await.unwrap();
+    assert_eq!(hidden.status, 404, "buyers do not see a draft");
+    let _: Value =
+        admin.write(&format!("/api/v1/admin/activities/{id}/publish"), &json!({})).await.unwrap();
+    let state_becomes = async |wanted: &str| {
+        let mut api = Api::new(server.address, None);
+        let deadline = now_ms() + 60_000;
+        loop {
+            let item: Value = api.read(&format!("/api/v1/items/{item}")).await.unwrap();
+            if item["state"] == wanted {
+                return;
+            }
+            assert!(now_ms() < deadline, "still {item}");
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    state_becomes("open").await;
+    let at_gate: Value = admin.read(&format!("/api/v1/admin/items/{item}")).await.unwrap();
+    assert_eq!(at_gate["gate"]["left"], 5);
+    state_becomes("ended").await;
+    // The end of an activity closes its books with a comparison.
+    let deadline = now_ms() + 60_000;
+    loop {
+        let runs: Value = admin.read("/api/v1/admin/reconcile").await.unwrap();
+        let last = &runs["runs"][0];
+        if last["started_at"].as_i64().is_some_and(|at| at >= closes_at) {
+            assert_eq!(last["ok"], true, "{last}");
+            break;
+        }
+        assert!(now_ms() < deadline, "no comparison at the end: {runs}");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pausing_holds_everybody_and_resuming_lets_them_in() {
+    let sale = House::new().open_sale(NewSale::of(5)).await;
+    let mut admin = sale.admin();
+    let mut act = async |verb: &str| {
+        let path = format!("/api/v1/admin/activities/{}/{verb}", sale.activity);
+        admin.post(&path, &json!({})).await.unwrap().status
+    };
+    let mut buyer = sale.buyer("u1").await;
+    assert_eq!(act("pause").await, 200);
+    assert_eq!(buyer.claim().await, Answer::Refused("busy".into()));
+    assert_eq!(act("pause").await, 200, "pausing twice is pausing once");
+    assert_eq!(act("resume").await, 200);
+    buyer.buy().await;
+    assert_eq!(act("end").await, 200);
+    assert_eq!(sale.buyer_of("u2").await, Answer::Refused("ended".into()));
+    assert_eq!(act("resume").await, 409, "an ended activity stays ended");
+    sale.must_hold().await;
+    let audit: Value = sale.admin().read("/api/v1/admin/audit").await.unwrap();
+    let actions: Vec<&str> =
+        audit["entries"].as_array().unwrap().iter().filter_map(|e| e["action"].as_str()).collect();
+    for action in
+        ["activity.create", "activity.publish", "activity.pause", "activity.resume", "activity.end"]
+    {
+        assert!(actions.contains(&action), "{action} in {actions:?}");
+    }
+}
+
+impl crate::house::Sale {
+    /// One claim of somebody whose sale token is from before the end.
+    async fn buyer_of(&self, user: &str) -> Answer {
+        let expires_ms = now_ms() + 60_000;
+        let secret = std::fs::read_to_string(self.house.data().join("secret")).unwrap();
+        let keys = sale::Keys::from_secret(secret.trim().as_bytes()).unwrap();
+        let item = sale::ItemId(self.item);
+        let token = sale::SaleToken { user: user.parse().unwrap(), item, expires_ms }.sign(&keys);
+        let report = self.crowd(1).rush(vec![(user.into(), token)]).await;
+        report.history.told[0].answer.clone()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stock_is_raised_and_lowered_while_people_buy() {
+    let mut sale = House::new().open_sale(NewSale::of(100)).await;
+    let buyers = sale.tokens((0..400).map(|n| format!("u{n}"))).await;
+    let crowd = sale.crowd(16);
+    let rush = tokio::spawn(async move { crowd.rush(buyers).await });
+    let mut admin = sale.admin();
+    let path = format!("/api/v1/admin/items/{}/stock", sale.item);
+    let mut total = 100;
+    for delta in [50, -20, 30, -10, -5] {
+        let done = admin.post(&path, &json!({"delta": delta})).await.unwrap();
+        match done.status {
+            200 => total += delta,
+            // Too late to take these away: they are claimed.
+            422 => assert_eq!(done.json()["field"], "delta"),
+            other => panic!("{other}: {:?}", done.json()),
+        }
+    }
+    sale.history = rush.await.unwrap().history;
+    sale.settle().await;
+    sale.buy_the_rest("late", total as usize).await;
+    let observed = sale.observe().await;
+    let sold = observed.orders.iter().filter(|order| order.status.is_live()).count();
+    assert_eq!((sold as i64, observed.items[0].total), (total, total));
+    let below = admin.post(&path, &json!({"delta": -1})).await.unwrap();
+    assert_eq!((below.status, below.json()["field"].as_str()), (422, Some("delta")));
+    sale.must_hold().await;
+}
+
+fn seckill(sale: &House, args: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_seckill"))
+        .args(args)
+        .arg("--data")
+        .arg(sale.data())
+        .env("SECKILL_DEMO", "false")
+        .output()
+        .unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reconcile_finds_what_somebody_broke_heals_it_and_says_what_it_cannot() {
+    let mut sale = House::new().open_sale(NewSale::of(10)).await;
+    let mut buyer = sale.buyer("u1").await;
+    let no = buyer.buy().await;
+    buyer.order_becomes(&no, "unpaid").await;
+    buyer.api.write::<Value>(&format!("/api/v1/orders/{no}/cancel"), &json!({})).await.unwrap();
+    sale.settle().await;
+    // With the server running, the command asks it.
+    let (code, text) = seckill(&sale.house, &["reconcile"]);
+    assert_eq!(code, Some(0), "{text}");
+    sale.stop().await;
+
+    // The gate forgets that the unit came back.
+    let journal = rusqlite::Connection::open(sale.house.data().join("journal.db")).unwrap();
+    assert_eq!(journal.execute("DELETE FROM entry WHERE kind = 2", []).unwrap(), 1);
+    drop(journal);
+    let (code, text) = seckill(&sale.house, &["reconcile", "--dry-run"]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("gate_left") && text.contains("gate_marks"), "{text}");
+    let (code, text) = seckill(&sale.house, &["reconcile", "--json"]);
+    assert_eq!(code, Some(0), "{text}");
+    let report: Value = serde_json::from_str(text.trim()).unwrap();
+    assert_eq!((&report["healed"], &report["left"]), (&json!(2), &json!(0)));
+    sale.start().await;
+    sale.must_hold().await;
+    assert_eq!(sale.buy_the_rest("late", 12).await, 10);
+    sale.stop().await;
+
+    // A broken chain has no rule.
+    let ledger = rusqlite::Connection::open(sale.house.ledger_file()).unwrap();
+    ledger.pragma_update(None, "ignore_check_constraints", true).unwrap();
+    ledger.execute("UPDATE tb_stock_log SET before_stock = 99 WHERE id = (SELECT max(id) FROM tb_stock_log)", []).unwrap();
+    drop(ledger);
+    let (code, text) = seckill(&sale.house, &["reconcile"]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("ledger_chain"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_claim_is_honoured_when_its_receipt_is_shown() {
+    let mut sale = House::new().open_sale(NewSale::of(2)).await;
+    sale.stop().await;
+    let backup = sale.house.dir.path().join("backup");
+    copy_dir(sale.house.data(), &backup);
+    sale.start().await;
+    let mut receipts = Vec::new();
+    for user in ["u1", "u2"] {
+        let mut buyer = sale.buyer(user).await;
+        let told = buyer.claim_with(None, r#"{"quantity":1}"#).await.json();
+        receipts.push((
+            user,
+            told["order_no"].as_str().unwrap().to_owned(),
+            told["receipt"].clone(),
+        ));
+    }
+    sale.settle().await;
+    // Somebody restores last night's backup.
+    sale.stop().await;
+    std::fs::remove_dir_all(sale.house.data()).unwrap();
+    copy_dir(&backup, sale.house.data());
+    sale.start().await;
+    let mut thief = sale.buyer("u3").await;
+    thief.buy().await;
+    let mut answers = Vec::new();
+    for (user, no, receipt) in &receipts {
+        let mut buyer = sale.buyer(user).await;
+        let stolen =
+            thief.api.post("/api/v1/receipts", &json!({"receipt": receipt})).await.unwrap();
+        assert_eq!(stolen.status, 404, "a receipt is good for its own buyer only");
+        let order: Value =
+            buyer.api.write("/api/v1/receipts", &json!({"receipt": receipt})).await.unwrap();
+        assert_eq!(order["order_no"], *no);
+        answers.push(order["status"].as_str().unwrap().to_owned());
+    }
+    assert_eq!(answers[0], "queued", "one unit was left for the first");
+    assert_eq!(answers[1], "void", "and none for the second");
+    let mut first = sale.buyer("u1").await;
+    first.order_becomes(&receipts[0].1, "unpaid").await;
+    let forged = first.api.post("/api/v1/receipts", &json!({"receipt": "AAAA"})).await.unwrap();
+    assert_eq!((forged.status, forged.json()["field"].as_str()), (422, Some("receipt")));
+    sale.must_hold().await;
+}
+
+fn copy_dir(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_line_shows_dead_letters_tokens_and_warms() {
+    let house = House::new();
+    let (code, text) = seckill(&house, &["token", "create", "night-shift", "--role", "viewer"]);
+    assert_eq!(code, Some(0), "{text}");
+    let token =
+        text.split_whitespace().find(|word| word.starts_with("sk_admin_")).unwrap().to_owned();
+    let sale = house.open_sale(NewSale::of(1)).await;
+    let mut viewer = Api::new(sale.server().address, Some(&token));
+    let _: Value = viewer.read("/api/v1/admin/overview").await.unwrap();
+    let denied = viewer.post("/api/v1/admin/reconcile", &json!({})).await.unwrap();
+    assert_eq!((denied.status, denied.code().as_deref()), (403, Some("forbidden")));
+    for (args, expected) in [
+        (vec!["dead-letters", "list"], "no dead letters"),
+        (vec!["warm", &sale.activity.to_string()], "already"),
+        (vec!["token", "list"], "night-shift"),
+        (vec!["doctor"], "ok"),
+        (vec!["config"], "listen"),
+    ] {
+        let (code, text) = seckill(&sale.house, &args);
+        assert_eq!(code, Some(0), "{args:?}: {text}");
+        assert!(text.contains(expected), "{args:?}: {text}");
+    }
+    let (code, text) = seckill(&sale.house, &["dead-letters", "void", "SK0000000000000000001"]);
+    assert_ne!(code, Some(0), "{text}");
+}

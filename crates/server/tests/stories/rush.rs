@@ -1,0 +1,94 @@
+//! The opening instant.
+
+use rehearsal::Answer;
+
+use crate::house::{House, NewSale};
+
+/// As many sockets as this machine gives one process, up to ten thousand on each side.
+fn connections() -> usize {
+    let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(1_024);
+    (files as usize).saturating_sub(500).min(10_000)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn twenty_thousand_buyers_for_a_thousand_units() {
+    const BUYERS: usize = 20_000;
+    const UNITS: i64 = 1_000;
+    let mut sale = House::new().open_sale(NewSale::of(UNITS)).await;
+    let buyers = sale.tokens((0..BUYERS).map(|n| format!("u{n}"))).await;
+    let report = sale.crowd(connections()).rush(buyers).await;
+    let unexpected: Vec<_> = report
+        .history
+        .told
+        .iter()
+        .filter(|told| !matches!(told.answer, Answer::Admitted { .. } | Answer::SoldOut))
+        .take(3)
+        .collect();
+    assert!(unexpected.is_empty(), "{unexpected:?}");
+    assert_eq!(report.admitted(), UNITS as usize);
+    sale.history = report.history;
+
+    let observed = sale.observe().await;
+    assert_eq!(observed.orders.len(), UNITS as usize);
+    let item = &observed.items[0];
+    assert_eq!((item.stock, item.gate_left), (0, Some(0)));
+    let log = &item.stock_log;
+    assert_eq!(log.len(), UNITS as usize);
+    assert_eq!((log[0].before_stock, log[log.len() - 1].after_stock), (UNITS, 0));
+    sale.must_hold().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_buyer_with_a_thousand_fingers_owns_one_unit() {
+    let mut sale = House::new().open_sale(NewSale::of(100)).await;
+    let token = sale.tokens(["greedy".into()]).await.remove(0);
+    let report = sale.crowd(1_000).rush(vec![token; 1_000]).await;
+    assert_eq!(report.admitted(), 1);
+    let others = report.count(|answer| matches!(answer, Answer::AlreadyBought { .. }));
+    assert_eq!(others, 999);
+    sale.history = report.history;
+    assert_eq!(sale.observe().await.orders.len(), 1);
+    sale.must_hold().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_window_is_kept_to_the_instant() {
+    let opens_ms = crate::house::now_ms() + 2_500;
+    let new = NewSale { opens_ms, closes_ms: opens_ms + 1_500, ..NewSale::of(100_000) };
+    let sale = House::new().open_sale(new).await;
+    let mut buyers = Vec::new();
+    for n in 0..4 {
+        buyers.push(sale.buyer(&format!("early{n}")).await);
+    }
+    let early = buyers[0].claim_with(None, r#"{"quantity":1}"#).await;
+    assert_eq!((early.status, early.code().as_deref()), (403, Some("not_started")));
+    assert_eq!(early.json()["opens_at"], opens_ms);
+
+    // Hammer across the opening and the close; every admission must lie in the window.
+    let item = sale.item;
+    let address = sale.server().address;
+    let hammer = tokio::spawn(async move {
+        let mut ended = false;
+        let mut n = 0;
+        while !ended {
+            let users: Vec<String> = (0..20).map(|i| format!("w{n}-{i}")).collect();
+            n += 1;
+            let tokens = rehearsal::sale_tokens(address, item, users).await;
+            let Ok(tokens) = tokens else { break };
+            let crowd =
+                rehearsal::Crowd { address, item, quantity: 1, connections: 20, keys: false };
+            let report = crowd.rush(tokens).await;
+            ended = report.count(|a| *a == Answer::Refused("ended".into())) > 0;
+        }
+    });
+    hammer.await.unwrap();
+    let late = buyers[1].claim_with(None, r#"{"quantity":1}"#).await;
+    assert_eq!((late.status, late.code().as_deref()), (403, Some("ended")));
+    let observed = sale.observe().await;
+    assert!(!observed.orders.is_empty());
+    for order in &observed.orders {
+        let made = order.order_no.made_ms();
+        assert!((opens_ms..opens_ms + 1_500).contains(&made), "{made} is outside the window");
+    }
+    sale.must_hold().await;
+}
