@@ -12,6 +12,7 @@
 //! repeating it is harmless and nothing is ever overwritten with somebody else's idea of the stock.
 
 mod lane;
+mod mark;
 mod sold_out;
 pub mod solo;
 

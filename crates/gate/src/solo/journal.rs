@@ -69,7 +69,7 @@ pub(super) enum JournalError {
     #[error(transparent)]
     Sql(#[from] rusqlite::Error),
     #[error(transparent)]
-    Garbled(#[from] record::Garbled),
+    Garbled(#[from] crate::mark::Garbled),
 }
 
 type Result<T> = std::result::Result<T, JournalError>;

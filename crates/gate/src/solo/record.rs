@@ -1,13 +1,16 @@
 //! What the journal holds, byte by byte.
 //!
-//! A record is one change of one item. Integers are little-endian; a user id is its length in two
-//! bytes and its UTF-8. The bytes are ours alone, but they come from a disk, so reading checks
-//! every length and never trusts a count.
+//! A record is one change of one item, written with the bytes of [`crate::mark`].
 
-use sale::{Claim, Epoch, ItemId, KeyHash, Millis, OrderNo, UserId};
+use sale::{Claim, Epoch, ItemId, KeyHash, Millis, OrderNo};
 
-use super::shelf::{Mark, Shelf};
-use crate::{GiveBack, Shut};
+use super::shelf::Shelf;
+use crate::{
+    GiveBack, Shut,
+    mark::{
+        Bytes, Garbled, decode_claims, encode_claims, put_bare_mark, put_mark, put_u64, put_user,
+    },
+};
 
 /// A change of one item. The number is what the journal stores in `kind`.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,10 +27,6 @@ pub(super) enum Record {
     Shut { shut: Option<Shut> },
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("the journal holds bytes that are no {0}")]
-pub(super) struct Garbled(&'static str);
-
 impl Record {
     pub(super) fn kind(&self) -> i64 {
         match self {
@@ -43,13 +42,7 @@ impl Record {
         let mut out = Vec::new();
         match self {
             Record::Claims { epoch, claimed_ms, claims } => {
-                out.reserve(24 + claims.len() * 40);
-                put_u64(&mut out, *epoch);
-                put_u64(&mut out, *claimed_ms as u64);
-                put_u64(&mut out, claims.len() as u64);
-                for claim in claims {
-                    put_mark(&mut out, &claim.user, &Mark::of(claim));
-                }
+                return encode_claims(*epoch, *claimed_ms, claims);
             }
             Record::Release { units } => {
                 put_u64(&mut out, units.len() as u64);
@@ -73,13 +66,7 @@ impl Record {
         let mut from = Bytes(bytes);
         let record = match kind {
             1 => {
-                let epoch = from.u64()?;
-                let claimed_ms = from.u64()? as Millis;
-                let mut claims = Vec::new();
-                for _ in 0..from.u64()? {
-                    let (user, mark) = from.mark()?;
-                    claims.push(mark.claim(item, user, claimed_ms));
-                }
+                let (epoch, claimed_ms, claims) = decode_claims(item, &mut from)?;
                 Record::Claims { epoch, claimed_ms, claims }
             }
             2 => {
@@ -173,77 +160,6 @@ fn shut_from(code: u64) -> Result<Option<Shut>, Garbled> {
         2 => Ok(Some(Shut::Frozen)),
         3 => Ok(Some(Shut::Ended)),
         _ => Err(Garbled("state of an item")),
-    }
-}
-
-fn put_u64(out: &mut Vec<u8>, number: u64) {
-    out.extend(number.to_le_bytes());
-}
-
-fn put_user(out: &mut Vec<u8>, user: &UserId) {
-    out.extend((user.as_str().len() as u16).to_le_bytes());
-    out.extend(user.as_str().as_bytes());
-}
-
-fn put_bare_mark(out: &mut Vec<u8>, mark: &Mark) {
-    put_u64(out, mark.order_no.as_u64());
-    out.extend(mark.quantity.to_le_bytes());
-    out.extend(mark.epoch.to_le_bytes());
-    // Zero stands for no key; a key that hashes to zero is merely not recognised.
-    put_u64(out, mark.key.map_or(0, |key| key.0));
-}
-
-fn put_mark(out: &mut Vec<u8>, user: &UserId, mark: &Mark) {
-    put_bare_mark(out, mark);
-    put_user(out, user);
-}
-
-/// What is left to read.
-struct Bytes<'a>(&'a [u8]);
-
-impl Bytes<'_> {
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], Garbled> {
-        let (head, rest) = self.0.split_first_chunk().ok_or(Garbled("whole record"))?;
-        self.0 = rest;
-        Ok(*head)
-    }
-
-    fn u64(&mut self) -> Result<u64, Garbled> {
-        Ok(u64::from_le_bytes(self.take()?))
-    }
-
-    fn u32(&mut self) -> Result<u32, Garbled> {
-        Ok(u32::from_le_bytes(self.take()?))
-    }
-
-    fn order_no(&mut self) -> Result<OrderNo, Garbled> {
-        OrderNo::from_u64(self.u64()?).map_err(|_| Garbled("order number"))
-    }
-
-    fn user(&mut self) -> Result<UserId, Garbled> {
-        let length = usize::from(u16::from_le_bytes(self.take()?));
-        let (head, rest) = self.0.split_at_checked(length).ok_or(Garbled("whole record"))?;
-        self.0 = rest;
-        let text = std::str::from_utf8(head).map_err(|_| Garbled("user id"))?;
-        UserId::new(text).map_err(|_| Garbled("user id"))
-    }
-
-    fn bare_mark(&mut self) -> Result<Mark, Garbled> {
-        Ok(Mark {
-            order_no: self.order_no()?,
-            quantity: self.u32()?,
-            epoch: self.u32()?,
-            key: Some(self.u64()?).filter(|key| *key != 0).map(KeyHash),
-        })
-    }
-
-    fn mark(&mut self) -> Result<(UserId, Mark), Garbled> {
-        let mark = self.bare_mark()?;
-        Ok((self.user()?, mark))
-    }
-
-    fn end(&self) -> Result<(), Garbled> {
-        if self.0.is_empty() { Ok(()) } else { Err(Garbled("whole record")) }
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use sale::{Claim, Epoch, ItemId, KeyHash, Millis, OrderNo, UserId};
 
 use super::record::Record;
-use crate::{Attempt, Busy, Changed, GiveBack, Loading, Shut, Verdict};
+use crate::{Attempt, Busy, Changed, GiveBack, Loading, Shut, Verdict, mark::Mark};
 
 /// Versions count up from the epoch, so that those of a later life are always larger.
 const VERSION_BITS: u32 = 40;
@@ -16,38 +16,6 @@ const VERSION_BITS: u32 = 40;
 /// Keys of claims that were given back, remembered per item so that the same key still gets the
 /// same answer. Beyond this many the oldest guarantee lapses and such a key counts as new.
 const SPENT_KEYS_MAX: usize = 1_000_000;
-
-/// That a buyer holds a claim. Small, because there may be millions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Mark {
-    pub(super) order_no: OrderNo,
-    pub(super) quantity: u32,
-    pub(super) epoch: u32,
-    pub(super) key: Option<KeyHash>,
-}
-
-impl Mark {
-    pub(super) fn of(claim: &Claim) -> Mark {
-        Mark {
-            order_no: claim.order_no,
-            quantity: claim.quantity,
-            epoch: claim.epoch as u32,
-            key: claim.key,
-        }
-    }
-
-    pub(super) fn claim(&self, item: ItemId, user: UserId, claimed_ms: Millis) -> Claim {
-        Claim {
-            order_no: self.order_no,
-            item,
-            user,
-            quantity: self.quantity,
-            epoch: Epoch::from(self.epoch),
-            claimed_ms,
-            key: self.key,
-        }
-    }
-}
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Shelf {
