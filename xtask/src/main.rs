@@ -12,9 +12,10 @@ use std::{
 const HELP: &str = "\
 cargo xtask <command>
 
-  test    set up what the checks need, then run all of them
-  tidy    only the rules of the repository: headers, links, left-overs
-  bench   measure a release build on this machine (options are passed on; try --help)
+  test          set up what the checks need, then run all of them
+  tidy          only the rules of the repository: headers, links, left-overs
+  bench         measure a release build on this machine (options are passed on; try --help)
+  services up   a private Redis and MariaDB for the cluster profile, until Ctrl-C
 ";
 
 fn main() -> ExitCode {
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         "test" => test(),
         "tidy" => tidy::check(),
         "bench" => bench(&rest),
+        "services" => services(&rest),
         _ => {
             print!("{HELP}");
             return if command.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(2) };
@@ -40,11 +42,7 @@ fn main() -> ExitCode {
 }
 
 fn test() -> Result<(), String> {
-    programs::ensure(&[
-        ("chromium", "chromium"),
-        ("chromedriver", "chromium-driver"),
-        ("node", "nodejs"),
-    ])?;
+    programs::ensure(&[programs::BROWSER, programs::ENGINES, programs::DEPLOYMENT].concat())?;
     let started = Instant::now();
     tidy::check()?;
     cargo(&["fmt", "--all", "--check"])?;
@@ -59,6 +57,13 @@ fn bench(options: &[String]) -> Result<(), String> {
     cargo(&["build", "--release", "--package", "server", "--bin", "seckill"])?;
     let mut args =
         vec!["run", "--release", "--quiet", "--package", "rehearsal", "--bin", "bench", "--"];
+    args.extend(options.iter().map(String::as_str));
+    cargo(&args)
+}
+
+fn services(options: &[String]) -> Result<(), String> {
+    programs::ensure(programs::ENGINES)?;
+    let mut args = vec!["run", "--quiet", "--package", "faults", "--bin", "services", "--"];
     args.extend(options.iter().map(String::as_str));
     cargo(&args)
 }

@@ -1,9 +1,45 @@
 //! Programs that tests need beside Rust, from the distribution's packages.
 
-use std::process::Command;
+use std::{
+    fs, io,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// A program, and the Debian package it is in.
+pub(crate) type Needed = (&'static str, &'static str);
+
+pub(crate) const BROWSER: &[Needed] =
+    &[("chromium", "chromium"), ("chromedriver", "chromium-driver"), ("node", "nodejs")];
+
+/// What the cluster profile runs on. Of MariaDB only the programs: the package `mariadb-server`
+/// around them would set up a system service that nobody here wants.
+pub(crate) const ENGINES: &[Needed] = &[
+    ("redis-server", "redis-server"),
+    ("mariadbd", "mariadb-server-core"),
+    ("mariadb", "mariadb-client-core"),
+];
+
+/// What reads the files in `deploy/`, as a machine that is deployed to would.
+pub(crate) const DEPLOYMENT: &[Needed] = &[
+    ("nginx", "nginx"),
+    ("curl", "curl"),
+    ("openssl", "openssl"),
+    ("systemd-analyze", "systemd"),
+    ("/usr/lib/python3/dist-packages/yaml/__init__.py", "python3-yaml"),
+];
+
+/// Debian asks this program before it starts or restarts a service of a package.
+const POLICY: &str = "/usr/sbin/policy-rc.d";
+/// "Forbidden", in its language.
+const NO_SERVICES: &str =
+    "#!/bin/sh\n# written by cargo xtask for the time of one installation\nexit 101\n";
+/// Servers are often outside the PATH of an ordinary user.
+const FOLDERS_OF_SERVERS: [&str; 3] = ["/usr/sbin", "/usr/local/sbin", "/sbin"];
 
 /// Make sure each program can be run; install its Debian package if it is missing and we may.
-pub(crate) fn ensure(programs: &[(&str, &str)]) -> Result<(), String> {
+pub(crate) fn ensure(programs: &[Needed]) -> Result<(), String> {
     let missing: Vec<&str> = programs
         .iter()
         .filter(|(program, _)| !is_there(program))
@@ -20,7 +56,7 @@ pub(crate) fn ensure(programs: &[(&str, &str)]) -> Result<(), String> {
     apt_get(&["update", "-q"])?;
     let mut install = vec!["install", "-q", "-y", "--no-install-recommends"];
     install.extend(&missing);
-    apt_get(&install)?;
+    without_services(|| apt_get(&install))?;
     match programs.iter().find(|(program, _)| !is_there(program)) {
         None => Ok(()),
         Some((program, _)) => Err(format!("{program} is still missing after: {by_hand}")),
@@ -29,7 +65,26 @@ pub(crate) fn ensure(programs: &[(&str, &str)]) -> Result<(), String> {
 
 fn is_there(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+    std::env::split_paths(&path)
+        .chain(FOLDERS_OF_SERVERS.map(PathBuf::from))
+        .any(|folder| folder.join(program).is_file())
+}
+
+/// Packages of servers start them when they are installed; tests start their own. A policy that
+/// the machine has already is left alone: it is the owner's word.
+fn without_services(install: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+    let policy = Path::new(POLICY);
+    if policy.exists() {
+        return install();
+    }
+    let forbid = || -> io::Result<()> {
+        fs::write(policy, NO_SERVICES)?;
+        fs::set_permissions(policy, fs::Permissions::from_mode(0o755))
+    };
+    forbid().map_err(|e| format!("{POLICY} could not be written: {e}"))?;
+    let installed = install();
+    let removed = fs::remove_file(policy);
+    installed.and(removed.map_err(|e| format!("{POLICY} could not be removed: {e}")))
 }
 
 fn is_root() -> bool {

@@ -5,7 +5,8 @@
 //! `batch_max`), passes it to the gate, answers, and takes what gathered meanwhile. There is no
 //! timer: a lone claim leaves at once, a crowd makes its own batches while the gate is writing.
 //!
-//! The thread is the lane's own because the solo gate writes to disk on it. It also means that a
+//! The thread is the lane's own because the solo gate writes to disk on it; a gate that does not
+//! block gets a task instead. Either way a
 //! buyer who hangs up changes nothing: the request future is gone, the claim is decided all the
 //! same, and asking again with the same key gives the same answer.
 
@@ -47,7 +48,12 @@ pub struct Lanes {
     sold_out: Arc<SoldOut>,
     lanes: Vec<mpsc::Sender<Waiting>>,
     stop: watch::Sender<bool>,
-    threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+    running: Mutex<Vec<Running>>,
+}
+
+enum Running {
+    Thread(std::thread::JoinHandle<()>),
+    Task(tokio::task::JoinHandle<()>),
 }
 
 impl Lanes {
@@ -60,7 +66,7 @@ impl Lanes {
         let sold_out = Arc::new(SoldOut::new(options.sold_out_ms_max as i64));
         let (stop, stopping) = watch::channel(false);
         let mut lanes = Vec::new();
-        let mut threads = Vec::new();
+        let mut running = Vec::new();
         for partition in 0..gate.partitions() {
             let (sender, waiting) = mpsc::channel(options.queue_max);
             let lane = Lane {
@@ -72,15 +78,17 @@ impl Lanes {
                 clock: clock.clone(),
                 stopping: stopping.clone(),
             };
-            // Only the gate's own I/O may need this runtime; the lane itself never sleeps on it.
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            let thread = std::thread::Builder::new()
-                .name(format!("lane-{partition}"))
-                .spawn(move || runtime.block_on(lane.run()))?;
+            running.push(if gate.blocks() {
+                let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+                let name = format!("lane-{partition}");
+                let thread = std::thread::Builder::new().name(name);
+                Running::Thread(thread.spawn(move || runtime.block_on(lane.run()))?)
+            } else {
+                Running::Task(tokio::spawn(lane.run()))
+            });
             lanes.push(sender);
-            threads.push(thread);
         }
-        Ok(Lanes { gate, clock, sold_out, lanes, stop, threads: Mutex::new(threads) })
+        Ok(Lanes { gate, clock, sold_out, lanes, stop, running: Mutex::new(running) })
     }
 
     /// One claim, from the door to the gate's verdict.
@@ -91,7 +99,7 @@ impl Lanes {
         quantity: u32,
         key: Option<KeyHash>,
     ) -> Result<Verdict, TooHot> {
-        if self.is_sold_out(item, &user) {
+        if self.is_sold_out(item, &user, key.is_some()) {
             return Ok(Verdict::SoldOut { left: 0, version: 0 });
         }
         let lane = &self.lanes[self.gate.partition_of(item, &user)];
@@ -105,8 +113,9 @@ impl Lanes {
     }
 
     /// A cached "no" that is the truth for this buyer.
-    pub fn is_sold_out(&self, item: ItemId, user: &UserId) -> bool {
-        self.sold_out.says_no(item, self.clock.now_ms()) && !self.gate.may_hold_mark(item, user)
+    pub fn is_sold_out(&self, item: ItemId, user: &UserId, with_key: bool) -> bool {
+        self.sold_out.says_no(item, self.clock.now_ms())
+            && !self.gate.may_hold_mark(item, user, with_key)
     }
 
     /// Give units back at the gate, and let this process know at once.
@@ -126,12 +135,20 @@ impl Lanes {
         self.sold_out.forget(item);
     }
 
-    /// Decide what waits, then stop. Claims that come later are told to try again. Blocks until
-    /// the lanes are empty.
-    pub fn stop(&self) {
+    /// Decide what waits, then stop. Claims that come later are told to try again.
+    pub async fn stop(&self) {
         self.stop.send_replace(true);
-        for thread in self.threads.lock().drain(..) {
-            if thread.join().is_err() {
+        let running: Vec<Running> = self.running.lock().drain(..).collect();
+        for lane in running {
+            let ended = match lane {
+                Running::Task(task) => task.await.is_ok(),
+                // Joining blocks, so it is done where blocking is allowed.
+                Running::Thread(thread) => {
+                    let joined = tokio::task::spawn_blocking(move || thread.join().is_ok());
+                    joined.await.unwrap_or(false)
+                }
+            };
+            if !ended {
                 tracing::error!("a lane ended with a panic");
             }
         }

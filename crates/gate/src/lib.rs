@@ -13,6 +13,7 @@
 
 mod lane;
 mod mark;
+pub mod redis;
 mod sold_out;
 pub mod solo;
 
@@ -94,6 +95,8 @@ pub struct Loading {
     pub opens_ms: Millis,
     pub closes_ms: Millis,
     pub limit: u32,
+    /// Over how many partitions the stock is spread.
+    pub shards: u32,
     /// Ledger stock less the units of claims in flight.
     pub left: i64,
     /// Buyers who hold a live order or a claim in flight.
@@ -235,18 +238,33 @@ pub trait Gate: ClaimLog {
     /// Every buyer marked on an item.
     async fn marks(&self, item: ItemId) -> Result<Vec<(UserId, OrderNo)>>;
 
-    /// The claim, if it is on the log and not acknowledged.
-    async fn queued(&self, order_no: OrderNo) -> Result<Option<Claim>>;
+    /// This buyer's claim, if the gate holds it. It may be in the ledger already: ask there next.
+    async fn queued(&self, user: &UserId, order_no: OrderNo) -> Result<Option<Claim>>;
 
-    /// Unacknowledged claims of one buyer, newest first.
+    /// Claims of one buyer that the gate holds, newest first; some may be in the ledger already.
     async fn queued_of(&self, user: &UserId) -> Result<Vec<Claim>>;
 
     /// Units left as last known, without asking anybody. For pages.
     fn left(&self, item: ItemId) -> Option<i64>;
 
-    /// Could this buyer hold a mark on this item? May answer yes without knowing. The sold-out
-    /// cache must not speak to a buyer who holds one.
-    fn may_hold_mark(&self, item: ItemId, user: &UserId) -> bool;
+    /// Could this buyer hold a mark on this item? `with_key`: they sent an `Idempotency-Key`, as
+    /// somebody does who may be asking again. May answer yes without knowing. The sold-out cache
+    /// does not speak to a buyer who may hold one.
+    fn may_hold_mark(&self, item: ItemId, user: &UserId, with_key: bool) -> bool;
+
+    /// Does `admit` block its thread?
+    fn blocks(&self) -> bool;
+
+    /// Items whose acknowledged writes were seen to be lost; they admit nobody until they are
+    /// loaded anew.
+    fn suspects(&self) -> Vec<ItemId> {
+        Vec::new()
+    }
+
+    /// What has to be done now and then: finish what a crash left half done, look around.
+    async fn upkeep(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// Answers if the gate could take a claim now.
     async fn ping(&self) -> Result<()>;

@@ -601,8 +601,9 @@ impl Gate for SoloGate {
         Ok(shelf.marks.iter().map(|(user, mark)| (user.clone(), mark.order_no)).collect())
     }
 
-    async fn queued(&self, order_no: OrderNo) -> Result<Option<Claim>> {
-        Ok(self.0.log.lock().claim(order_no).cloned())
+    async fn queued(&self, user: &UserId, order_no: OrderNo) -> Result<Option<Claim>> {
+        let log = self.0.log.lock();
+        Ok(log.claim(order_no).filter(|claim| claim.user == *user).cloned())
     }
 
     async fn queued_of(&self, user: &UserId) -> Result<Vec<Claim>> {
@@ -623,8 +624,12 @@ impl Gate for SoloGate {
         self.0.shelf(item).map(|shelf| shelf.read().left.max(0))
     }
 
-    fn may_hold_mark(&self, item: ItemId, user: &UserId) -> bool {
+    fn may_hold_mark(&self, item: ItemId, user: &UserId, _: bool) -> bool {
         self.0.shelf(item).is_some_and(|shelf| shelf.read().marks.contains_key(user))
+    }
+
+    fn blocks(&self) -> bool {
+        true
     }
 
     async fn ping(&self) -> Result<()> {

@@ -186,6 +186,7 @@ mod tests {
                 opens_ms: 1_000,
                 closes_ms: 2_000,
                 limit: 2,
+                shards: 1,
                 left,
                 marks: vec![],
                 adjusted: vec![],

@@ -81,7 +81,7 @@ pub(super) async fn of_buyer(
 
 /// The order, if it is this buyer's. Whether others exist is nobody's business.
 pub(super) async fn own(engine: &Engine, no: OrderNo, user: &UserId) -> Result<OrderView, Problem> {
-    let view = engine.order(no).await?.filter(|view| view.user() == user);
+    let view = engine.order(no, Some(user)).await?.filter(|view| view.user() == user);
     view.ok_or_else(Problem::not_found)
 }
 

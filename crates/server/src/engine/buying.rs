@@ -108,11 +108,19 @@ impl Engine {
         (position as f64 / rate * 1_000.0).ceil() as u64
     }
 
-    /// An order by its number, whoever's it is.
-    pub async fn order(&self, no: OrderNo) -> Result<Option<OrderView>, LookupError> {
-        // The log first: a claim leaves it only after it is in the ledger, so what is in neither,
+    /// An order by its number. Without a buyer (for operators) a claim that is still on its way to
+    /// the ledger is not found: the gate looks claims up by their buyers.
+    pub async fn order(
+        &self,
+        no: OrderNo,
+        buyer: Option<&UserId>,
+    ) -> Result<Option<OrderView>, LookupError> {
+        // The gate first: a claim leaves it only after it is in the ledger, so what is in neither,
         // asked in this order, does not exist.
-        let queued = self.gate.queued(no).await?;
+        let queued = match buyer {
+            Some(user) => self.gate.queued(user, no).await?,
+            None => None,
+        };
         let order = match self.ledger.order(no).await {
             Ok(order) => order,
             // A ledger that is down does not hide that the claim is safe.
@@ -132,7 +140,7 @@ impl Engine {
 
     /// Present a receipt: the claim is found, or admitted again, or told why not.
     pub async fn present(&self, receipt: &Receipt) -> Result<Option<OrderView>, LookupError> {
-        if let Some(known) = self.order(receipt.order_no).await? {
+        if let Some(known) = self.order(receipt.order_no, Some(&receipt.user)).await? {
             return Ok(Some(known));
         }
         let claim = Claim {
@@ -158,7 +166,7 @@ impl Engine {
         tracing::warn!(order_no = %claim.order_no, ?reason, "a lost claim could not be admitted again");
         self.ledger.void(&[claim], reason, self.clock.now_ms()).await?;
         self.outbox_wake.notify_one();
-        self.order(receipt.order_no).await
+        self.order(receipt.order_no, Some(&receipt.user)).await
     }
 }
 

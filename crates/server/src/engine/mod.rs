@@ -175,10 +175,7 @@ impl Engine {
     /// Decide what waits in the lanes, then stop everything. What is on the log stays there.
     pub async fn stop(self: &Arc<Self>) {
         self.news.close();
-        let engine = self.clone();
-        if tokio::task::spawn_blocking(move || engine.lanes.stop()).await.is_err() {
-            tracing::error!("the lanes did not stop");
-        }
+        self.lanes.stop().await;
         self.stop.send_replace(true);
         let jobs: Vec<_> = self.jobs.lock().drain(..).collect();
         for job in jobs {

@@ -112,6 +112,7 @@ impl Engine {
             opens_ms: basis.activity.opens_ms,
             closes_ms: basis.activity.closes_ms,
             limit: basis.item.limit_per_user,
+            shards: basis.item.shards,
             left,
             marks: basis.marks.into_iter().chain(open.into_values()).collect(),
             adjusted: basis.adjusted,

@@ -189,7 +189,7 @@ impl From<PaymentRow> for Payment {
 }
 
 async fn whole(engine: &Engine, no: OrderNo) -> Result<OrderWithPayments, Problem> {
-    let view = engine.order(no).await?.ok_or_else(Problem::not_found)?;
+    let view = engine.order(no, None).await?.ok_or_else(Problem::not_found)?;
     let user = view.user().clone();
     let order = OrderJson::of(engine, view).await?.with_user(user);
     let payments = engine.ledger.payments(no).await?.into_iter().map(Into::into).collect();

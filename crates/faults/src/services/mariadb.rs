@@ -1,0 +1,243 @@
+//! One MariaDB server.
+//!
+//! Making a new data directory takes seconds, so one is made per version of the program and kept as
+//! a template in the build folder; each server gets a copy. Root has no password and can come from
+//! 127.0.0.1 only, which is also the only address the server listens on.
+
+use std::{
+    fs, io,
+    net::{SocketAddr, TcpStream},
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{Mutex, MutexGuard},
+};
+
+use super::{
+    NotYet, START_WITHIN,
+    keeper::Keeper,
+    place::{self, Port, Room},
+    programs, wait_for,
+};
+
+const SERVER_PACKAGE: &str = "mariadb-server-core";
+const CLIENT_PACKAGE: &str = "mariadb-client-core";
+
+/// How a MariaDB is set up: small, but as durable as a ledger must be.
+#[derive(Clone, Debug)]
+pub struct MariaDbOptions {
+    pub buffer_pool_mb: u32,
+    /// The redo log. A small one makes long bursts of writes wait for the tables' files.
+    pub redo_log_mb: u32,
+    /// More settings, as on the command line: `["--log-bin"]`. They win over ours.
+    pub extra: Vec<String>,
+}
+
+impl Default for MariaDbOptions {
+    fn default() -> MariaDbOptions {
+        MariaDbOptions { buffer_pool_mb: 64, redo_log_mb: 32, extra: Vec::new() }
+    }
+}
+
+/// A MariaDB process with its port and directory, which stay its own while it is down.
+#[derive(Debug)]
+pub struct MariaDb {
+    program: PathBuf,
+    client: PathBuf,
+    options: MariaDbOptions,
+    room: Room,
+    port: Port,
+    keeper: Mutex<Option<Keeper>>,
+}
+
+impl MariaDb {
+    pub fn start(options: MariaDbOptions) -> io::Result<MariaDb> {
+        let program = programs::find("mariadbd", SERVER_PACKAGE)?;
+        let client = programs::find("mariadb", CLIENT_PACKAGE)?;
+        let room = Room::new("mariadb")?;
+        copy_folder(&template(&program)?, &room.data())?;
+        fs::create_dir(room.path().join("tmp"))?;
+        let (port, keeper) = (Port::reserve()?, Mutex::new(None));
+        let mariadb = MariaDb { program, client, options, room, port, keeper };
+        mariadb.restart()?;
+        Ok(mariadb)
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.port.address()
+    }
+
+    pub fn url(&self, database: &str) -> String {
+        format!("mysql://root@{}/{database}", self.address())
+    }
+
+    /// Make an empty database; answers its URL.
+    pub fn create_database(&self, name: &str) -> io::Result<String> {
+        self.query(&format!("CREATE DATABASE `{name}` CHARACTER SET utf8mb4"))?;
+        Ok(self.url(name))
+    }
+
+    /// Run SQL as root through the `mariadb` program. Rows come back as lines, columns by tabs.
+    pub fn query(&self, sql: &str) -> io::Result<String> {
+        let output = Command::new(&self.client)
+            .args(["--no-defaults", "--protocol=tcp", "--host=127.0.0.1", "--user=root"])
+            .args(["--connect-timeout=10", "--batch", "--skip-column-names"])
+            .arg(format!("--port={}", self.port.number()))
+            .args(["--execute", sql])
+            .output()?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+    }
+
+    /// The process id, if it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.keeper().as_ref().map(Keeper::pid)
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.keeper().as_mut().is_some_and(|keeper| keeper.still_runs().is_ok())
+    }
+
+    /// `kill -9`. Nothing happens if it is down already.
+    pub fn kill(&self) -> io::Result<()> {
+        match self.keeper().take() {
+            Some(mut keeper) => keeper.kill(),
+            None => Ok(()),
+        }
+    }
+
+    /// A polite stop.
+    pub fn stop(&self) -> io::Result<()> {
+        match self.keeper().take() {
+            Some(mut keeper) => keeper.stop().map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Start again with the same port and directory; stopped first if it still runs. Returns when
+    /// it answers a query.
+    pub fn restart(&self) -> io::Result<()> {
+        self.stop()?;
+        let keeper = Keeper::start(&self.program, &self.args(), &self.room.log())?;
+        *self.keeper() = Some(keeper);
+        wait_for(&format!("the start of MariaDB at {}", self.address()), START_WITHIN, || {
+            if let Some(keeper) = self.keeper().as_mut() {
+                keeper.still_runs().map_err(NotYet::Never)?;
+            }
+            // Cheaper than the client program while nobody listens.
+            TcpStream::connect(self.address())?;
+            self.query("SELECT 1")?;
+            Ok(())
+        })
+    }
+
+    /// SIGSTOP: connections stay open and nothing is answered.
+    pub fn pause(&self) -> io::Result<()> {
+        self.signal("STOP")
+    }
+
+    pub fn resume(&self) -> io::Result<()> {
+        self.signal("CONT")
+    }
+
+    fn signal(&self, signal: &str) -> io::Result<()> {
+        match self.keeper().as_mut() {
+            Some(keeper) => keeper.signal(signal),
+            None => Err(io::Error::new(io::ErrorKind::NotConnected, "this MariaDB is down")),
+        }
+    }
+
+    fn keeper(&self) -> MutexGuard<'_, Option<Keeper>> {
+        self.keeper.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn args(&self) -> Vec<String> {
+        let mut args = vec![
+            "--no-defaults".into(),
+            format!("--datadir={}", self.room.data().display()),
+            format!("--tmpdir={}", self.room.path().join("tmp").display()),
+            format!("--port={}", self.port.number()),
+            "--bind-address=127.0.0.1".into(),
+            "--skip-name-resolve".into(),
+            // Relative to the data directory: the full path may be longer than a socket's can be.
+            "--socket=mariadb.sock".into(),
+            "--pid-file=mariadb.pid".into(),
+            "--character-set-server=utf8mb4".into(),
+            "--innodb-flush-log-at-trx-commit=1".into(),
+            format!("--innodb-buffer-pool-size={}M", self.options.buffer_pool_mb),
+            format!("--innodb-log-file-size={}M", self.options.redo_log_mb),
+            // Two instances with their workers, and many tests at once.
+            "--max-connections=400".into(),
+            // The readiness check and fault tests break connections; that must not lock us out.
+            "--max-connect-errors=1000000".into(),
+        ];
+        args.extend(as_root());
+        args.extend(self.options.extra.iter().cloned());
+        args
+    }
+}
+
+/// MariaDB refuses to run as root unless told so by name; anybody else runs it as himself.
+fn as_root() -> Option<String> {
+    let id = Command::new("id").arg("-u").output().ok()?;
+    (id.stdout.trim_ascii() == b"0").then(|| "--user=root".into())
+}
+
+/// A fresh data directory of this version of the program.
+fn template(program: &Path) -> io::Result<PathBuf> {
+    let version = Command::new(program).args(["--no-defaults", "--version"]).output()?;
+    let version = String::from_utf8_lossy(&version.stdout).into_owned();
+    let version = version
+        .split_whitespace()
+        .skip_while(|word| *word != "Ver")
+        .nth(1)
+        .ok_or_else(|| io::Error::other(format!("mariadbd has a strange version: {version}")))?
+        .replace(['/', ':'], "-");
+    let folder = place::services();
+    fs::create_dir_all(&folder)?;
+    let ready = folder.join(format!("template-{version}"));
+    // Test processes may come together; one of them makes it.
+    let lock = place::open_lock(&folder.join(format!("template-{version}.lock")))?;
+    lock.lock()?;
+    if !ready.is_dir() {
+        let new = folder.join(format!("template-{version}.new"));
+        if new.is_dir() {
+            fs::remove_dir_all(&new)?;
+        }
+        install(&new)?;
+        fs::rename(&new, &ready)?;
+    }
+    Ok(ready)
+}
+
+fn install(folder: &Path) -> io::Result<()> {
+    let defaults = MariaDbOptions::default();
+    let output = Command::new(programs::find("mariadb-install-db", SERVER_PACKAGE)?)
+        .arg("--no-defaults")
+        .arg(format!("--datadir={}", folder.display()))
+        .args(["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"])
+        .arg(format!("--innodb-log-file-size={}M", defaults.redo_log_mb))
+        .args(as_root())
+        .output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let words = [output.stdout, output.stderr].concat();
+    let words = String::from_utf8_lossy(&words).into_owned();
+    Err(io::Error::other(format!("mariadb-install-db failed:\n{words}")))
+}
+
+fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_folder(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
+}

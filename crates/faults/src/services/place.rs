@@ -1,0 +1,152 @@
+//! Where a service lives: a private directory and a port nobody else takes.
+//!
+//! Both are held by file locks, which the kernel releases however a process ends. So a directory
+//! whose lock can be taken has no owner any more, and the next process to come sweeps it away.
+
+use std::{
+    fs::{self, File, TryLockError},
+    hash::{BuildHasher, RandomState},
+    io,
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    path::{Path, PathBuf},
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// Ports are taken from here. Linux gives outgoing connections ports from 32768 on: above that, a
+/// client could sit on the address of a service that is down, or even connect to itself.
+const PORTS: std::ops::Range<u16> = 10_000..32_000;
+const PORT_TRIES_MAX: usize = 1_000;
+
+/// The folder of all services, in the build folder of this workspace.
+pub(super) fn services() -> PathBuf {
+    target().join("services")
+}
+
+/// Cargo marks its build folder; a test binary lies somewhere inside it.
+fn target() -> PathBuf {
+    let exe = std::env::current_exe().unwrap_or_default();
+    exe.ancestors()
+        .find(|folder| folder.join("CACHEDIR.TAG").is_file())
+        .map(Path::to_path_buf)
+        .unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"))
+}
+
+pub(super) fn open_lock(path: &Path) -> io::Result<File> {
+    File::options().create(true).truncate(false).write(true).open(path)
+}
+
+/// A private directory, removed when dropped.
+#[derive(Debug)]
+pub(super) struct Room {
+    path: PathBuf,
+}
+
+impl Room {
+    pub(super) fn new(name: &str) -> io::Result<Room> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = house()?.join(format!("{n}-{name}"));
+        fs::create_dir(&path)?;
+        Ok(Room { path })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The engine's own files.
+    pub(super) fn data(&self) -> PathBuf {
+        self.path.join("data")
+    }
+
+    /// Everything the engine printed, over all its starts.
+    pub(super) fn log(&self) -> PathBuf {
+        self.path.join("log")
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// This process's own folder of rooms.
+fn house() -> io::Result<PathBuf> {
+    // The lock must live as long as the process.
+    static HOUSE: Mutex<Option<(PathBuf, File)>> = Mutex::new(None);
+    let mut house = HOUSE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some((path, _)) = &*house {
+        return Ok(path.clone());
+    }
+    let services = services();
+    fs::create_dir_all(&services)?;
+    // Nobody sweeps while a new house stands there without its lock.
+    let street = open_lock(&services.join("lock"))?;
+    street.lock()?;
+    sweep(&services)?;
+    let path = services.join(format!("run-{}", std::process::id()));
+    fs::create_dir(&path)?;
+    let lock = open_lock(&path.join("lock"))?;
+    lock.lock()?;
+    *house = Some((path.clone(), lock));
+    Ok(path)
+}
+
+fn sweep(services: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(services)?.flatten() {
+        if !entry.file_name().to_string_lossy().starts_with("run-") {
+            continue;
+        }
+        let path = entry.path();
+        let owner_is_gone = match open_lock(&path.join("lock")) {
+            Ok(lock) => lock.try_lock().is_ok(),
+            Err(_) => false,
+        };
+        if owner_is_gone {
+            // An engine that is just being killed may still write; then the next one sweeps it.
+            let _ = fs::remove_dir_all(&path);
+        }
+    }
+    Ok(())
+}
+
+/// A loopback port of our own until dropped, whether or not anything listens on it.
+#[derive(Debug)]
+pub(super) struct Port {
+    number: u16,
+    _lock: File,
+}
+
+impl Port {
+    pub(super) fn reserve() -> io::Result<Port> {
+        let folder = services().join("ports");
+        fs::create_dir_all(&folder)?;
+        let random = RandomState::new();
+        for n in 0..PORT_TRIES_MAX {
+            let span = u64::from(PORTS.end - PORTS.start);
+            let number = PORTS.start + (random.hash_one(n) % span) as u16;
+            let lock = open_lock(&folder.join(number.to_string()))?;
+            match lock.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => continue,
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+            if TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok() {
+                return Ok(Port { number, _lock: lock });
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::AddrInUse, "no free loopback port was found"))
+    }
+
+    pub(super) fn number(&self) -> u16 {
+        self.number
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.number))
+    }
+}

@@ -1,0 +1,759 @@
+//! The Redis gate: one script call per batch, everything of a partition in one slot.
+//!
+//! **Parts.** `partitions` hash tags `{p0}` … An item with `shards = k` lives in `k` of them; a buyer
+//! belongs to `hash(user) % k`, so the buyer's mark, the stock they draw on and the stream they end
+//! up in are always in one slot, and one script decides ([`keys`] names everything, `lua/` holds
+//! the scripts). The stream of a partition is its claim log ([`log`]).
+//!
+//! **The life of a batch.** The lane hands it over, it is split by partition and item, each part is
+//! one call of `admit.lua`: window by Redis `TIME`, marks, limit, stock, then marks, stock, `seq` and
+//! one `XADD` for all winners. With `appendfsync always` the answer means that it is on disk; with
+//! `wait_replicas` that so many replicas have it.
+//!
+//! **An answer that does not come** is unknown, so the same call is made again, with the same order
+//! numbers: who was admitted by the first call is found marked with the very number of the attempt.
+//! After a few tries the buyers are told *busy*, which is true whatever happened.
+//!
+//! **A shard that runs dry steals** ([`moves`]): units are taken from a richer shard, noted there as an
+//! open move, given here, and the note removed. Each step is idempotent by the move's id, and anyone
+//! finishes a move whose mover died. An item is sold out only if every shard is dry and no move is
+//! open.
+//!
+//! **Lost writes** ([`watch`]). A failover can lose what was acknowledged. Every change bumps `seq`;
+//! an instance that is answered with an older `seq` or epoch than it had seen before it asked calls
+//! the item *suspect*: it admits nobody, and is loaded anew from ledger and log under a new epoch.
+//!
+//! **Missing state is closed.** A Redis that is empty, evicted, restarted or unreachable is a gate
+//! that says *busy*, until the item has been warmed again from the ledger.
+
+mod keys;
+mod link;
+mod load;
+mod log;
+mod moves;
+mod scripts;
+mod verdict;
+mod watch;
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use async_trait::async_trait;
+use futures_util::future::{join_all, try_join_all};
+use parking_lot::{Mutex, RwLock};
+use redis::{RedisError, Value};
+use sale::{Claim, ClaimLog, EntryId, Epoch, ItemId, LogEntry, LogError, OrderNo, UserId};
+
+use crate::{
+    AdjustOutcome, Attempt, Busy, Changed, Gate, GateError, GiveBack, Loaded, Loading, Reading,
+    Readmitted, Result, Shut, Verdict, mark::Garbled,
+};
+use keys::Keys;
+use link::{Call, Link};
+use watch::Watch;
+
+/// How often an admission whose answer did not come is asked for again.
+const ADMIT_TRIES_MAX: u32 = 3;
+/// Buyers admitted here whom the sold-out cache must not lie to. Beyond this it is not asked.
+const ADMITTED_HERE_MAX: usize = 1_000_000;
+/// The directory is read again at most this often for an item nobody knows.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+/// Rows per page of a scan.
+const SCAN_ROWS: usize = 1_000;
+
+#[derive(Clone, Debug)]
+pub struct RedisOptions {
+    /// One address, or several of one cluster.
+    pub urls: Vec<String>,
+    /// Before every key.
+    pub prefix: String,
+    pub partitions: usize,
+    /// Every command is answered within this, or its outcome is unknown.
+    pub answer_ms_max: u64,
+    /// Claims that may wait for the ledger in one partition.
+    pub log_claims_max: u64,
+    /// The name of this process among the workers.
+    pub consumer: String,
+    /// An entry taken by a worker that has been silent this long is taken over.
+    pub takeover_ms: u64,
+    /// An admission is answered when so many replicas have it.
+    pub wait_replicas: u32,
+    pub wait_ms_max: u64,
+}
+
+#[derive(Clone)]
+pub struct RedisGate(Arc<Inner>);
+
+struct Inner {
+    options: RedisOptions,
+    keys: Keys,
+    link: Link,
+    /// How many shards each item at the gate has. The number never changes for an item.
+    directory: RwLock<HashMap<ItemId, u32>>,
+    directory_read: Mutex<Option<Instant>>,
+    lefts: RwLock<HashMap<ItemId, i64>>,
+    backlog: AtomicU64,
+    watch: Watch,
+    admitted_here: RwLock<HashMap<ItemId, HashSet<UserId>>>,
+    /// Orders what this process hears, so that an older "sold out" never outlives newer units.
+    ticks: AtomicU64,
+    log: log::Streams,
+    mover: moves::Mover,
+}
+
+impl From<RedisError> for GateError {
+    fn from(error: RedisError) -> Self {
+        GateError(error.to_string())
+    }
+}
+
+impl From<Garbled> for GateError {
+    fn from(error: Garbled) -> Self {
+        GateError(error.to_string())
+    }
+}
+
+impl RedisGate {
+    pub async fn open(options: RedisOptions) -> Result<RedisGate> {
+        let answer_within = Duration::from_millis(options.answer_ms_max);
+        let link = Link::open(&options.urls, answer_within).await?;
+        let gate = RedisGate(Arc::new(Inner {
+            keys: Keys::new(&options.prefix),
+            log: log::Streams::new(options.partitions),
+            mover: moves::Mover::new()?,
+            link,
+            options,
+            directory: RwLock::default(),
+            directory_read: Mutex::default(),
+            lefts: RwLock::default(),
+            backlog: AtomicU64::new(0),
+            watch: Watch::default(),
+            admitted_here: RwLock::default(),
+            ticks: AtomicU64::new(1),
+        }));
+        gate.0.read_directory().await?;
+        Ok(gate)
+    }
+}
+
+/// The same for every instance and version: it decides where a buyer's mark is.
+fn shard_of(user: &UserId, shards: u32) -> u32 {
+    let fnv = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    let hash = user.as_str().bytes().fold(0xcbf2_9ce4_8422_2325, fnv);
+    // The low bits of FNV depend on the low bits of the text alone; the high ones are better mixed.
+    ((hash >> 32) % u64::from(shards.max(1))) as u32
+}
+
+impl Inner {
+    fn shards(&self, item: ItemId) -> Option<u32> {
+        self.directory.read().get(&item).copied()
+    }
+
+    fn partition(&self, item: ItemId, shard: u32) -> usize {
+        (item.0.unsigned_abs() as usize + shard as usize) % self.options.partitions
+    }
+
+    /// The partitions of an item, one per shard.
+    fn partitions_of(&self, item: ItemId) -> Vec<usize> {
+        let shards = self.shards(item).unwrap_or(0);
+        (0..shards).map(|shard| self.partition(item, shard)).collect()
+    }
+
+    fn home(&self, item: ItemId, user: &UserId) -> Option<usize> {
+        let shards = self.shards(item)?;
+        Some(self.partition(item, shard_of(user, shards)))
+    }
+
+    fn tick(&self) -> u64 {
+        self.ticks.fetch_add(1, Ordering::AcqRel)
+    }
+
+    async fn read_directory(&self) -> Result<()> {
+        *self.directory_read.lock() = Some(Instant::now());
+        let command = redis::cmd("HGETALL").arg(self.keys.items()).to_owned();
+        let items: HashMap<String, u32> = self.link.ask(&command).await?;
+        let read = items.iter().filter_map(|(item, shards)| Some((item.parse().ok()?, *shards)));
+        *self.directory.write() = read.collect();
+        Ok(())
+    }
+
+    /// An item nobody here knows may have been loaded by somebody else a moment ago.
+    async fn look_for(&self, item: ItemId) {
+        let lately = |at: &Instant| at.elapsed() < LOOK_AGAIN;
+        if self.shards(item).is_none() && !self.directory_read.lock().as_ref().is_some_and(lately) {
+            let _ = self.read_directory().await;
+        }
+    }
+
+    async fn admit(&self, batch: Vec<Attempt>) -> Vec<Verdict> {
+        let mut groups: BTreeMap<(usize, ItemId), Vec<usize>> = BTreeMap::new();
+        let mut verdicts = vec![Verdict::Busy(Busy::NotLoaded); batch.len()];
+        for (n, attempt) in batch.iter().enumerate() {
+            self.look_for(attempt.item).await;
+            if let Some(partition) = self.home(attempt.item, &attempt.user) {
+                groups.entry((partition, attempt.item)).or_default().push(n);
+            }
+        }
+        let calls = groups.into_iter().map(|((partition, item), members)| {
+            let attempts: Vec<&Attempt> = members.iter().map(|n| &batch[*n]).collect();
+            async move { (members, self.admit_group(partition, item, attempts).await) }
+        });
+        for (members, decided) in join_all(calls).await {
+            for (n, verdict) in members.into_iter().zip(decided) {
+                verdicts[n] = verdict;
+            }
+        }
+        verdicts
+    }
+
+    /// Attempts on one item in one partition, with stealing if the shard is dry.
+    async fn admit_group(
+        &self,
+        partition: usize,
+        item: ItemId,
+        attempts: Vec<&Attempt>,
+    ) -> Vec<Verdict> {
+        let tick = self.tick();
+        let mut verdicts = self.decide(partition, item, &attempts).await;
+        let shards = self.shards(item).unwrap_or(1);
+        // Each round either finds units elsewhere or finds that there are none.
+        for _ in 0..shards.saturating_sub(1) {
+            let dry: Vec<usize> = (0..verdicts.len())
+                .filter(|n| matches!(verdicts[*n], Verdict::SoldOut { .. }))
+                .collect();
+            if dry.is_empty() {
+                break;
+            }
+            let wanted = dry.iter().map(|n| i64::from(attempts[*n].quantity)).sum();
+            match self.steal(partition, item, wanted).await {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(_) => {
+                    // Nobody knows whether there are units left elsewhere.
+                    dry.iter().for_each(|n| verdicts[*n] = Verdict::Busy(Busy::Unwritable));
+                    break;
+                }
+            }
+            let again: Vec<&Attempt> = dry.iter().map(|n| attempts[*n]).collect();
+            for (n, verdict) in dry.into_iter().zip(self.decide(partition, item, &again).await) {
+                verdicts[n] = verdict;
+            }
+        }
+        self.note(item, tick, &mut verdicts);
+        verdicts
+    }
+
+    /// Give "sold out" its place among the news, and remember who was admitted here.
+    fn note(&self, item: ItemId, tick: u64, verdicts: &mut [Verdict]) {
+        let mut winners = Vec::new();
+        for verdict in verdicts {
+            match verdict {
+                Verdict::SoldOut { version, .. } => *version = tick,
+                Verdict::Admitted { claim, .. } => winners.push(claim.user.clone()),
+                _ => {}
+            }
+        }
+        if !winners.is_empty() {
+            let mut here = self.admitted_here.write();
+            let users = here.entry(item).or_default();
+            if users.len() < ADMITTED_HERE_MAX {
+                users.extend(winners);
+            }
+        }
+    }
+
+    async fn decide(&self, partition: usize, item: ItemId, attempts: &[&Attempt]) -> Vec<Verdict> {
+        let busy = |why| vec![Verdict::Busy(why); attempts.len()];
+        if self.watch.is_suspect(item) {
+            return busy(Busy::Frozen);
+        }
+        for _ in 0..ADMIT_TRIES_MAX {
+            let seen = self.watch.seen(partition, item);
+            let call = self.admit_call(partition, item, attempts);
+            let Ok(reply) = self.link.run::<Vec<Value>>(&call).await else { continue };
+            match verdict::read(reply, attempts) {
+                Ok(Some(decided)) => {
+                    if !self.watch.note(partition, item, seen, (decided.epoch, decided.seq)) {
+                        tracing::error!(%item, partition, "acknowledged writes were lost, the item is frozen");
+                        return busy(Busy::Frozen);
+                    }
+                    return self.durable(partition, decided.verdicts).await;
+                }
+                Ok(None) => return busy(Busy::NotLoaded),
+                Err(error) => {
+                    tracing::error!(%item, partition, %error, "the gate's answer cannot be read");
+                    return busy(Busy::Unwritable);
+                }
+            }
+        }
+        busy(Busy::Unwritable)
+    }
+
+    fn admit_call(&self, partition: usize, item: ItemId, attempts: &[&Attempt]) -> Call<'static> {
+        let keys = &self.keys;
+        let names = [
+            keys.meta(partition, item),
+            keys.stock(partition, item),
+            keys.users(partition, item),
+            keys.spent(partition, item),
+            keys.orders(partition),
+            keys.backlog(partition),
+        ];
+        let mut call =
+            Call::new(&scripts::ADMIT, names).arg(item.0).arg(self.options.log_claims_max);
+        for attempt in attempts {
+            call.push(attempt.user.as_str());
+            call.push(u64::from(attempt.quantity));
+            call.push(attempt.order_no.as_u64().to_le_bytes());
+            call.push(attempt.key.map_or(0, |key| key.0).to_le_bytes());
+        }
+        call
+    }
+
+    /// With `wait_replicas`, a promise that too few replicas have is no promise yet.
+    async fn durable(&self, partition: usize, verdicts: Vec<Verdict>) -> Vec<Verdict> {
+        let promised = |v: &Verdict| matches!(v, Verdict::Admitted { repeated: false, .. });
+        let wanted = self.options.wait_replicas;
+        if wanted == 0 || !verdicts.iter().any(promised) {
+            return verdicts;
+        }
+        let slot_of = self.keys.orders(partition);
+        let have = self.link.wait(&slot_of, wanted, self.options.wait_ms_max).await.unwrap_or(0);
+        if have >= i64::from(wanted) {
+            return verdicts;
+        }
+        tracing::warn!(partition, wanted, have, "too few replicas have the claims");
+        let unsure = |v| if promised(&v) { Verdict::Busy(Busy::Unwritable) } else { v };
+        verdicts.into_iter().map(unsure).collect()
+    }
+
+    async fn release_group(
+        &self,
+        partition: usize,
+        item: ItemId,
+        units: &[&GiveBack],
+    ) -> Result<Option<Changed>> {
+        let keys = &self.keys;
+        let names = [
+            keys.meta(partition, item),
+            keys.stock(partition, item),
+            keys.users(partition, item),
+            keys.spent(partition, item),
+        ];
+        let mut call = Call::new(&scripts::RELEASE, names);
+        for unit in units {
+            call.push(unit.user.as_str());
+            call.push(unit.order_no.as_u64().to_le_bytes());
+        }
+        let seen = self.watch.seen(partition, item);
+        let reply: Vec<i64> = self.link.run(&call).await?;
+        let [epoch, seq, units] = reply[..] else { return Ok(None) };
+        self.watch.note(partition, item, seen, (epoch as Epoch, seq as u64));
+        Ok((units > 0).then(|| Changed { item, version: self.tick(), units }))
+    }
+
+    async fn readmit(&self, claim: &Claim) -> Result<Readmitted> {
+        self.look_for(claim.item).await;
+        let item = claim.item;
+        let Some(partition) = self.home(item, &claim.user) else {
+            return Ok(Readmitted::NotLoaded);
+        };
+        // A dry shard is no reason to turn a promise down.
+        let _ = self.steal(partition, item, i64::from(claim.quantity)).await?;
+        let keys = &self.keys;
+        let names = [
+            keys.meta(partition, item),
+            keys.stock(partition, item),
+            keys.users(partition, item),
+            keys.orders(partition),
+            keys.backlog(partition),
+        ];
+        let call = Call::new(&scripts::READMIT, names)
+            .arg(item.0)
+            .arg(claim.user.as_str())
+            .arg(u64::from(claim.quantity))
+            .arg(claim.order_no.as_u64().to_le_bytes())
+            .arg(claim.claimed_ms)
+            .arg(claim.epoch);
+        let reply: Vec<Vec<u8>> = self.link.run(&call).await?;
+        let letter = reply.first().and_then(|bytes| bytes.first());
+        Ok(match letter {
+            Some(b'A') => Readmitted::Admitted,
+            Some(b'K') => Readmitted::Known,
+            Some(b'B') => {
+                let mark = reply.get(1).ok_or(Garbled("answer of readmit.lua"))?;
+                let order_no = verdict::claim_of(item, &claim.user, mark)?.order_no;
+                Readmitted::AlreadyBought { order_no }
+            }
+            Some(b'S') => Readmitted::SoldOut,
+            Some(b'N') => Readmitted::NotLoaded,
+            _ => Readmitted::Frozen,
+        })
+    }
+
+    async fn mark_of(&self, item: ItemId, user: &UserId) -> Result<Option<Claim>> {
+        let Some(partition) = self.home(item, user) else { return Ok(None) };
+        let mut command = redis::cmd("HGET");
+        command.arg(self.keys.users(partition, item)).arg(user.as_str());
+        let mark: Option<Vec<u8>> = self.link.ask(&command).await?;
+        Ok(mark.map(|mark| verdict::claim_of(item, user, &mark)).transpose()?)
+    }
+
+    async fn adjust_shard(
+        &self,
+        partition: usize,
+        item: ItemId,
+        adjust_no: OrderNo,
+        delta: i64,
+        mode: &str,
+    ) -> Result<Vec<Value>> {
+        let keys = &self.keys;
+        let names = [
+            keys.meta(partition, item),
+            keys.stock(partition, item),
+            keys.adjusts(partition, item),
+        ];
+        let call =
+            Call::new(&scripts::ADJUST, names).arg(adjust_no.to_string()).arg(delta).arg(mode);
+        Ok(self.link.run(&call).await?)
+    }
+
+    /// Raising goes to one shard (stealing spreads it); lowering takes from each what it has.
+    async fn adjust(
+        &self,
+        item: ItemId,
+        adjust_no: OrderNo,
+        delta: i64,
+        committed: bool,
+    ) -> Result<AdjustOutcome> {
+        let partitions = self.partitions_of(item);
+        let Some((last, others)) = partitions.split_last() else {
+            return Ok(AdjustOutcome::NotLoaded);
+        };
+        for partition in &partitions {
+            let mut known = redis::cmd("HEXISTS");
+            known.arg(self.keys.adjusts(*partition, item)).arg(adjust_no.to_string());
+            if self.link.ask::<bool>(&known).await? {
+                return Ok(AdjustOutcome::Repeated);
+            }
+        }
+        let mut rest = delta;
+        if delta < 0 {
+            for partition in others {
+                let done = self.adjust_shard(*partition, item, adjust_no, rest, "take").await?;
+                if let [_, _, Value::Int(applied)] = done[..] {
+                    rest -= applied;
+                }
+            }
+        }
+        let mode = if committed { "force" } else { "refuse" };
+        let done = self.adjust_shard(*last, item, adjust_no, rest, mode).await?;
+        match letter_of(&done) {
+            Some(b'D') => {
+                let changed = Changed { item, version: self.tick(), units: delta };
+                Ok(AdjustOutcome::Done(changed))
+            }
+            Some(b'R') => Ok(AdjustOutcome::Repeated),
+            Some(b'S') => {
+                self.forget_adjust(item, adjust_no).await?;
+                let left = self.total_left(item).await?;
+                Ok(AdjustOutcome::Short { left })
+            }
+            _ => Ok(AdjustOutcome::NotLoaded),
+        }
+    }
+
+    async fn forget_adjust(&self, item: ItemId, adjust_no: OrderNo) -> Result<Option<Changed>> {
+        let mut units = 0;
+        let mut known = false;
+        for partition in self.partitions_of(item) {
+            let keys = &self.keys;
+            let names = [
+                keys.meta(partition, item),
+                keys.stock(partition, item),
+                keys.adjusts(partition, item),
+            ];
+            let call = Call::new(&scripts::FORGET_ADJUST, names).arg(adjust_no.to_string());
+            let reply: Vec<i64> = self.link.run(&call).await?;
+            if let [_, back] = reply[..] {
+                known = true;
+                units += back;
+            }
+        }
+        Ok(known.then(|| Changed { item, version: self.tick(), units }))
+    }
+
+    async fn total_left(&self, item: ItemId) -> Result<i64> {
+        let stocks = self.partitions_of(item).into_iter().map(|partition| {
+            let command = redis::cmd("GET").arg(self.keys.stock(partition, item)).to_owned();
+            async move { self.link.ask::<Option<i64>>(&command).await }
+        });
+        Ok(try_join_all(stocks).await?.into_iter().flatten().sum())
+    }
+
+    /// The metas of all shards, if all are there and of one life.
+    async fn metas(&self, item: ItemId) -> Result<Option<Vec<load::Meta>>> {
+        let metas = self.partitions_of(item).into_iter().map(|partition| {
+            let command = redis::cmd("HGETALL").arg(self.keys.meta(partition, item)).to_owned();
+            async move {
+                let seen = self.watch.seen(partition, item);
+                let fields: HashMap<String, i64> = self.link.ask(&command).await?;
+                let meta = load::Meta::read(&fields);
+                if let Some(meta) = &meta {
+                    self.watch.note(partition, item, seen, (meta.epoch, meta.seq));
+                }
+                Ok::<_, RedisError>(meta)
+            }
+        });
+        let metas: Option<Vec<load::Meta>> = try_join_all(metas).await?.into_iter().collect();
+        Ok(metas.filter(|metas| {
+            metas.first().is_some_and(|first| metas.iter().all(|meta| meta.epoch == first.epoch))
+        }))
+    }
+
+    async fn reading(&self, item: ItemId) -> Result<Option<Reading>> {
+        let Some(metas) = self.metas(item).await? else { return Ok(None) };
+        let partitions = self.partitions_of(item);
+        let in_moves = self.moving_units(item).await?;
+        let mut marks = 0;
+        let mut adjusts: BTreeMap<OrderNo, i64> = BTreeMap::new();
+        for partition in &partitions {
+            let command = redis::cmd("HLEN").arg(self.keys.users(*partition, item)).to_owned();
+            marks += self.link.ask::<u64>(&command).await?;
+            let command = redis::cmd("HGETALL").arg(self.keys.adjusts(*partition, item)).to_owned();
+            let here: HashMap<String, i64> = self.link.ask(&command).await?;
+            for (no, delta) in here {
+                let no = no.parse().map_err(|_| Garbled("adjustment number"))?;
+                *adjusts.entry(no).or_default() += delta;
+            }
+        }
+        Ok(Some(Reading {
+            item,
+            epoch: metas[0].epoch,
+            shut: metas.iter().find_map(|meta| meta.shut),
+            opens_ms: metas[0].opens_ms,
+            closes_ms: metas[0].closes_ms,
+            left: self.total_left(item).await? + in_moves,
+            marks,
+            marked_units: metas.iter().map(|meta| meta.units).sum(),
+            version: metas.iter().map(|meta| verdict::version(meta.epoch, meta.seq)).sum(),
+            in_flight: self.in_flight(item).await?,
+            adjusts: adjusts.into_iter().collect(),
+        }))
+    }
+
+    async fn marks(&self, item: ItemId) -> Result<Vec<(UserId, OrderNo)>> {
+        let mut found = Vec::new();
+        for partition in self.partitions_of(item) {
+            let mut cursor: u64 = 0;
+            loop {
+                let mut scan = redis::cmd("HSCAN");
+                scan.arg(self.keys.users(partition, item)).arg(cursor).arg("COUNT").arg(SCAN_ROWS);
+                let (next, rows): (u64, Vec<(String, Vec<u8>)>) = self.link.ask(&scan).await?;
+                for (user, mark) in rows {
+                    let user = UserId::new(&user).map_err(|_| Garbled("user id"))?;
+                    let order_no = verdict::claim_of(item, &user, &mark)?.order_no;
+                    found.push((user, order_no));
+                }
+                if next == 0 {
+                    break;
+                }
+                cursor = next;
+            }
+        }
+        // A scan may show a row twice while the hash grows.
+        found.sort();
+        found.dedup();
+        Ok(found)
+    }
+
+    async fn shut(&self, item: ItemId, shut: Option<Shut>) -> Result<bool> {
+        let calls = self.partitions_of(item).into_iter().map(|partition| {
+            let call = Call::new(&scripts::SHUT, [self.keys.meta(partition, item)])
+                .arg(load::shut_code(shut));
+            async move { self.link.run::<i64>(&call).await }
+        });
+        let done = try_join_all(calls).await?;
+        Ok(!done.is_empty() && done.iter().all(|here| *here == 1))
+    }
+
+    async fn loaded(&self) -> Result<Vec<Loaded>> {
+        self.read_directory().await?;
+        let items: Vec<ItemId> = self.directory.read().keys().copied().collect();
+        let mut loaded = Vec::new();
+        let mut lefts = HashMap::new();
+        for item in items {
+            let Some(metas) = self.metas(item).await? else { continue };
+            if metas.iter().any(|meta| meta.loading) {
+                continue;
+            }
+            let shut = metas.iter().find_map(|meta| meta.shut);
+            loaded.push(Loaded { item, epoch: metas[0].epoch, shut });
+            lefts.insert(item, self.total_left(item).await?);
+        }
+        *self.lefts.write() = lefts;
+        Ok(loaded)
+    }
+
+    async fn read_backlog(&self) -> Result<()> {
+        let counts = (0..self.options.partitions).map(|partition| {
+            let command = redis::cmd("GET").arg(self.keys.backlog(partition)).to_owned();
+            async move { self.link.ask::<Option<i64>>(&command).await }
+        });
+        let total: i64 = try_join_all(counts).await?.into_iter().flatten().sum();
+        self.backlog.store(total.max(0) as u64, Ordering::Release);
+        Ok(())
+    }
+}
+
+fn letter_of(reply: &[Value]) -> Option<&u8> {
+    match reply.first() {
+        Some(Value::BulkString(bytes)) => bytes.first(),
+        _ => None,
+    }
+}
+
+#[async_trait]
+impl ClaimLog for RedisGate {
+    async fn take(&self, claims_max: usize) -> std::result::Result<Vec<LogEntry>, LogError> {
+        log::take(&self.0, claims_max).await
+    }
+
+    async fn ack(&self, entries: &[EntryId]) -> std::result::Result<(), LogError> {
+        self.0.ack(entries).await.map_err(|error| LogError(error.0))
+    }
+
+    async fn give_back(&self, entries: Vec<LogEntry>) {
+        self.0.log.give_back(entries);
+    }
+
+    fn backlog(&self) -> u64 {
+        self.0.backlog.load(Ordering::Acquire)
+    }
+}
+
+#[async_trait]
+impl Gate for RedisGate {
+    fn partitions(&self) -> usize {
+        self.0.options.partitions
+    }
+
+    fn partition_of(&self, item: ItemId, user: &UserId) -> usize {
+        self.0.home(item, user).unwrap_or_else(|| self.0.partition(item, 0))
+    }
+
+    async fn admit(&self, batch: Vec<Attempt>) -> Vec<Verdict> {
+        self.0.admit(batch).await
+    }
+
+    async fn readmit(&self, claim: &Claim) -> Result<Readmitted> {
+        self.0.readmit(claim).await
+    }
+
+    async fn release(&self, units: &[GiveBack]) -> Result<Vec<Changed>> {
+        let mut groups: BTreeMap<(usize, ItemId), Vec<&GiveBack>> = BTreeMap::new();
+        for unit in units {
+            self.0.look_for(unit.item).await;
+            if let Some(partition) = self.0.home(unit.item, &unit.user) {
+                groups.entry((partition, unit.item)).or_default().push(unit);
+            }
+        }
+        let mut changed = Vec::new();
+        for ((partition, item), units) in groups {
+            changed.extend(self.0.release_group(partition, item, &units).await?);
+        }
+        Ok(changed)
+    }
+
+    async fn adjust(
+        &self,
+        item: ItemId,
+        adjust_no: OrderNo,
+        delta: i64,
+        committed: bool,
+    ) -> Result<AdjustOutcome> {
+        self.0.look_for(item).await;
+        self.0.adjust(item, adjust_no, delta, committed).await
+    }
+
+    async fn forget_adjust(&self, item: ItemId, adjust_no: OrderNo) -> Result<Option<Changed>> {
+        self.0.forget_adjust(item, adjust_no).await
+    }
+
+    async fn load(&self, loading: Loading) -> Result<bool> {
+        self.0.load(loading).await
+    }
+
+    async fn shut(&self, item: ItemId, shut: Option<Shut>) -> Result<bool> {
+        self.0.look_for(item).await;
+        self.0.shut(item, shut).await
+    }
+
+    async fn unload(&self, item: ItemId) -> Result<()> {
+        self.0.unload(item).await
+    }
+
+    async fn loaded(&self) -> Result<Vec<Loaded>> {
+        self.0.loaded().await
+    }
+
+    async fn reading(&self, item: ItemId) -> Result<Option<Reading>> {
+        self.0.look_for(item).await;
+        self.0.reading(item).await
+    }
+
+    async fn in_flight(&self, item: ItemId) -> Result<Vec<Claim>> {
+        self.0.in_flight(item).await
+    }
+
+    async fn marks(&self, item: ItemId) -> Result<Vec<(UserId, OrderNo)>> {
+        self.0.marks(item).await
+    }
+
+    async fn queued(&self, user: &UserId, order_no: OrderNo) -> Result<Option<Claim>> {
+        let held = self.queued_of(user).await?;
+        Ok(held.into_iter().find(|claim| claim.order_no == order_no))
+    }
+
+    async fn queued_of(&self, user: &UserId) -> Result<Vec<Claim>> {
+        let items: Vec<ItemId> = self.0.directory.read().keys().copied().collect();
+        let marks = items.into_iter().map(|item| self.0.mark_of(item, user));
+        let mut claims: Vec<Claim> = try_join_all(marks).await?.into_iter().flatten().collect();
+        claims.sort_by_key(|claim| std::cmp::Reverse(claim.order_no));
+        Ok(claims)
+    }
+
+    fn left(&self, item: ItemId) -> Option<i64> {
+        self.0.lefts.read().get(&item).map(|left| (*left).max(0))
+    }
+
+    fn may_hold_mark(&self, item: ItemId, user: &UserId, with_key: bool) -> bool {
+        let here = self.0.admitted_here.read();
+        let of_item = here.get(&item);
+        with_key
+            || of_item.is_some_and(|users| users.len() >= ADMITTED_HERE_MAX || users.contains(user))
+    }
+
+    fn blocks(&self) -> bool {
+        false
+    }
+
+    fn suspects(&self) -> Vec<ItemId> {
+        self.0.watch.suspects()
+    }
+
+    async fn upkeep(&self) -> Result<()> {
+        self.0.read_backlog().await?;
+        self.0.finish_moves().await
+    }
+
+    async fn ping(&self) -> Result<()> {
+        Ok(self.0.link.ask::<()>(&redis::cmd("PING")).await?)
+    }
+}

@@ -1,0 +1,187 @@
+//! Stealing: units from a rich shard for a dry one.
+//!
+//! The life of a move: `take` on the rich shard lowers its stock and notes the move there; `give`
+//! raises the stock here and notes that it did; the note on the rich shard is removed. Dying after
+//! `take` leaves an open move, whose units belong to nobody for the moment: anyone who comes by gives
+//! them where they were going. Dying after `give` leaves the same, and giving again is a no-op. The
+//! note of having given is kept until long after the move is closed, because somebody slow may have
+//! seen the move open and still be about to give.
+
+use std::{
+    collections::HashMap,
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use sale::{Epoch, ItemId};
+
+use super::{Inner, link::Call, scripts};
+use crate::{GateError, Result};
+
+/// A move open longer than this is finished by whoever sees it.
+const OPEN_MS_MAX: u128 = 1_000;
+/// How long it is remembered that a move was given.
+const GIVEN_KEPT: Duration = Duration::from_secs(600);
+
+/// Names moves: a random name of the process and a counter.
+pub(super) struct Mover {
+    name: u64,
+    count: AtomicU64,
+}
+
+impl Mover {
+    pub(super) fn new() -> Result<Mover> {
+        let mut name = [0; 8];
+        getrandom::fill(&mut name).map_err(|error| GateError(error.to_string()))?;
+        Ok(Mover { name: u64::from_le_bytes(name), count: AtomicU64::new(0) })
+    }
+
+    fn next(&self) -> String {
+        format!("{:016x}-{}", self.name, self.count.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// An open move, as it is noted on the shard the units came from.
+struct Move {
+    id: String,
+    item: ItemId,
+    epoch: Epoch,
+    to: usize,
+    units: i64,
+    since_ms: u128,
+}
+
+impl Move {
+    fn read(id: String, note: &str) -> Option<Move> {
+        let mut parts = note.split(':');
+        Some(Move {
+            id,
+            item: parts.next()?.parse().ok()?,
+            epoch: parts.next()?.parse().ok()?,
+            to: parts.next()?.parse().ok()?,
+            units: parts.next()?.parse().ok()?,
+            since_ms: parts.next()?.parse().ok()?,
+        })
+    }
+}
+
+fn now_ms() -> u128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis())
+}
+
+impl Inner {
+    /// Bring units of `item` to the shard in partition `to`. Answers how many came; 0 means that
+    /// every other shard is dry and no move is open.
+    pub(super) async fn steal(&self, to: usize, item: ItemId, wanted: i64) -> Result<i64> {
+        let others: Vec<usize> =
+            self.partitions_of(item).into_iter().filter(|partition| *partition != to).collect();
+        let mut stocks = Vec::new();
+        for partition in &others {
+            let command = redis::cmd("GET").arg(self.keys.stock(*partition, item)).to_owned();
+            let left: Option<i64> = self.link.ask(&command).await?;
+            stocks.push((left.unwrap_or(0), *partition));
+        }
+        let richest = stocks.into_iter().max().filter(|(left, _)| *left > 0);
+        let Some((_, from)) = richest else { return self.finish_moves_of(item).await };
+        let command = redis::cmd("HGET").arg(self.keys.meta(to, item)).arg("epoch").to_owned();
+        let Some(epoch) = self.link.ask::<Option<Epoch>>(&command).await? else { return Ok(0) };
+        let id = self.mover.next();
+        let keys = &self.keys;
+        let names = [keys.meta(from, item), keys.stock(from, item), keys.moves(from)];
+        let since_ms = now_ms();
+        let call = Call::new(&scripts::TAKE_UNITS, names)
+            .arg(epoch)
+            .arg(id.as_str())
+            .arg(item.0)
+            .arg(to as u64)
+            .arg(wanted)
+            .arg(since_ms.to_string());
+        let units: i64 = self.link.run(&call).await?;
+        if units > 0 {
+            self.finish_move(from, &Move { id, item, epoch, to, units, since_ms }).await?;
+        }
+        // Somebody else may have been faster; then the caller looks again.
+        Ok(units.max(1))
+    }
+
+    async fn finish_move(&self, from: usize, stock: &Move) -> Result<()> {
+        let keys = &self.keys;
+        let names = [
+            keys.meta(stock.to, stock.item),
+            keys.stock(stock.to, stock.item),
+            keys.given(stock.to),
+        ];
+        let call = Call::new(&scripts::GIVE_UNITS, names)
+            .arg(stock.epoch)
+            .arg(stock.id.as_str())
+            .arg(stock.item.0)
+            .arg(stock.units)
+            .arg(now_ms().to_string());
+        // Not given only if the item's life is another one by now, and then the units were counted
+        // anew: the move is over either way.
+        self.link.run::<i64>(&call).await?;
+        let over = redis::cmd("HDEL").arg(keys.moves(from)).arg(&stock.id).to_owned();
+        self.link.ask::<i64>(&over).await?;
+        Ok(())
+    }
+
+    async fn open_moves(&self, partition: usize) -> Result<Vec<Move>> {
+        let command = redis::cmd("HGETALL").arg(self.keys.moves(partition)).to_owned();
+        let notes: HashMap<String, String> = self.link.ask(&command).await?;
+        Ok(notes.into_iter().filter_map(|(id, note)| Move::read(id, &note)).collect())
+    }
+
+    pub(super) async fn moving_units(&self, item: ItemId) -> Result<i64> {
+        let mut units = 0;
+        for partition in self.partitions_of(item) {
+            for open in self.open_moves(partition).await? {
+                if open.item == item && !self.is_given(&open).await? {
+                    units += open.units;
+                }
+            }
+        }
+        Ok(units)
+    }
+
+    async fn is_given(&self, stock: &Move) -> Result<bool> {
+        let command =
+            redis::cmd("HEXISTS").arg(self.keys.given(stock.to)).arg(&stock.id).to_owned();
+        Ok(self.link.ask(&command).await?)
+    }
+
+    /// Finish every open move of an item, whoever began it. Answers how many units moved.
+    async fn finish_moves_of(&self, item: ItemId) -> Result<i64> {
+        let mut units = 0;
+        for partition in self.partitions_of(item) {
+            for open in self.open_moves(partition).await? {
+                if open.item == item {
+                    self.finish_move(partition, &open).await?;
+                    units += open.units;
+                }
+            }
+        }
+        Ok(units)
+    }
+
+    /// Finish what somebody left open, and forget what was given long ago.
+    pub(super) async fn finish_moves(&self) -> Result<()> {
+        for partition in 0..self.options.partitions {
+            for open in self.open_moves(partition).await? {
+                if now_ms().saturating_sub(open.since_ms) > OPEN_MS_MAX {
+                    self.finish_move(partition, &open).await?;
+                }
+            }
+            let command = redis::cmd("HGETALL").arg(self.keys.given(partition)).to_owned();
+            let given: HashMap<String, String> = self.link.ask(&command).await?;
+            for (id, note) in given {
+                let at: u128 = note.rsplit(':').next().and_then(|ms| ms.parse().ok()).unwrap_or(0);
+                if now_ms().saturating_sub(at) > GIVEN_KEPT.as_millis() {
+                    let gone =
+                        redis::cmd("HDEL").arg(self.keys.given(partition)).arg(&id).to_owned();
+                    self.link.ask::<i64>(&gone).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,16 @@
+//! The scripts, one file each beside this one; their heads say what they take and answer.
+
+use super::link::Script;
+
+pub(super) static ADMIT: Script = Script::new(include_str!("lua/admit.lua"));
+pub(super) static READMIT: Script = Script::new(include_str!("lua/readmit.lua"));
+pub(super) static RELEASE: Script = Script::new(include_str!("lua/release.lua"));
+pub(super) static ADJUST: Script = Script::new(include_str!("lua/adjust.lua"));
+pub(super) static FORGET_ADJUST: Script = Script::new(include_str!("lua/forget_adjust.lua"));
+pub(super) static BEGIN_LOAD: Script = Script::new(include_str!("lua/begin_load.lua"));
+pub(super) static FILL: Script = Script::new(include_str!("lua/fill.lua"));
+pub(super) static FINISH_LOAD: Script = Script::new(include_str!("lua/finish_load.lua"));
+pub(super) static SHUT: Script = Script::new(include_str!("lua/shut.lua"));
+pub(super) static ACK: Script = Script::new(include_str!("lua/ack.lua"));
+pub(super) static TAKE_UNITS: Script = Script::new(include_str!("lua/take_units.lua"));
+pub(super) static GIVE_UNITS: Script = Script::new(include_str!("lua/give_units.lua"));

@@ -1,0 +1,6 @@
+//! Stories of the gates: what buyers, workers and operators see of them.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod redis;
+mod solo;

@@ -1,0 +1,450 @@
+//! Stories of the Redis gate, on real servers: one Redis, and a cluster of six.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use faults::services::{Redis, RedisOptions as Server, shared_cluster, shared_redis, unique_name};
+use gate::{
+    AdjustOutcome, Attempt, Busy, Gate, GiveBack, Loading, Readmitted, Verdict,
+    redis::{RedisGate, RedisOptions},
+};
+use sale::{Claim, ClaimLog, Clock, ItemId, KeyHash, OrderNo, OrderNumbers, SystemClock, UserId};
+
+const ITEM: ItemId = ItemId(42);
+const PARTITIONS: usize = 4;
+
+struct House {
+    urls: Vec<String>,
+    prefix: String,
+    numbers: OrderNumbers,
+}
+
+impl House {
+    fn at(urls: &str) -> House {
+        House {
+            urls: urls.split(',').map(str::to_owned).collect(),
+            prefix: unique_name("gate"),
+            numbers: OrderNumbers::new(0, Arc::new(SystemClock)),
+        }
+    }
+
+    fn one() -> House {
+        House::at(&shared_redis().url())
+    }
+
+    fn options(&self, consumer: &str) -> RedisOptions {
+        RedisOptions {
+            urls: self.urls.clone(),
+            prefix: self.prefix.clone(),
+            partitions: PARTITIONS,
+            answer_ms_max: 2_000,
+            log_claims_max: 1_000_000,
+            consumer: consumer.into(),
+            takeover_ms: 300,
+            wait_replicas: 0,
+            wait_ms_max: 1_000,
+        }
+    }
+
+    async fn open(&self) -> RedisGate {
+        self.open_as("one").await
+    }
+
+    async fn open_as(&self, consumer: &str) -> RedisGate {
+        RedisGate::open(self.options(consumer)).await.unwrap()
+    }
+
+    fn attempt(&self, user: &str, quantity: u32) -> Attempt {
+        let user = user.parse().unwrap();
+        Attempt { order_no: self.numbers.next(), item: ITEM, user, quantity, key: None }
+    }
+
+    /// A bare command to the server.
+    fn call(&self, words: &[&str]) -> String {
+        shared_redis().call(words).unwrap().text()
+    }
+}
+
+fn loading(epoch: u64, left: i64, shards: u32) -> Loading {
+    let now_ms = SystemClock.now_ms();
+    Loading {
+        item: ITEM,
+        epoch,
+        opens_ms: now_ms - 60_000,
+        closes_ms: now_ms + 3_600_000,
+        limit: 2,
+        shards,
+        left,
+        marks: vec![],
+        adjusted: vec![],
+        shut: None,
+    }
+}
+
+fn admitted(verdict: &Verdict) -> Claim {
+    match verdict {
+        Verdict::Admitted { claim, .. } => claim.clone(),
+        other => panic!("not admitted: {other:?}"),
+    }
+}
+
+fn give_back(claim: &Claim) -> GiveBack {
+    GiveBack {
+        item: claim.item,
+        user: claim.user.clone(),
+        order_no: claim.order_no,
+        quantity: claim.quantity,
+    }
+}
+
+async fn left(gate: &RedisGate) -> i64 {
+    gate.reading(ITEM).await.unwrap().unwrap().left
+}
+
+#[tokio::test]
+async fn a_batch_sells_what_there_is_and_no_more() {
+    let house = House::one();
+    let gate = house.open().await;
+    let missing = gate.admit(vec![house.attempt("early", 1)]).await;
+    assert_eq!(missing, [Verdict::Busy(Busy::NotLoaded)], "missing state is closed");
+    assert!(gate.load(loading(1, 3, 1)).await.unwrap());
+    let batch = ["a", "b", "a", "c", "d"].map(|user| house.attempt(user, 1)).to_vec();
+    let verdicts = gate.admit(batch).await;
+    let first = admitted(&verdicts[0]);
+    admitted(&verdicts[1]);
+    assert_eq!(verdicts[2], Verdict::AlreadyBought { order_no: first.order_no });
+    admitted(&verdicts[3]);
+    assert!(matches!(verdicts[4], Verdict::SoldOut { left: 0, .. }));
+    let over = gate.admit(vec![house.attempt("e", 3)]).await;
+    assert_eq!(over, [Verdict::OverLimit { limit: 2 }]);
+    let entries = gate.take(100).await.unwrap();
+    assert_eq!(entries.len(), 1, "one entry for the whole batch");
+    let users: Vec<&str> = entries[0].claims.iter().map(|claim| claim.user.as_str()).collect();
+    assert_eq!(users, ["a", "b", "c"]);
+    assert_eq!((entries[0].item, entries[0].epoch), (ITEM, 1));
+    let other = house.open_as("other").await;
+    assert_eq!(left(&other).await, 0, "every instance sees the same");
+    assert_eq!(
+        other.queued(&first.user, first.order_no).await.unwrap().unwrap(),
+        Claim { claimed_ms: first.order_no.made_ms(), ..first }
+    );
+}
+
+#[tokio::test]
+async fn the_window_is_by_the_clock_of_redis() {
+    let house = House::one();
+    let gate = house.open().await;
+    let soon = SystemClock.now_ms() + 60_000;
+    gate.load(Loading { opens_ms: soon, ..loading(1, 3, 1) }).await.unwrap();
+    let early = gate.admit(vec![house.attempt("a", 1)]).await;
+    assert_eq!(early, [Verdict::NotStarted { opens_ms: soon }]);
+    gate.load(Loading { closes_ms: soon - 120_000, opens_ms: 1, ..loading(2, 3, 1) })
+        .await
+        .unwrap();
+    assert_eq!(gate.admit(vec![house.attempt("a", 1)]).await, [Verdict::Ended]);
+}
+
+#[tokio::test]
+async fn keys_units_and_marks_across_instances() {
+    let house = House::one();
+    let gate = house.open().await;
+    gate.load(loading(1, 2, 1)).await.unwrap();
+    let keyed = |key| Attempt { key: Some(KeyHash(key)), ..house.attempt("a", 1) };
+    let claim = admitted(&gate.admit(vec![keyed(7)]).await[0]);
+    let other = house.open_as("other").await;
+    let again = other.admit(vec![keyed(7)]).await.remove(0);
+    assert!(matches!(again, Verdict::Admitted { repeated: true, .. }), "{again:?}");
+    assert_eq!(admitted(&again).order_no, claim.order_no);
+    assert_eq!(other.release(&[give_back(&claim)]).await.unwrap()[0].units, 1);
+    assert_eq!(gate.release(&[give_back(&claim)]).await.unwrap(), []);
+    assert_eq!(left(&gate).await, 2);
+    let spent = gate.admit(vec![keyed(7)]).await.remove(0);
+    assert!(matches!(spent, Verdict::Admitted { repeated: true, .. }), "{spent:?}");
+    let second = admitted(&gate.admit(vec![keyed(8)]).await[0]);
+    assert_ne!(second.order_no, claim.order_no);
+    assert_eq!(other.marks(ITEM).await.unwrap(), [(second.user.clone(), second.order_no)]);
+    let reading = gate.reading(ITEM).await.unwrap().unwrap();
+    assert_eq!((reading.left, reading.marks, reading.marked_units), (1, 1, 1));
+}
+
+#[tokio::test]
+async fn an_answer_that_was_lost_is_found_by_its_number() {
+    let house = House::one();
+    let gate = house.open().await;
+    gate.load(loading(1, 2, 1)).await.unwrap();
+    let attempt = house.attempt("a", 1);
+    let first = gate.admit(vec![attempt.clone()]).await;
+    let again = gate.admit(vec![attempt.clone()]).await;
+    assert_eq!(admitted(&first[0]).order_no, admitted(&again[0]).order_no);
+    assert!(matches!(again[0], Verdict::Admitted { repeated: false, .. }));
+    assert_eq!(left(&gate).await, 1);
+}
+
+#[tokio::test]
+async fn warming_twice_changes_nothing_and_a_new_life_replaces_the_old() {
+    let house = House::one();
+    let gate = house.open().await;
+    assert!(gate.load(loading(1, 5, 2)).await.unwrap());
+    let claim = admitted(&gate.admit(vec![house.attempt("a", 1)]).await[0]);
+    assert!(!gate.load(loading(1, 5, 2)).await.unwrap());
+    assert_eq!(left(&gate).await, 4);
+    let next = Loading { marks: vec![claim.clone()], ..loading(2, 4, 2) };
+    assert!(gate.load(next).await.unwrap());
+    assert!(!gate.load(loading(1, 99, 2)).await.unwrap(), "a late message of the old life");
+    let reading = gate.reading(ITEM).await.unwrap().unwrap();
+    assert_eq!((reading.epoch, reading.left, reading.marks), (2, 4, 1));
+    assert_eq!(reading.in_flight.len(), 1, "the claim of the old life is still owed");
+    assert_eq!(gate.loaded().await.unwrap().len(), 1);
+    gate.unload(ITEM).await.unwrap();
+    assert!(gate.loaded().await.unwrap().is_empty());
+    assert_eq!(gate.in_flight(ITEM).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn an_adjustment_counts_once_over_all_shards() {
+    let house = House::one();
+    let gate = house.open().await;
+    let number = || house.numbers.next();
+    gate.load(loading(1, 6, 3)).await.unwrap();
+    let more = number();
+    assert!(matches!(gate.adjust(ITEM, more, 3, true).await.unwrap(), AdjustOutcome::Done(_)));
+    assert_eq!(gate.adjust(ITEM, more, 3, true).await.unwrap(), AdjustOutcome::Repeated);
+    assert_eq!(left(&gate).await, 9);
+    let less = number();
+    assert_eq!(
+        gate.adjust(ITEM, less, -10, false).await.unwrap(),
+        AdjustOutcome::Short { left: 9 }
+    );
+    assert_eq!(left(&gate).await, 9, "refused is as if never asked");
+    assert!(matches!(gate.adjust(ITEM, less, -8, false).await.unwrap(), AdjustOutcome::Done(_)));
+    assert_eq!(left(&gate).await, 1);
+    assert_eq!(gate.forget_adjust(ITEM, less).await.unwrap().unwrap().units, 8);
+    assert_eq!(left(&gate).await, 9);
+}
+
+#[tokio::test]
+async fn a_lost_claim_is_admitted_again_even_from_another_shard() {
+    let house = House::one();
+    let gate = house.open().await;
+    gate.load(loading(1, 1, 4)).await.unwrap();
+    let lost = |user: &str| Claim {
+        order_no: house.numbers.next(),
+        item: ITEM,
+        user: user.parse().unwrap(),
+        quantity: 1,
+        epoch: 1,
+        claimed_ms: 5,
+        key: None,
+    };
+    let claim = lost("a");
+    assert_eq!(gate.readmit(&claim).await.unwrap(), Readmitted::Admitted);
+    assert_eq!(gate.readmit(&claim).await.unwrap(), Readmitted::Known);
+    assert_eq!(
+        gate.readmit(&lost("a")).await.unwrap(),
+        Readmitted::AlreadyBought { order_no: claim.order_no }
+    );
+    assert_eq!(gate.readmit(&lost("b")).await.unwrap(), Readmitted::SoldOut);
+    assert_eq!(gate.take(9).await.unwrap()[0].claims[0].order_no, claim.order_no);
+}
+
+#[tokio::test]
+async fn a_dead_workers_entries_are_taken_over_and_the_stream_empties() {
+    let house = House::one();
+    let gate = house.open_as("first").await;
+    gate.load(loading(1, 50, 1)).await.unwrap();
+    for n in 0..20 {
+        gate.admit(vec![house.attempt(&format!("u{n}"), 1)]).await;
+    }
+    let mut first = Vec::new();
+    while first.len() < 20 {
+        first.extend(gate.take(100).await.unwrap());
+    }
+    // The first worker settles half and is never heard of again.
+    let ids: Vec<_> = first.iter().take(10).map(|entry| entry.id).collect();
+    gate.ack(&ids).await.unwrap();
+    gate.ack(&ids).await.unwrap();
+    let second = house.open_as("second").await;
+    let mut taken = Vec::new();
+    while taken.len() < 10 {
+        taken.extend(second.take(100).await.unwrap());
+    }
+    let numbers = |entries: &[sale::LogEntry]| -> HashSet<OrderNo> {
+        entries.iter().flat_map(|e| &e.claims).map(|c| c.order_no).collect()
+    };
+    assert_eq!(numbers(&taken), numbers(&first[10..]));
+    second.upkeep().await.unwrap();
+    assert_eq!(second.backlog(), 10);
+    let ids: Vec<_> = taken.iter().map(|entry| entry.id).collect();
+    second.ack(&ids).await.unwrap();
+    // The first one was only asleep: acknowledging again removes nothing twice.
+    gate.ack(&ids).await.unwrap();
+    second.upkeep().await.unwrap();
+    assert_eq!(second.backlog(), 0);
+    assert!(second.in_flight(ITEM).await.unwrap().is_empty());
+    assert_eq!(left(&second).await, 30, "settled claims keep their marks and units");
+}
+
+#[tokio::test]
+async fn what_is_given_back_is_delivered_again() {
+    let house = House::one();
+    let gate = house.open().await;
+    gate.load(loading(1, 5, 1)).await.unwrap();
+    gate.admit(vec![house.attempt("a", 1)]).await;
+    let taken = gate.take(9).await.unwrap();
+    let id = taken[0].id;
+    gate.give_back(taken).await;
+    assert_eq!(gate.take(9).await.unwrap()[0].id, id);
+}
+
+/// Buyers of whom half belong to one shard of four. The gate's own routing tells which is whose.
+fn skewed(gate: &RedisGate, count: usize) -> Vec<String> {
+    let home = |name: &String| gate.partition_of(ITEM, &name.parse().unwrap());
+    let everybody = || (0..).map(|n| format!("buyer{n}"));
+    let favourite = home(&"buyer0".to_owned());
+    let half: Vec<String> = everybody().filter(|b| home(b) == favourite).take(count / 2).collect();
+    let rest = everybody().filter(|b| home(b) != favourite).take(count - half.len());
+    // Mixed, so that both kinds come at the same time.
+    let pairs = half.clone().into_iter().zip(rest);
+    pairs.flat_map(|(a, b)| [a, b]).collect()
+}
+
+async fn sell_all(house: &House, gates: &[RedisGate], buyers: &[String]) -> (usize, Vec<Verdict>) {
+    let mut won = HashSet::new();
+    let mut others = Vec::new();
+    let mut runs = Vec::new();
+    for (n, chunk) in buyers.chunks(50).enumerate() {
+        let gate = gates[n % gates.len()].clone();
+        let batch: Vec<Attempt> = chunk.iter().map(|user| house.attempt(user, 1)).collect();
+        runs.push(tokio::spawn(async move { gate.admit(batch).await }));
+    }
+    for run in runs {
+        for verdict in run.await.unwrap() {
+            match verdict {
+                Verdict::Admitted { claim, .. } => assert!(won.insert(claim.user)),
+                other => others.push(other),
+            }
+        }
+    }
+    (won.len(), others)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_unit_is_stranded_in_a_shard() {
+    let house = House::at(&shared_cluster().urls());
+    let first = house.open_as("one").await;
+    first.load(loading(1, 300, 4)).await.unwrap();
+    let gates = [first, house.open_as("two").await];
+    let (won, others) = sell_all(&house, &gates, &skewed(&gates[0], 2_000)).await;
+    let unsure = others.iter().filter(|v| !matches!(v, Verdict::SoldOut { .. })).count();
+    assert_eq!((won, unsure), (300, 0));
+    assert_eq!(left(&gates[1]).await, 0);
+    // One unit comes back to some shard; anybody, of any shard, can buy it.
+    let (user, order_no) = gates[0].marks(ITEM).await.unwrap().remove(0);
+    let unit = GiveBack { item: ITEM, user, order_no, quantity: 1 };
+    gates[0].release(&[unit]).await.unwrap();
+    let mut sold = 0;
+    for n in 0..20 {
+        let verdict = gates[1].admit(vec![house.attempt(&format!("late{n}"), 1)]).await.remove(0);
+        sold += usize::from(matches!(verdict, Verdict::Admitted { .. }));
+    }
+    assert_eq!(sold, 1);
+}
+
+#[tokio::test]
+async fn a_move_whose_mover_died_is_finished_by_anybody() {
+    let house = House::one();
+    let gate = house.open().await;
+    gate.load(loading(1, 2, 2)).await.unwrap();
+    // Item 42 lives in partitions 2 and 3 of four. Somebody took the unit of 3 and died.
+    let key = |partition: usize, what: &str| format!("{}:{{p{partition}}}:{what}", house.prefix);
+    house.call(&["SET", &key(3, "stock:42"), "0"]);
+    house.call(&["HSET", &key(3, "moves"), "dead-1", "42:1:2:1:0"]);
+    assert_eq!(left(&gate).await, 2, "units on their way are counted");
+    let mut won = 0;
+    for n in 0..10 {
+        let verdict = gate.admit(vec![house.attempt(&format!("u{n}"), 1)]).await.remove(0);
+        won += usize::from(matches!(verdict, Verdict::Admitted { .. }));
+    }
+    assert_eq!(won, 2);
+    // A second slow one gives again: nothing happens.
+    house.call(&["HSET", &key(3, "moves"), "dead-1", "42:1:2:1:0"]);
+    gate.upkeep().await.unwrap();
+    assert_eq!(left(&gate).await, 0);
+    assert_eq!(house.call(&["HLEN", &key(3, "moves")]), "0");
+}
+
+#[tokio::test]
+async fn writes_that_went_back_freeze_the_item_until_it_is_loaded_anew() {
+    let house = House::one();
+    let gate = house.open().await;
+    gate.load(loading(1, 9, 1)).await.unwrap();
+    let first = admitted(&gate.admit(vec![house.attempt("a", 1)]).await[0]);
+    admitted(&gate.admit(vec![house.attempt("b", 1)]).await[0]);
+    // As after a failover to a replica that had not seen the last claim.
+    house.call(&["HINCRBY", &format!("{}:{{p2}}:meta:42", house.prefix), "seq", "-1"]);
+    let verdict = gate.admit(vec![house.attempt("b2", 3)]).await.remove(0);
+    assert_eq!(verdict, Verdict::Busy(Busy::Frozen));
+    assert_eq!(gate.suspects(), [ITEM]);
+    let calm = gate.admit(vec![house.attempt("c", 1)]).await.remove(0);
+    assert_eq!(calm, Verdict::Busy(Busy::Frozen));
+    gate.load(Loading { marks: vec![first], ..loading(2, 8, 1) }).await.unwrap();
+    assert!(gate.suspects().is_empty());
+    admitted(&gate.admit(vec![house.attempt("c", 1)]).await[0]);
+}
+
+#[tokio::test]
+async fn an_empty_or_silent_redis_is_a_closed_gate() {
+    let server = Redis::start(Server::default()).unwrap();
+    let house = House::at(&server.url());
+    let gate = RedisGate::open(RedisOptions { answer_ms_max: 300, ..house.options("one") }).await;
+    let gate = gate.unwrap();
+    gate.load(loading(1, 9, 1)).await.unwrap();
+    admitted(&gate.admit(vec![house.attempt("a", 1)]).await[0]);
+    server.pause().unwrap();
+    let silent = gate.admit(vec![house.attempt("b", 1)]).await;
+    assert_eq!(silent, [Verdict::Busy(Busy::Unwritable)]);
+    server.resume().unwrap();
+    server.kill().unwrap();
+    let gone = gate.admit(vec![house.attempt("b", 1)]).await;
+    assert_eq!(gone, [Verdict::Busy(Busy::Unwritable)]);
+    server.restart().unwrap();
+    // What was acknowledged with `appendfsync always` is still there.
+    let mut back = Verdict::Busy(Busy::Unwritable);
+    for _ in 0..100 {
+        back = gate.admit(vec![house.attempt("a", 1)]).await.remove(0);
+        if !matches!(back, Verdict::Busy(_)) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(matches!(back, Verdict::AlreadyBought { .. }), "{back:?}");
+    server.call(&["FLUSHALL"]).unwrap();
+    let empty = gate.admit(vec![house.attempt("c", 1)]).await;
+    assert_eq!(empty, [Verdict::Busy(Busy::NotLoaded)]);
+    assert!(gate.loaded().await.unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_million_buyers_fit_into_150_megabytes() {
+    const BUYERS: usize = 1_000_000;
+    let server = Redis::start(Server { appendonly: false, ..Server::default() }).unwrap();
+    let house = House::at(&server.url());
+    let gate = house.open().await;
+    let memory = || server.info("used_memory").unwrap().trim().parse::<i64>().unwrap();
+    let before = memory();
+    let claim = |n: usize| Claim {
+        order_no: house.numbers.next(),
+        item: ITEM,
+        user: UserId::new(&format!("user-{n:07}")).unwrap(),
+        quantity: 1,
+        epoch: 1,
+        claimed_ms: 0,
+        key: Some(KeyHash(n as u64 + 1)),
+    };
+    let marks = (0..BUYERS).map(claim).collect();
+    gate.load(Loading { marks, ..loading(1, 10, 1) }).await.unwrap();
+    let used = memory() - before;
+    println!("{} bytes per marked buyer", used / BUYERS as i64);
+    assert!(used < 150_000_000, "{used} bytes");
+    let reading = gate.reading(ITEM).await.unwrap().unwrap();
+    assert_eq!((reading.marks, reading.marked_units), (BUYERS as u64, BUYERS as i64));
+}
