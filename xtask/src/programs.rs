@@ -56,7 +56,7 @@ pub(crate) fn ensure(programs: &[Needed]) -> Result<(), String> {
     apt_get(&["update", "-q"])?;
     let mut install = vec!["install", "-q", "-y", "--no-install-recommends"];
     install.extend(&missing);
-    without_services(|| apt_get(&install))?;
+    without_services(Path::new(POLICY), || apt_get(&install))?;
     match programs.iter().find(|(program, _)| !is_there(program)) {
         None => Ok(()),
         Some((program, _)) => Err(format!("{program} is still missing after: {by_hand}")),
@@ -72,8 +72,10 @@ fn is_there(program: &str) -> bool {
 
 /// Packages of servers start them when they are installed; tests start their own. A policy that
 /// the machine has already is left alone: it is the owner's word.
-fn without_services(install: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
-    let policy = Path::new(POLICY);
+fn without_services(
+    policy: &Path,
+    install: impl FnOnce() -> Result<(), String>,
+) -> Result<(), String> {
     if policy.exists() {
         return install();
     }
@@ -81,10 +83,10 @@ fn without_services(install: impl FnOnce() -> Result<(), String>) -> Result<(), 
         fs::write(policy, NO_SERVICES)?;
         fs::set_permissions(policy, fs::Permissions::from_mode(0o755))
     };
-    forbid().map_err(|e| format!("{POLICY} could not be written: {e}"))?;
+    forbid().map_err(|e| format!("{} could not be written: {e}", policy.display()))?;
     let installed = install();
     let removed = fs::remove_file(policy);
-    installed.and(removed.map_err(|e| format!("{POLICY} could not be removed: {e}")))
+    installed.and(removed.map_err(|e| format!("{} could not be removed: {e}", policy.display())))
 }
 
 fn is_root() -> bool {
@@ -99,4 +101,32 @@ fn apt_get(args: &[&str]) -> Result<(), String> {
         .status()
         .map_err(|e| format!("apt-get could not be started: {e}"))?;
     if status.success() { Ok(()) } else { Err(format!("apt-get {} failed", args.join(" "))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_are_forbidden_during_an_installation_only_and_a_policy_of_the_owner_stays() {
+        let policy = std::env::temp_dir().join(format!("policy-rc.d-{}", std::process::id()));
+        let failed = without_services(&policy, || {
+            let asked = Command::new(&policy).args(["redis-server", "start"]).status().unwrap();
+            assert_eq!(asked.code(), Some(101));
+            Err("no network".into())
+        });
+        assert_eq!(failed, Err("no network".into()));
+        assert!(!policy.exists());
+
+        fs::write(&policy, "the owner's").unwrap();
+        without_services(&policy, || Ok(())).unwrap();
+        assert_eq!(fs::read_to_string(&policy).unwrap(), "the owner's");
+        fs::remove_file(&policy).unwrap();
+    }
+
+    #[test]
+    fn a_program_may_be_named_by_its_full_path() {
+        assert!(is_there("sh") && is_there("/bin/sh"));
+        assert!(!is_there("/bin/no-such-program") && !is_there("no-such-program"));
+    }
 }

@@ -22,7 +22,10 @@ pub(crate) fn check() -> Result<(), String> {
             Some("md") => links(file, &text, &mut breach),
             _ => {}
         }
-        let shown = ["rs", "md", "toml", "js", "css", "html", "sql"];
+        let shown = [
+            "rs", "md", "toml", "js", "css", "html", "sql", "lua", "conf", "cnf", "env", "yaml",
+            "service",
+        ];
         if file.extension().and_then(|e| e.to_str()).is_some_and(|e| shown.contains(&e)) {
             for (n, line) in text.lines().enumerate() {
                 if line.ends_with([' ', '\t']) {

@@ -28,6 +28,10 @@ pub struct LaneOptions {
     pub sold_out_ms_max: u64,
 }
 
+/// Says whether order numbers may be handed out: where the node they are made of is leased, only
+/// while the lease surely holds.
+pub type MayNumber = Arc<dyn Fn() -> bool + Send + Sync>;
+
 /// The lane is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too many claims are waiting")]
@@ -61,6 +65,7 @@ impl Lanes {
         options: LaneOptions,
         gate: Arc<dyn Gate>,
         numbers: Arc<OrderNumbers>,
+        may_number: MayNumber,
         clock: SharedClock,
     ) -> std::io::Result<Lanes> {
         let sold_out = Arc::new(SoldOut::new(options.sold_out_ms_max as i64));
@@ -74,6 +79,7 @@ impl Lanes {
                 batch_max: options.batch_max,
                 gate: gate.clone(),
                 numbers: numbers.clone(),
+                may_number: may_number.clone(),
                 sold_out: sold_out.clone(),
                 clock: clock.clone(),
                 stopping: stopping.clone(),
@@ -160,6 +166,7 @@ struct Lane {
     batch_max: usize,
     gate: Arc<dyn Gate>,
     numbers: Arc<OrderNumbers>,
+    may_number: MayNumber,
     sold_out: Arc<SoldOut>,
     clock: SharedClock,
     stopping: watch::Receiver<bool>,
@@ -169,6 +176,13 @@ impl Lane {
     async fn run(mut self) {
         let mut batch = Vec::with_capacity(self.batch_max);
         while self.gather(&mut batch).await {
+            if !(self.may_number)() {
+                // A number that another process may be handing out, too, is worse than none.
+                for waiting in batch.drain(..) {
+                    let _ = waiting.answer.send(Verdict::Busy(Busy::Unwritable));
+                }
+                continue;
+            }
             let mut answers = Vec::with_capacity(batch.len());
             let attempts = batch
                 .drain(..)

@@ -13,8 +13,14 @@
 //! - **An effect outside is a row in the outbox** of the same transaction, delivered at least once
 //!   and idempotent at the other end.
 
+mod columns;
+#[cfg(feature = "mysql")]
+pub mod mysql;
+mod outbox;
 mod rows;
+mod shelf;
 pub mod sqlite;
+mod verdict;
 
 use std::collections::HashSet;
 
@@ -127,6 +133,15 @@ pub trait Ledger: OrderBook {
 
     async fn order(&self, no: OrderNo) -> Result<Option<Order>>;
 
+    /// Those of these orders that exist, in any order.
+    async fn orders_by_no(&self, numbers: &[OrderNo]) -> Result<Vec<Order>> {
+        let mut found = Vec::with_capacity(numbers.len());
+        for no in numbers {
+            found.extend(self.order(*no).await?);
+        }
+        Ok(found)
+    }
+
     /// Newest first, those before `before` if given.
     async fn orders(&self, filter: &OrderFilter) -> Result<Vec<Order>>;
 
@@ -222,6 +237,10 @@ pub trait Ledger: OrderBook {
     async fn audit(&self, entry: &NewAudit, now_ms: Millis) -> Result<()>;
     /// Newest first.
     async fn audit_log(&self, before_id: Option<i64>, limit: usize) -> Result<Vec<AuditRow>>;
+
+    /// The secret that all instances on this ledger share (`tb_secret`, one row): the one that is
+    /// there, or `candidate` if there is none yet.
+    async fn shared_secret(&self, candidate: &str, now_ms: Millis) -> Result<String>;
 
     async fn record_run(&self, run: &NewJobRun) -> Result<i64>;
     /// Newest first.

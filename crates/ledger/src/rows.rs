@@ -1,8 +1,8 @@
 //! What goes into the ledger and comes out of it, beside the words of `sale`.
 
 use sale::{
-    Activity, ActivityId, Claim, Epoch, Item, ItemId, Millis, Money, Order, OrderNo, OrderStatus,
-    UserId,
+    Activity, ActivityId, Claim, Epoch, Invalid, Item, ItemId, Millis, Money, Order, OrderNo,
+    OrderStatus, UserId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -170,6 +170,22 @@ pub struct PaymentRow {
     pub created_ms: Millis,
 }
 
+impl PaymentRow {
+    /// We only ever ask for a payment to be given back whole; anything else is somebody else's
+    /// refund.
+    pub(crate) fn check_refund(&self, done: &RefundDone) -> Result<(), Invalid> {
+        if self.order_no != done.order_no {
+            let problem = format!("the payment was for {}", self.order_no);
+            return Err(Invalid::new("order_no", problem));
+        }
+        if self.amount != done.amount {
+            let Money { minor, currency } = self.amount;
+            return Err(Invalid::new("amount", format!("the payment was {minor} {currency}")));
+        }
+        Ok(())
+    }
+}
+
 /// Units to give back to the gate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Release {
@@ -269,7 +285,7 @@ pub enum Role {
     Viewer,
     /// Run sales.
     Operator,
-    /// Everything: refunds, stock, tokens.
+    /// Everything: refunds and tokens, too.
     Admin,
 }
 

@@ -6,8 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use hdrhistogram::Histogram;
+use hmac::{Hmac, KeyInit, Mac};
+use sale::{Clock, SystemClock};
 use serde_json::json;
+use sha2::Sha256;
 use tokio::sync::{Barrier, Semaphore};
 
 use crate::{Answer, Api, ApiError, Connection, History, Response, Told};
@@ -23,7 +27,8 @@ const OPENING_MAX: usize = 256;
 
 #[derive(Clone)]
 pub struct Crowd {
-    pub address: SocketAddr,
+    /// The instances; connections are spread over them.
+    pub addresses: Vec<SocketAddr>,
     pub item: i64,
     pub quantity: u32,
     /// Buyers share this many connections; those of one connection go one after the other.
@@ -64,8 +69,12 @@ impl Crowd {
         }
         let ready = Arc::new(Barrier::new(connections + 1));
         let opening = Arc::new(Semaphore::new(OPENING_MAX));
-        let start = |share| self.clone().one_connection(share, opening.clone(), ready.clone());
-        let runs: Vec<_> = shares.into_iter().map(|share| tokio::spawn(start(share))).collect();
+        let start = |(n, share): (usize, SaleTokens)| {
+            let address = self.addresses[n % self.addresses.len()];
+            self.clone().one_connection(address, share, opening.clone(), ready.clone())
+        };
+        let shares = shares.into_iter().enumerate();
+        let runs: Vec<_> = shares.map(|share| tokio::spawn(start(share))).collect();
         ready.wait().await;
         let started = Instant::now();
         let mut report = CrowdReport {
@@ -84,12 +93,13 @@ impl Crowd {
 
     async fn one_connection(
         self,
+        address: SocketAddr,
         buyers: SaleTokens,
         opening: Arc<Semaphore>,
         ready: Arc<Barrier>,
     ) -> (Vec<Told>, Histogram<u64>) {
         let permit = opening.acquire().await;
-        let mut connection = Connection::open(self.address).await.ok();
+        let mut connection = Connection::open(address).await.ok();
         drop(permit);
         ready.wait().await;
         let path = format!("/api/v1/items/{}/claims", self.item);
@@ -110,7 +120,7 @@ impl Crowd {
             };
             latency.saturating_record(sent.elapsed().as_micros() as u64);
             if response.is_none() {
-                connection = Connection::open(self.address).await.ok();
+                connection = Connection::open(address).await.ok();
             }
             let answer = response.as_ref().map_or(Answer::Unknown, answer);
             told.push(Told { user, item: self.item, key, answer });
@@ -138,16 +148,45 @@ pub fn answer(response: &Response) -> Answer {
     }
 }
 
-/// Sign a buyer in with the demo login.
-pub async fn dev_login(api: &mut Api, user: &str) -> Result<String, ApiError> {
-    let answer: serde_json::Value =
-        api.write("/api/v1/dev/login", &json!({"user_id": user})).await?;
-    Ok(answer["token"].as_str().unwrap_or_default().to_owned())
+/// How buyers sign in.
+#[derive(Clone, Debug)]
+pub enum Login {
+    /// With the demo login of a solo server.
+    Dev,
+    /// With a JWT of the shop, signed here with its HS256 secret.
+    Shop { secret: String },
+}
+
+impl Login {
+    /// A bearer token for this buyer.
+    pub async fn token(&self, api: &mut Api, user: &str) -> Result<String, ApiError> {
+        match self {
+            Login::Dev => {
+                let body = json!({"user_id": user});
+                let answer: serde_json::Value = api.write("/api/v1/dev/login", &body).await?;
+                Ok(answer["token"].as_str().unwrap_or_default().to_owned())
+            }
+            Login::Shop { secret } => Ok(jwt(secret, user)),
+        }
+    }
+}
+
+/// A JWT that is good for an hour.
+fn jwt(secret: &str, user: &str) -> String {
+    let part = |value: &serde_json::Value| URL_SAFE_NO_PAD.encode(value.to_string());
+    let expires = SystemClock.now_ms() / 1_000 + 3_600;
+    let head = part(&json!({"alg": "HS256", "typ": "JWT"}));
+    let signed = format!("{head}.{}", part(&json!({"sub": user, "exp": expires})));
+    let mut mac =
+        Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("HMAC takes a key of any length");
+    mac.update(signed.as_bytes());
+    format!("{signed}.{}", URL_SAFE_NO_PAD.encode(mac.finalize().into_bytes()))
 }
 
 /// Sign everybody in and fetch their sale tokens, over a few connections.
 pub async fn sale_tokens(
     address: SocketAddr,
+    login: &Login,
     item: i64,
     users: Vec<String>,
 ) -> Result<SaleTokens, ApiError> {
@@ -155,7 +194,7 @@ pub async fn sale_tokens(
     let share = users.len().div_ceil(CONNECTIONS).max(1);
     let runs: Vec<_> = users
         .chunks(share)
-        .map(|users| tokio::spawn(tokens_of(address, item, users.to_vec())))
+        .map(|users| tokio::spawn(tokens_of(address, login.clone(), item, users.to_vec())))
         .collect();
     let mut tokens = Vec::new();
     for run in runs {
@@ -166,14 +205,14 @@ pub async fn sale_tokens(
 
 async fn tokens_of(
     address: SocketAddr,
+    login: Login,
     item: i64,
     users: Vec<String>,
 ) -> Result<SaleTokens, ApiError> {
     let mut api = Api::new(address, None);
     let mut tokens = Vec::with_capacity(users.len());
     for user in users {
-        let jwt = dev_login(&mut api, &user).await?;
-        let bearer = format!("Bearer {jwt}");
+        let bearer = format!("Bearer {}", login.token(&mut api, &user).await?);
         let path = format!("/api/v1/items/{item}/token");
         let response = api.send("POST", &path, &[("authorization", &bearer)], b"").await?;
         if response.status != 200 {

@@ -25,6 +25,8 @@ pub struct Launch {
     pub data: PathBuf,
     /// Settings, as environment variables.
     pub env: Vec<(String, String)>,
+    /// More words for the command, e.g. `--role web`.
+    pub args: Vec<String>,
     /// Where the server's log goes; nowhere if not given.
     pub log: Option<PathBuf>,
     /// Put in front of the command, e.g. a shell that sets limits.
@@ -34,7 +36,7 @@ pub struct Launch {
 impl Launch {
     pub fn new(binary: impl Into<PathBuf>, data: impl Into<PathBuf>) -> Launch {
         let (binary, data) = (binary.into(), data.into());
-        Launch { binary, data, env: Vec::new(), log: None, wrapper: Vec::new() }
+        Launch { binary, data, env: vec![], args: vec![], log: None, wrapper: vec![] }
             .env("SECKILL_DEMO", "false")
     }
 
@@ -53,7 +55,7 @@ impl Launch {
         let mut command = Command::new(words.next().unwrap_or_else(|| self.binary.clone()));
         command.args(words).arg("serve").arg("--data").arg(&self.data);
         // Port 0: the server takes any free port and says which.
-        command.arg("--listen").arg("127.0.0.1:0");
+        command.arg("--listen").arg("127.0.0.1:0").args(&self.args);
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let log = match &self.log {

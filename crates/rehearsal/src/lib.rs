@@ -16,6 +16,6 @@ pub use checker::{
     Violation, check,
 };
 pub use client::{Api, ApiError, Connection, Response};
-pub use crowd::{Crowd, CrowdReport, SaleTokens, answer, dev_login, sale_tokens};
+pub use crowd::{Crowd, CrowdReport, Login, SaleTokens, answer, sale_tokens};
 pub use deployment::{Deployment, Launch};
 pub use observe::{ObserveError, observe, settled};

@@ -100,7 +100,7 @@ impl ItemState {
 }
 
 /// An activity as the ledger knows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Activity {
     pub id: ActivityId,
     pub name: String,
@@ -112,7 +112,7 @@ pub struct Activity {
 }
 
 /// An item as the ledger knows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item {
     pub id: ItemId,
     pub activity: ActivityId,

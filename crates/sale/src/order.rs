@@ -190,7 +190,7 @@ impl From<VoidReason> for Reason {
 }
 
 /// The ledger's row made from a claim.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
     pub order_no: OrderNo,
     pub user: UserId,

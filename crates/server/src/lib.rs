@@ -7,6 +7,7 @@
 pub mod api;
 pub mod auth;
 pub mod cli;
+pub mod commons;
 pub mod config;
 pub mod data_dir;
 pub mod edge;

@@ -4,20 +4,21 @@ use std::{
     future::Future,
     net::SocketAddr,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
 };
 
 use ledger::Role;
-use sale::{Keys, SharedClock, SystemClock};
+use sale::{Clock, Keys, SharedClock, SystemClock};
 use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, TcpSocket};
 
 use crate::{
     api::{self, App},
     auth::{Buyers, generate_admin_token, token_hash},
-    config::{Config, Profile},
+    config::{Config, Profile, Secret},
     data_dir::DataDir,
-    engine::Engine,
+    engine::{Engine, Parts},
     metrics::Metrics,
     net::{self, NetOptions},
     secrets,
@@ -25,10 +26,16 @@ use crate::{
 
 /// In the data directory of a running server: where it listens, and a token for the command line.
 const RUNNING_FILE: &str = "running.json";
-/// The admin token of that file; a new one at each start.
+/// The admin token of that file begins with this; a new one at each start.
 const LOCAL_TOKEN: &str = "local-cli";
 /// The admin token that the first start prints.
 const FIRST_TOKEN: &str = "first";
+
+/// Told to stop, the process is gone this long after, whoever does not answer. Whatever is cut off is
+/// done after the next start: everything promised is on disk.
+const STOP_MAX: Duration = Duration::from_millis(4_800);
+/// After a drain that took all of that, the parts still get this long.
+const STOP_MIN: Duration = Duration::from_millis(400);
 
 /// How a command on the same machine finds the running server.
 #[derive(Debug, Serialize, Deserialize)]
@@ -58,7 +65,7 @@ impl CannotStart {
 pub struct Opened {
     pub engine: Arc<Engine>,
     pub data: DataDir,
-    secret: crate::config::Secret,
+    secret: Secret,
 }
 
 /// Open the engine on its data directory, which must be free.
@@ -68,18 +75,27 @@ pub async fn open(config: Config) -> Result<Opened, CannotStart> {
 }
 
 pub async fn open_in(config: Config, data: DataDir) -> Result<Opened, CannotStart> {
-    if config.profile == Profile::Cluster {
-        return Err(CannotStart("the cluster profile is not in this version yet".into()));
-    }
-    let secret = secrets::load_or_create(&config.secret, &data).map_err(CannotStart::because)?;
+    let clock: SharedClock = Arc::new(SystemClock);
+    let parts =
+        Parts::open(&config, data.path(), clock.clone()).await.map_err(CannotStart::because)?;
+    let secret = secret(&config, &data, &parts).await?;
     let bytes = secret.expose().as_bytes();
     let keys = Keys::from_secret(bytes)
         .ok_or_else(|| CannotStart("the secret is too short: 16 characters at least".into()))?;
-    let clock: SharedClock = Arc::new(SystemClock);
-    let engine = Engine::open(config, data.path(), bytes, keys, clock)
+    let engine = Engine::open(config, data.path(), bytes, keys, clock, parts)
         .await
         .map_err(CannotStart::because)?;
     Ok(Opened { engine, data, secret })
+}
+
+/// Solo keeps its secret beside its data; the instances of a cluster share one through the ledger.
+async fn secret(config: &Config, data: &DataDir, parts: &Parts) -> Result<Secret, CannotStart> {
+    let own = secrets::load_or_create(&config.secret, data).map_err(CannotStart::because)?;
+    if config.profile == Profile::Solo || !config.secret.is_empty() {
+        return Ok(own);
+    }
+    let shared = parts.ledger.shared_secret(own.expose(), SystemClock.now_ms()).await;
+    Ok(Secret::new(shared.map_err(CannotStart::because)?))
 }
 
 /// Serve until `shutdown` resolves.
@@ -99,7 +115,7 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     let address = listener.local_addr().map_err(CannotStart::because)?;
     let first_token = first_token(engine).await?;
     engine.run_jobs();
-    if engine.config.demo {
+    if engine.config.demo && engine.config.profile == Profile::Solo {
         engine.demo().await.map_err(CannotStart::because)?;
     }
     let running = announce(&opened, address).await?;
@@ -107,8 +123,10 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
 
     let options = NetOptions::from(&engine.config.http);
     let news = engine.news.clone();
-    let shutdown = async move {
+    let told = OnceLock::new();
+    let shutdown = async {
         shutdown.await;
+        let _ = told.set(Instant::now());
         tracing::info!("stopping: requests under way are finished");
         // Streams last for ever; they end now so that the drain does not wait for them.
         news.close();
@@ -117,7 +135,11 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     let drained = net::serve(listener, service, options, shutdown).await;
     chores.abort();
     let _ = std::fs::remove_file(running);
-    engine.stop().await;
+    let taken = told.get().map_or(Duration::ZERO, Instant::elapsed);
+    let left = STOP_MAX.saturating_sub(taken).max(STOP_MIN);
+    if tokio::time::timeout(left, engine.stop()).await.is_err() {
+        tracing::warn!("something does not stop in time and is cut off");
+    }
     tracing::info!(finished = drained.finished, cut = drained.cut, "stopped");
     Ok(())
 }
@@ -132,7 +154,7 @@ fn bind(listen: SocketAddr, backlog_max: u32) -> std::io::Result<TcpListener> {
 
 /// Small things that have to happen now and then as long as we serve.
 async fn chores(buyers: Arc<Buyers>, metrics: Metrics) {
-    const EVERY: std::time::Duration = std::time::Duration::from_secs(5);
+    const EVERY: Duration = Duration::from_secs(5);
     loop {
         tokio::time::sleep(EVERY).await;
         metrics.upkeep();
@@ -168,7 +190,7 @@ fn raise_open_files(connections_max: usize) {
 async fn first_token(engine: &Engine) -> Result<Option<String>, CannotStart> {
     let tokens = engine.ledger.admin_tokens().await.map_err(CannotStart::because)?;
     let given = !engine.config.auth.admin_token.is_empty();
-    if given || tokens.iter().any(|token| token.name != LOCAL_TOKEN) {
+    if given || tokens.iter().any(|token| !token.name.starts_with(LOCAL_TOKEN)) {
         return Ok(None);
     }
     put_token(engine, FIRST_TOKEN).await.map(Some)
@@ -184,7 +206,7 @@ async fn put_token(engine: &Engine, name: &str) -> Result<String, CannotStart> {
 
 /// Let commands on this machine find us. Only the owner of the data directory can read it.
 async fn announce(opened: &Opened, address: SocketAddr) -> Result<PathBuf, CannotStart> {
-    let token = put_token(&opened.engine, LOCAL_TOKEN).await?;
+    let token = put_token(&opened.engine, &local_token(opened)).await?;
     // A server that listens everywhere is reached from here by the loopback.
     let address = if address.ip().is_unspecified() {
         SocketAddr::from(([127, 0, 0, 1], address.port()))
@@ -195,6 +217,17 @@ async fn announce(opened: &Opened, address: SocketAddr) -> Result<PathBuf, Canno
     let text = serde_json::to_vec(&Running { address, token }).map_err(CannotStart::because)?;
     secrets::write_private(&path, &text).map_err(CannotStart::because)?;
     Ok(path)
+}
+
+/// In a cluster every data directory has a token of its own, replaced at its next start.
+fn local_token(opened: &Opened) -> String {
+    if opened.engine.config.profile == Profile::Solo {
+        return LOCAL_TOKEN.into();
+    }
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let place = token_hash(&format!("{host}:{}", opened.data.path().display()));
+    let short: String = place[..6].iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{LOCAL_TOKEN}-{short}")
 }
 
 /// What a person wants to know first. To standard output; the log goes to standard error.

@@ -67,7 +67,8 @@ fn up(redis_cluster: bool) -> io::Result<()> {
         Gate::One(Box::new(Redis::start(RedisOptions::default())?))
     };
     // As small as in tests would make a developer's own figures worse than they are.
-    let options = MariaDbOptions { buffer_pool_mb: 256, redo_log_mb: 256, extra: Vec::new() };
+    let options =
+        MariaDbOptions { buffer_pool_mb: 256, redo_log_mb: 256, ..MariaDbOptions::default() };
     let ledger = MariaDb::start(options)?;
     let ledger_url = ledger.create_database(DATABASE)?;
     println!("\nRedis and MariaDB are up. In another terminal:\n");

@@ -100,6 +100,8 @@ impl Keeper {
     /// Ask it to end, and wait until it has.
     pub(super) fn stop(&mut self) -> io::Result<ExitStatus> {
         self.signal("TERM")?;
+        // One that is paused hears it only when it is woken; one that ended already needs no waking.
+        let _ = self.signal("CONT");
         self.wait(STOP_WITHIN)
     }
 

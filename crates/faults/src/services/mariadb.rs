@@ -5,10 +5,11 @@
 //! 127.0.0.1 only, which is also the only address the server listens on.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, BufRead, Write},
     net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
-    process::Command,
+    process::{Child, Command, Stdio},
     sync::{Mutex, MutexGuard},
 };
 
@@ -28,25 +29,47 @@ pub struct MariaDbOptions {
     pub buffer_pool_mb: u32,
     /// The redo log. A small one makes long bursts of writes wait for the tables' files.
     pub redo_log_mb: u32,
+    /// A file of settings, which lose against ours.
+    pub defaults_file: Option<PathBuf>,
     /// More settings, as on the command line: `["--log-bin"]`. They win over ours.
     pub extra: Vec<String>,
 }
 
 impl Default for MariaDbOptions {
     fn default() -> MariaDbOptions {
-        MariaDbOptions { buffer_pool_mb: 64, redo_log_mb: 32, extra: Vec::new() }
+        MariaDbOptions {
+            buffer_pool_mb: 64,
+            redo_log_mb: 32,
+            defaults_file: None,
+            extra: Vec::new(),
+        }
     }
 }
 
 /// A MariaDB process with its port and directory, which stay its own while it is down.
 #[derive(Debug)]
 pub struct MariaDb {
+    /// Comes first because it is dropped first: a process that lives would miss its folder.
+    keeper: Mutex<Option<Keeper>>,
     program: PathBuf,
     client: PathBuf,
     options: MariaDbOptions,
     room: Room,
     port: Port,
-    keeper: Mutex<Option<Keeper>>,
+}
+
+/// An open session. Dropping it ends the session, and with it its locks.
+#[derive(Debug)]
+pub struct Held {
+    child: Child,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 impl MariaDb {
@@ -57,7 +80,7 @@ impl MariaDb {
         copy_folder(&template(&program)?, &room.data())?;
         fs::create_dir(room.path().join("tmp"))?;
         let (port, keeper) = (Port::reserve()?, Mutex::new(None));
-        let mariadb = MariaDb { program, client, options, room, port, keeper };
+        let mariadb = MariaDb { keeper, program, client, options, room, port };
         mariadb.restart()?;
         Ok(mariadb)
     }
@@ -76,14 +99,43 @@ impl MariaDb {
         Ok(self.url(name))
     }
 
-    /// Run SQL as root through the `mariadb` program. Rows come back as lines, columns by tabs.
-    pub fn query(&self, sql: &str) -> io::Result<String> {
-        let output = Command::new(&self.client)
+    /// The `mariadb` program as root. Rows come back as lines, columns by tabs.
+    fn client(&self) -> Command {
+        let mut client = Command::new(&self.client);
+        client
             .args(["--no-defaults", "--protocol=tcp", "--host=127.0.0.1", "--user=root"])
-            .args(["--connect-timeout=10", "--batch", "--skip-column-names"])
-            .arg(format!("--port={}", self.port.number()))
-            .args(["--execute", sql])
-            .output()?;
+            .args(["--connect-timeout=10", "--batch", "--skip-column-names", "--unbuffered"])
+            .arg(format!("--port={}", self.port.number()));
+        client
+    }
+
+    /// Run SQL in a session that stays open, with all locks it took, until the answer is dropped.
+    pub fn hold(&self, sql: &str) -> io::Result<Held> {
+        let mut child = self
+            .client()
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(io::Error::other("the client has no input or output"));
+        };
+        let mut held = Held { child };
+        writeln!(input, "{sql}\nSELECT 'held';")?;
+        input.flush()?;
+        for line in io::BufReader::new(output).lines() {
+            if line? == "held" {
+                // Without its input the session would end.
+                held.child.stdin = Some(input);
+                return Ok(held);
+            }
+        }
+        Err(io::Error::other("the session ended before it held anything"))
+    }
+
+    /// Run SQL as root.
+    pub fn query(&self, sql: &str) -> io::Result<String> {
+        let output = self.client().args(["--execute", sql]).output()?;
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
@@ -153,8 +205,13 @@ impl MariaDb {
     }
 
     fn args(&self) -> Vec<String> {
+        let defaults = match &self.options.defaults_file {
+            Some(file) => format!("--defaults-file={}", file.display()),
+            None => "--no-defaults".into(),
+        };
         let mut args = vec![
-            "--no-defaults".into(),
+            // It must come first.
+            defaults,
             format!("--datadir={}", self.room.data().display()),
             format!("--tmpdir={}", self.room.path().join("tmp").display()),
             format!("--port={}", self.port.number()),

@@ -1,4 +1,4 @@
-//! Real engines for tests: Redis, a primary with a replica, a Redis Cluster, MariaDB.
+//! Real engines for tests: Redis, a primary with a replica, a Redis Cluster, MariaDB; and nginx.
 //!
 //! Each is the distribution's own program, started as a private process on a free loopback port
 //! with a private directory under the build folder. The system's daemons are never touched.
@@ -17,6 +17,7 @@
 mod cluster;
 mod keeper;
 mod mariadb;
+mod nginx;
 mod pair;
 mod place;
 mod programs;
@@ -35,7 +36,8 @@ use std::{
 };
 
 pub use cluster::{RedisCluster, SHARDS};
-pub use mariadb::{MariaDb, MariaDbOptions};
+pub use mariadb::{Held, MariaDb, MariaDbOptions};
+pub use nginx::Nginx;
 pub use pair::RedisPair;
 pub use programs::find as find_program;
 pub use redis::{Redis, RedisOptions};

@@ -46,13 +46,14 @@ impl Default for RedisOptions {
 /// A Redis process with its port and directory, which stay its own while it is down.
 #[derive(Debug)]
 pub struct Redis {
+    /// Comes first because it is dropped first: a process that lives would miss its folder.
+    life: Mutex<Life>,
     program: PathBuf,
     options: RedisOptions,
     room: Room,
     port: Port,
     /// Where the members of a cluster talk to each other.
     bus: Port,
-    life: Mutex<Life>,
 }
 
 #[derive(Debug)]
@@ -76,7 +77,7 @@ impl Redis {
         fs::create_dir(room.data())?;
         let (port, bus) = (Port::reserve()?, Port::reserve()?);
         let life = Mutex::new(Life { keeper: None, replica_of: options.replica_of });
-        Ok(Redis { program, options, room, port, bus, life })
+        Ok(Redis { life, program, options, room, port, bus })
     }
 
     pub fn address(&self) -> SocketAddr {

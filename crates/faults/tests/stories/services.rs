@@ -72,7 +72,9 @@ fn a_paused_redis_answers_only_after_it_is_resumed() {
     assert!(!asking.is_finished());
     redis.resume().unwrap();
     assert_eq!(asking.join().unwrap().unwrap(), text("PONG"));
-    // A paused one can be killed, too.
+    // A paused one can be stopped and killed, too.
+    redis.pause().unwrap();
+    redis.restart().unwrap();
     redis.pause().unwrap();
     redis.kill().unwrap();
 }

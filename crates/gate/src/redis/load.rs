@@ -5,7 +5,7 @@
 //! the item frozen under an epoch that the ledger knows to be unfinished, and the next warm starts
 //! over with a later one. Two loads at once: the later epoch wins every step.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use sale::{Claim, Epoch, ItemId, Millis};
 
@@ -76,6 +76,7 @@ impl Inner {
         known.arg(self.keys.items()).arg(item.0).arg(shards);
         self.link.ask::<()>(&known).await?;
         self.directory.write().insert(item, shards);
+        let dropped = self.dropped_keys(&loading).await?;
         for shard in 0..shards {
             let partition = self.partition(item, shard);
             let call = Call::new(&scripts::BEGIN_LOAD, begin_keys(&self.keys, partition, item))
@@ -92,6 +93,7 @@ impl Inner {
                 return Ok(false);
             }
         }
+        self.spend(item, dropped).await?;
         for shard in 0..shards {
             if !self.finish(&loading, shards, shard).await? {
                 return Ok(false);
@@ -101,6 +103,29 @@ impl Inner {
         self.admitted_here.write().remove(&item);
         self.lefts.write().insert(item, loading.left);
         Ok(true)
+    }
+
+    /// Marks with a key that this load ends, although no release did: an order that was closed in the
+    /// ledger and whose release is still on its way. Their keys were answered all the same.
+    async fn dropped_keys(&self, loading: &Loading) -> Result<Vec<Claim>> {
+        let stays: HashSet<_> = loading.marks.iter().map(|claim| claim.order_no).collect();
+        let mut here = self.held(loading.item).await?;
+        here.retain(|claim| claim.key.is_some() && !stays.contains(&claim.order_no));
+        Ok(here)
+    }
+
+    async fn spend(&self, item: ItemId, claims: Vec<Claim>) -> Result<()> {
+        for claim in claims {
+            let (Some(key), Some(partition)) = (claim.key, self.home(item, &claim.user)) else {
+                continue;
+            };
+            let mut mark = Vec::with_capacity(24);
+            put_bare_mark(&mut mark, &Mark::of(&claim));
+            let mut spent = redis::cmd("HSET");
+            spent.arg(self.keys.spent(partition, item)).arg(&key.0.to_le_bytes()[..]).arg(mark);
+            self.link.ask::<i64>(&spent).await?;
+        }
+        Ok(())
     }
 
     async fn fill(&self, loading: &Loading, shard: u32, marks: &[&Claim]) -> Result<bool> {

@@ -46,7 +46,7 @@ use std::{
 
 use async_trait::async_trait;
 use futures_util::future::{join_all, try_join_all};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use redis::{RedisError, Value};
 use sale::{Claim, ClaimLog, EntryId, Epoch, ItemId, LogEntry, LogError, OrderNo, UserId};
 
@@ -62,8 +62,6 @@ use watch::Watch;
 const ADMIT_TRIES_MAX: u32 = 3;
 /// Buyers admitted here whom the sold-out cache must not lie to. Beyond this it is not asked.
 const ADMITTED_HERE_MAX: usize = 1_000_000;
-/// The directory is read again at most this often for an item nobody knows.
-const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// Rows per page of a scan.
 const SCAN_ROWS: usize = 1_000;
 
@@ -96,7 +94,8 @@ struct Inner {
     link: Link,
     /// How many shards each item at the gate has. The number never changes for an item.
     directory: RwLock<HashMap<ItemId, u32>>,
-    directory_read: Mutex<Option<Instant>>,
+    /// When the directory was last read from the beginning. Whoever reads it holds this.
+    directory_read: tokio::sync::Mutex<Option<Instant>>,
     lefts: RwLock<HashMap<ItemId, i64>>,
     backlog: AtomicU64,
     watch: Watch,
@@ -130,7 +129,7 @@ impl RedisGate {
             link,
             options,
             directory: RwLock::default(),
-            directory_read: Mutex::default(),
+            directory_read: tokio::sync::Mutex::default(),
             lefts: RwLock::default(),
             backlog: AtomicU64::new(0),
             watch: Watch::default(),
@@ -175,7 +174,6 @@ impl Inner {
     }
 
     async fn read_directory(&self) -> Result<()> {
-        *self.directory_read.lock() = Some(Instant::now());
         let command = redis::cmd("HGETALL").arg(self.keys.items()).to_owned();
         let items: HashMap<String, u32> = self.link.ask(&command).await?;
         let read = items.iter().filter_map(|(item, shards)| Some((item.parse().ok()?, *shards)));
@@ -183,10 +181,17 @@ impl Inner {
         Ok(())
     }
 
-    /// An item nobody here knows may have been loaded by somebody else a moment ago.
+    /// An item nobody here knows may have been loaded by somebody else a moment ago. Those who ask
+    /// at the same time share one look, which must have begun after they asked.
     async fn look_for(&self, item: ItemId) {
-        let lately = |at: &Instant| at.elapsed() < LOOK_AGAIN;
-        if self.shards(item).is_none() && !self.directory_read.lock().as_ref().is_some_and(lately) {
+        if self.shards(item).is_some() {
+            return;
+        }
+        let asked = Instant::now();
+        let mut read = self.directory_read.lock().await;
+        if read.is_none_or(|begun| begun < asked) {
+            *read = Some(Instant::now());
+            // Unanswered is as good as unknown: the buyer is told to try again.
             let _ = self.read_directory().await;
         }
     }
@@ -548,7 +553,8 @@ impl Inner {
         }))
     }
 
-    async fn marks(&self, item: ItemId) -> Result<Vec<(UserId, OrderNo)>> {
+    /// Every claim that is marked on an item.
+    async fn held(&self, item: ItemId) -> Result<Vec<Claim>> {
         let mut found = Vec::new();
         for partition in self.partitions_of(item) {
             let mut cursor: u64 = 0;
@@ -558,8 +564,7 @@ impl Inner {
                 let (next, rows): (u64, Vec<(String, Vec<u8>)>) = self.link.ask(&scan).await?;
                 for (user, mark) in rows {
                     let user = UserId::new(&user).map_err(|_| Garbled("user id"))?;
-                    let order_no = verdict::claim_of(item, &user, &mark)?.order_no;
-                    found.push((user, order_no));
+                    found.push(verdict::claim_of(item, &user, &mark)?);
                 }
                 if next == 0 {
                     break;
@@ -568,8 +573,8 @@ impl Inner {
             }
         }
         // A scan may show a row twice while the hash grows.
-        found.sort();
-        found.dedup();
+        found.sort_by_key(|claim| claim.order_no);
+        found.dedup_by_key(|claim| claim.order_no);
         Ok(found)
     }
 
@@ -713,7 +718,8 @@ impl Gate for RedisGate {
     }
 
     async fn marks(&self, item: ItemId) -> Result<Vec<(UserId, OrderNo)>> {
-        self.0.marks(item).await
+        let held = self.0.held(item).await?;
+        Ok(held.into_iter().map(|claim| (claim.user, claim.order_no)).collect())
     }
 
     async fn queued(&self, user: &UserId, order_no: OrderNo) -> Result<Option<Claim>> {

@@ -153,7 +153,8 @@ impl SoloGate {
         let marked = shelves.values().filter_map(|shelf| {
             let shelf = shelf.read();
             let spent = shelf.spent.values().map(|mark| mark.order_no).max();
-            shelf.marks.values().map(|mark| mark.order_no).max().max(spent)
+            let adjusted = shelf.adjusts.keys().max().copied();
+            shelf.marks.values().map(|mark| mark.order_no).max().max(spent).max(adjusted)
         });
         marked.max().max(self.0.log.lock().by_order.keys().max().copied())
     }
@@ -269,7 +270,7 @@ impl Inner {
             let mut shelf = shelf.write();
             for attempt in run {
                 let full = ahead >= self.options.log_claims_max;
-                let verdict = if full && !shelf.marks.contains_key(&attempt.user) {
+                let verdict = if full && shelf.answered(attempt, ahead).is_none() {
                     Verdict::Busy(Busy::LogFull)
                 } else {
                     shelf.decide(attempt, now_ms, ahead)
@@ -499,7 +500,7 @@ impl Gate for SoloGate {
             if known {
                 return Ok(AdjustOutcome::Repeated);
             }
-            if delta < 0 && left + delta < 0 && !committed {
+            if delta < 0 && left.saturating_add(delta) < 0 && !committed {
                 return Ok(AdjustOutcome::Short { left });
             }
             let record = Record::Adjust { adjust_no, delta };
@@ -539,7 +540,15 @@ impl Gate for SoloGate {
     async fn shut(&self, item: ItemId, shut: Option<Shut>) -> Result<bool> {
         self.with_pen(move |inner, pen| {
             let Some(shelf) = inner.shelf(item) else { return Ok(false) };
-            if shelf.read().shut != shut {
+            let now = shelf.read().shut;
+            // Ended is for good. An item in doubt stays frozen until it is loaded anew, whatever an
+            // operator resumes meanwhile: what it admitted would be in nobody's books.
+            let stays = match now {
+                Some(Shut::Ended) => true,
+                Some(Shut::Frozen) => shut != Some(Shut::Ended),
+                now => now == shut,
+            };
+            if !stays {
                 inner.change(pen, &shelf, &Record::Shut { shut })?;
             }
             Ok(true)
@@ -625,7 +634,10 @@ impl Gate for SoloGate {
     }
 
     fn may_hold_mark(&self, item: ItemId, user: &UserId, _: bool) -> bool {
-        self.0.shelf(item).is_some_and(|shelf| shelf.read().marks.contains_key(user))
+        self.0.shelf(item).is_some_and(|shelf| {
+            let shelf = shelf.read();
+            shelf.marks.contains_key(user) || shelf.spenders.contains(user)
+        })
     }
 
     fn blocks(&self) -> bool {

@@ -116,6 +116,8 @@ pub(super) fn encode_shelf(shelf: &Shelf) -> Vec<u8> {
         put_u64(&mut out, key.0);
         put_bare_mark(&mut out, mark);
     }
+    put_u64(&mut out, shelf.spenders.len() as u64);
+    shelf.spenders.iter().for_each(|user| put_user(&mut out, user));
     out
 }
 
@@ -139,6 +141,12 @@ pub(super) fn decode_shelf(item: ItemId, bytes: &[u8]) -> Result<Shelf, Garbled>
     }
     for _ in 0..from.u64()? {
         shelf.spent.insert(KeyHash(from.u64()?), from.bare_mark()?);
+    }
+    // A row from before this list was kept ends here.
+    if from.end().is_err() {
+        for _ in 0..from.u64()? {
+            shelf.spenders.insert(from.user()?);
+        }
     }
     from.end()?;
     Ok(shelf)

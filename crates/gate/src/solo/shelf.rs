@@ -3,7 +3,7 @@
 //! Pure: it decides and changes, it writes nothing. Deciding a batch and replaying the journal end
 //! in the same [`Shelf::apply`], so what a restart rebuilds is what was there.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use sale::{Claim, Epoch, ItemId, KeyHash, Millis, OrderNo, UserId};
 
@@ -14,7 +14,7 @@ use crate::{Attempt, Busy, Changed, GiveBack, Loading, Shut, Verdict, mark::Mark
 const VERSION_BITS: u32 = 40;
 
 /// Keys of claims that were given back, remembered per item so that the same key still gets the
-/// same answer. Beyond this many the oldest guarantee lapses and such a key counts as new.
+/// same answer. Beyond this many no more are remembered, and a further one counts as new.
 const SPENT_KEYS_MAX: usize = 1_000_000;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +32,8 @@ pub(super) struct Shelf {
     pub(super) marked_units: i64,
     pub(super) marks: HashMap<UserId, Mark>,
     pub(super) spent: HashMap<KeyHash, Mark>,
+    /// Whose keys those are: the sold-out cache must not answer in their place.
+    pub(super) spenders: HashSet<UserId>,
     pub(super) adjusts: BTreeMap<OrderNo, i64>,
 }
 
@@ -49,6 +51,7 @@ impl Shelf {
             marked_units: 0,
             marks: HashMap::new(),
             spent: HashMap::new(),
+            spenders: HashSet::new(),
             adjusts: BTreeMap::new(),
         }
     }
@@ -68,6 +71,13 @@ impl Shelf {
         }
         if let Some(before) = before {
             shelf.spent = before.spent.clone();
+            shelf.spenders = before.spenders.clone();
+            // A mark that ends here and not by a release: its key was answered all the same.
+            for (user, mark) in &before.marks {
+                if shelf.marks.get(user).is_none_or(|now| now.order_no != mark.order_no) {
+                    shelf.spend(user.clone(), *mark);
+                }
+            }
         }
         shelf
     }
@@ -81,16 +91,10 @@ impl Shelf {
 
     /// Decide one attempt, and if it wins, take the units and mark the buyer.
     ///
-    /// What the buyer already holds comes first: it is true whether or not the window is open.
+    /// What was answered before comes first: it is true whether or not the window is open.
     pub(super) fn decide(&mut self, attempt: &Attempt, now_ms: Millis, ahead: u64) -> Verdict {
-        if let Some(mark) = self.marks.get(&attempt.user) {
-            return match attempt.key {
-                Some(key) if mark.key == Some(key) => self.repeat(*mark, attempt, ahead),
-                _ => Verdict::AlreadyBought { order_no: mark.order_no },
-            };
-        }
-        if let Some(mark) = attempt.key.and_then(|key| self.spent.get(&key)) {
-            return self.repeat(*mark, attempt, ahead);
+        if let Some(known) = self.answered(attempt, ahead) {
+            return known;
         }
         match self.shut {
             Some(Shut::Ended) => return Verdict::Ended,
@@ -119,6 +123,19 @@ impl Shelf {
         };
         self.take(&claim);
         Verdict::Admitted { claim, repeated: false, ahead }
+    }
+
+    /// The answer that the same key had, or that what the buyer holds gives. A spent key comes before
+    /// what its buyer holds by now: same key, same answer.
+    pub(super) fn answered(&self, attempt: &Attempt, ahead: u64) -> Option<Verdict> {
+        if let Some(mark) = attempt.key.and_then(|key| self.spent.get(&key)) {
+            return Some(self.repeat(*mark, attempt, ahead));
+        }
+        let mark = self.marks.get(&attempt.user)?;
+        Some(match attempt.key {
+            Some(key) if mark.key == Some(key) => self.repeat(*mark, attempt, ahead),
+            _ => Verdict::AlreadyBought { order_no: mark.order_no },
+        })
     }
 
     fn repeat(&self, mark: Mark, attempt: &Attempt, ahead: u64) -> Verdict {
@@ -161,15 +178,20 @@ impl Shelf {
         if !self.holds(unit) {
             return;
         }
-        if let Some(mark) = self.marks.remove(&unit.user) {
+        if let Some((user, mark)) = self.marks.remove_entry(&unit.user) {
             // The units that come back are those the mark took, whatever the message says.
             self.left += i64::from(mark.quantity);
             self.marked_units -= i64::from(mark.quantity);
-            if let Some(key) = mark.key
-                && self.spent.len() < SPENT_KEYS_MAX
-            {
-                self.spent.insert(key, mark);
-            }
+            self.spend(user, mark);
+        }
+    }
+
+    fn spend(&mut self, user: UserId, mark: Mark) {
+        if let Some(key) = mark.key
+            && self.spent.len() < SPENT_KEYS_MAX
+        {
+            self.spent.insert(key, mark);
+            self.spenders.insert(user);
         }
     }
 }
@@ -178,22 +200,23 @@ impl Shelf {
 mod tests {
     use super::*;
 
+    fn loading(left: i64) -> Loading {
+        Loading {
+            item: ItemId(1),
+            epoch: 1,
+            opens_ms: 1_000,
+            closes_ms: 2_000,
+            limit: 2,
+            shards: 1,
+            left,
+            marks: vec![],
+            adjusted: vec![],
+            shut: None,
+        }
+    }
+
     fn shelf(left: i64) -> Shelf {
-        Shelf::load(
-            &Loading {
-                item: ItemId(1),
-                epoch: 1,
-                opens_ms: 1_000,
-                closes_ms: 2_000,
-                limit: 2,
-                shards: 1,
-                left,
-                marks: vec![],
-                adjusted: vec![],
-                shut: None,
-            },
-            None,
-        )
+        Shelf::load(&loading(left), None)
     }
 
     fn attempt(n: u64, user: &str, quantity: u32, key: Option<u64>) -> Attempt {
@@ -254,6 +277,38 @@ mod tests {
             shelf.decide(&attempt(3, "u1", 1, Some(8)), 1_500, 0),
             Verdict::Admitted { repeated: false, .. }
         ));
+    }
+
+    #[test]
+    fn a_spent_key_keeps_its_answer_when_its_buyer_holds_another_claim() {
+        let mut shelf = shelf(2);
+        shelf.decide(&attempt(1, "u1", 1, Some(7)), 1_500, 0);
+        let unit = GiveBack {
+            item: ItemId(1),
+            user: "u1".parse().unwrap(),
+            order_no: OrderNo::from_u64(1).unwrap(),
+            quantity: 1,
+        };
+        shelf.apply(&Record::Release { units: vec![unit] });
+        shelf.decide(&attempt(2, "u1", 1, Some(8)), 1_500, 0);
+        for (key, order_no) in [(7, 1), (8, 2)] {
+            let again = shelf.decide(&attempt(3, "u1", 1, Some(key)), 1_500, 0);
+            let Verdict::Admitted { claim, repeated: true, .. } = again else {
+                panic!("{again:?}")
+            };
+            assert_eq!(claim.order_no.as_u64(), order_no);
+        }
+    }
+
+    #[test]
+    fn a_key_outlives_the_rebuild_that_drops_its_mark() {
+        let mut before = shelf(1);
+        before.decide(&attempt(1, "u1", 1, Some(7)), 1_500, 0);
+        // The order is closed in the ledger, the release not here yet: the load knows no mark.
+        let mut after = Shelf::load(&Loading { epoch: 2, ..loading(1) }, Some(&before));
+        let again = after.decide(&attempt(2, "u1", 1, Some(7)), 1_500, 0);
+        assert!(matches!(again, Verdict::Admitted { repeated: true, .. }), "{again:?}");
+        assert_eq!(after.left, 1, "the old answer took no new unit");
     }
 
     #[test]

@@ -192,6 +192,50 @@ async fn warming_twice_changes_nothing_and_a_new_life_replaces_the_old() {
 }
 
 #[tokio::test]
+async fn frozen_lasts_until_the_load_and_ended_for_good() {
+    let house = House::new();
+    let gate = house.open();
+    gate.load(loading(1, 10)).await.unwrap();
+    gate.shut(ITEM, Some(Shut::Frozen)).await.unwrap();
+    for operator in [None, Some(Shut::Paused), None] {
+        gate.shut(ITEM, operator).await.unwrap();
+        let verdict = gate.admit(vec![house.attempt("a", 1)]).await;
+        assert_eq!(verdict, [Verdict::Busy(Busy::Frozen)], "the load in the making knows no claim");
+    }
+    assert!(gate.load(loading(2, 10)).await.unwrap());
+    admitted(&gate.admit(vec![house.attempt("a", 1)]).await[0]);
+    gate.shut(ITEM, Some(Shut::Ended)).await.unwrap();
+    gate.shut(ITEM, None).await.unwrap();
+    assert_eq!(gate.admit(vec![house.attempt("b", 1)]).await, [Verdict::Ended]);
+}
+
+#[tokio::test]
+async fn a_spent_key_is_answered_from_the_gate_though_the_cache_says_sold_out() {
+    let house = House::new();
+    let gate = house.open();
+    gate.load(loading(1, 1)).await.unwrap();
+    let lanes = lanes(&house, gate.clone(), 10);
+    let key = Some(KeyHash(7));
+    let first = lanes.claim(ITEM, "a".parse().unwrap(), 1, key).await.unwrap();
+    let first = admitted(&first);
+    lanes.release(&[give_back(&first)]).await.unwrap();
+    admitted(&lanes.claim(ITEM, "b".parse().unwrap(), 1, None).await.unwrap());
+    for _ in 0..2 {
+        let none = lanes.claim(ITEM, "c".parse().unwrap(), 1, None).await.unwrap();
+        assert!(matches!(none, Verdict::SoldOut { left: 0, .. }), "{none:?}");
+    }
+    let again = lanes.claim(ITEM, "a".parse().unwrap(), 1, key).await.unwrap();
+    assert_eq!(admitted(&again).order_no, first.order_no);
+    // Also when the item's row was written anew, and read back.
+    let marks = vec![];
+    assert!(gate.load(Loading { marks, ..loading(2, 0) }).await.unwrap());
+    drop((lanes, gate));
+    let gate = house.open();
+    assert!(!gate.may_hold_mark(ITEM, &"c".parse().unwrap(), true));
+    assert!(gate.may_hold_mark(ITEM, &"a".parse().unwrap(), true));
+}
+
+#[tokio::test]
 async fn an_adjustment_counts_once_and_never_takes_what_is_claimed() {
     let house = House::new();
     let gate = house.open();
@@ -313,7 +357,14 @@ async fn a_newer_journal_is_refused() {
 
 fn lanes(house: &House, gate: SoloGate, queue_max: usize) -> Lanes {
     let options = LaneOptions { queue_max, batch_max: 64, sold_out_ms_max: 1_000 };
-    Lanes::start(options, Arc::new(gate), house.numbers.clone(), house.clock.clone()).unwrap()
+    Lanes::start(
+        options,
+        Arc::new(gate),
+        house.numbers.clone(),
+        Arc::new(|| true),
+        house.clock.clone(),
+    )
+    .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

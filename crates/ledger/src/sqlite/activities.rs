@@ -7,16 +7,15 @@ use sale::{
 };
 
 use super::{
-    columns::{CLAIM_COLUMNS, at_most, claim, coded, money},
+    columns::{at_most, claim, coded, money},
     dead_letters,
     failure::{Failure, Outcome},
     orders, stock,
 };
-use crate::{Moved, WarmBasis};
-
-const ACTIVITY_COLUMNS: &str = "id, name, opens_at, closes_at, pay_within_ms, state";
-const ITEM_COLUMNS: &str = "id, activity_id, name, image_url, price, currency, origin_price, \
-     stock, total, limit_per_user, shards, version, epoch, state";
+use crate::{
+    Moved, WarmBasis,
+    columns::{ACTIVITY_COLUMNS, CLAIM_COLUMNS, ITEM_COLUMNS},
+};
 
 fn read_activity(row: &Row<'_>) -> rusqlite::Result<Activity> {
     Ok(Activity {

@@ -5,15 +5,6 @@ use std::str::FromStr;
 use rusqlite::{Error as SqlError, Row, types::Type};
 use sale::{Claim, Currency, ItemId, KeyHash, Money, Order, OrderNo, Reason};
 
-/// The columns [`order`] reads, in its order.
-pub(super) const ORDER_COLUMNS: &str = "order_no, user_id, activity_id, product_id, product_name, \
-     price, currency, quantity, amount, status, close_reason, epoch, created_at, pay_deadline, \
-     paid_at, closed_at";
-
-/// The columns [`claim`] reads, in its order; orders and dead letters both have them.
-pub(super) const CLAIM_COLUMNS: &str =
-    "order_no, product_id, user_id, quantity, epoch, claimed_at, claim_key";
-
 fn unreadable(column: usize, kind: Type, what: impl std::fmt::Debug) -> SqlError {
     SqlError::FromSqlConversionFailure(column, kind, format!("{what:?} makes no sense here").into())
 }

@@ -7,14 +7,14 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use sale::{Claim, FailedClaim, ItemId, Millis, OrderNo};
 
 use super::{
-    columns::{CLAIM_COLUMNS, at_most, claim, coded, key_bits},
+    columns::{at_most, claim, coded, key_bits},
     failure::{Failure, Outcome},
+};
+use crate::{
+    DeadLetter, DeadLetterState, Moved,
+    columns::{CLAIM_COLUMNS, LETTER_COLUMNS},
     outbox::shortened,
 };
-use crate::{DeadLetter, DeadLetterState, Moved};
-
-/// The columns after those of the claim.
-const LETTER_COLUMNS: &str = "state, tries, next_try_at, cause, created_at, updated_at";
 
 fn read(row: &Row<'_>) -> rusqlite::Result<DeadLetter> {
     Ok(DeadLetter {

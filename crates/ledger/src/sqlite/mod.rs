@@ -359,6 +359,11 @@ impl Ledger for SqliteLedger {
         Ok(self.read(move |conn| operators::audit_log(conn, before_id, limit)).await?)
     }
 
+    async fn shared_secret(&self, candidate: &str, now_ms: Millis) -> Result<String> {
+        let candidate = candidate.to_owned();
+        Ok(self.write(move |tx| operators::shared_secret(tx, &candidate, now_ms)).await?)
+    }
+
     async fn record_run(&self, run: &NewJobRun) -> Result<i64> {
         let run = run.clone();
         Ok(self.write(move |tx| operators::record_run(tx, &run)).await?)

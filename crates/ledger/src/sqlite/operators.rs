@@ -102,6 +102,12 @@ pub(super) fn audit_log(
     Ok(rows.collect::<rusqlite::Result<_>>()?)
 }
 
+pub(super) fn shared_secret(tx: &Connection, candidate: &str, now_ms: Millis) -> Outcome<String> {
+    tx.prepare_cached("INSERT INTO tb_secret VALUES (1, ?1, ?2) ON CONFLICT (id) DO NOTHING")?
+        .execute(params![candidate, now_ms])?;
+    Ok(tx.prepare_cached("SELECT secret FROM tb_secret")?.query_row([], |row| row.get(0))?)
+}
+
 pub(super) fn record_run(tx: &Connection, run: &NewJobRun) -> Outcome<i64> {
     tx.prepare_cached(
         "INSERT INTO tb_job_run (job, started_at, ended_at, ok, report)

@@ -2,73 +2,42 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 use sale::{
-    Claim, CloseReason, Currency, ItemId, Millis, Money, Order, OrderNo, OrderStatus, Reason,
-    UserId, VoidReason,
+    Claim, CloseReason, ItemId, Millis, Order, OrderNo, OrderStatus, Reason, UserId, VoidReason,
 };
 
 use super::{
-    columns::{ORDER_COLUMNS, at_most, coded, key_bits, money, order, parsed},
+    columns::{at_most, coded, key_bits, money, order, parsed},
     dead_letters,
     failure::{Failure, Outcome},
     outbox, stock,
 };
-use crate::{DeadLetterState, OrderFilter, OrderNos, Overdue, PaymentKind, Release};
+use crate::{
+    DeadLetterState, OrderFilter, OrderNos, Overdue, PaymentKind, Release,
+    columns::ORDER_COLUMNS,
+    shelf::{Entry, Shelf, Terms},
+};
 
-/// ISO 4217 for "no currency": the price of an item nobody knows.
-const NO_CURRENCY: &str = "XXX";
-
-/// What an order copies from its item.
-pub(super) struct Shelf {
-    pub(super) activity_id: i64,
-    pub(super) name: String,
-    pub(super) price: Money,
-    pub(super) stock: i64,
-    pub(super) version: i64,
-    pub(super) pay_within_ms: Millis,
-}
-
-impl Shelf {
-    pub(super) fn of(tx: &Connection, item: ItemId) -> Outcome<Option<Shelf>> {
-        let read = |row: &Row<'_>| {
-            Ok(Shelf {
-                activity_id: row.get(0)?,
-                name: row.get(1)?,
-                price: money(row, 2, 3)?,
-                stock: row.get(4)?,
-                version: row.get(5)?,
-                pay_within_ms: row.get(6)?,
-            })
-        };
-        Ok(tx
-            .prepare_cached(
-                "SELECT p.activity_id, p.name, p.price, p.currency, p.stock, p.version,
-                     a.pay_within_ms
-                 FROM tb_seckill_product p JOIN tb_seckill_activity a ON a.id = p.activity_id
-                 WHERE p.id = ?1",
-            )?
-            .query_row([item.0], read)
-            .optional()?)
-    }
-
-    /// The shelf of an item the ledger does not know.
-    pub(super) fn empty() -> Outcome<Shelf> {
-        let currency: Currency =
-            NO_CURRENCY.parse().map_err(|_| Failure::Broken("XXX is a currency".into()))?;
+/// What a new order copies from its item.
+pub(super) fn shelf(tx: &Connection, item: ItemId) -> Outcome<Option<Shelf>> {
+    let read = |row: &Row<'_>| {
         Ok(Shelf {
-            activity_id: 0,
-            name: String::new(),
-            price: Money::new(0, currency),
-            stock: 0,
-            version: 0,
-            pay_within_ms: 0,
+            activity_id: row.get(0)?,
+            name: row.get(1)?,
+            price: money(row, 2, 3)?,
+            stock: row.get(4)?,
+            version: row.get(5)?,
+            pay_within_ms: row.get(6)?,
         })
-    }
-}
-
-/// How a claim enters the table of orders.
-pub(super) enum Entry {
-    Unpaid,
-    Void(VoidReason),
+    };
+    Ok(tx
+        .prepare_cached(
+            "SELECT p.activity_id, p.name, p.price, p.currency, p.stock, p.version,
+                 a.pay_within_ms
+             FROM tb_seckill_product p JOIN tb_seckill_activity a ON a.id = p.activity_id
+             WHERE p.id = ?1",
+        )?
+        .query_row([item.0], read)
+        .optional()?)
 }
 
 const INSERT: &str = "INSERT INTO tb_seckill_order (order_no, user_id, activity_id, product_id, \
@@ -85,18 +54,7 @@ pub(super) fn insert<'c>(
 ) -> Outcome<()> {
     let mut statement = tx.prepare_cached(INSERT)?;
     for (claim, entry) in entries {
-        let amount = shelf.price.times(claim.quantity).map(|amount| amount.minor);
-        let (status, reason, amount, deadline, closed_at) = match entry {
-            Entry::Unpaid => {
-                let too_much = || Failure::Rejected(format!("{} costs too much", claim.order_no));
-                let deadline = now_ms.saturating_add(shelf.pay_within_ms);
-                (OrderStatus::Unpaid, None, amount.ok_or_else(too_much)?, deadline, None)
-            }
-            Entry::Void(reason) => {
-                let reason = Some(Reason::from(reason).as_str());
-                (OrderStatus::Void, reason, amount.unwrap_or(0), now_ms, Some(now_ms))
-            }
-        };
+        let terms = Terms::of(shelf, claim, &entry, now_ms).map_err(Failure::Rejected)?;
         statement.execute(params![
             claim.order_no.to_string(),
             claim.user.as_str(),
@@ -106,15 +64,15 @@ pub(super) fn insert<'c>(
             shelf.price.minor,
             shelf.price.currency.as_str(),
             claim.quantity,
-            amount,
-            status.code(),
-            reason,
+            terms.amount,
+            terms.status.code(),
+            terms.reason,
             claim.epoch as i64,
             key_bits(claim),
             claim.claimed_ms,
-            deadline,
+            terms.deadline_ms,
             now_ms,
-            closed_at
+            terms.closed_ms
         ])?;
     }
     Ok(())
@@ -276,10 +234,8 @@ pub(super) fn void(
             dead_letters::resolve(tx, [claim.order_no], DeadLetterState::Settled, now_ms)?;
             continue;
         }
-        let shelf = match Shelf::of(tx, claim.item)? {
-            Some(shelf) => shelf,
-            None => Shelf::empty()?,
-        };
+        let found = shelf(tx, claim.item)?;
+        let shelf = found.map_or_else(Shelf::empty, Ok).map_err(Failure::Broken)?;
         insert(tx, &shelf, std::iter::once((claim, Entry::Void(reason))), now_ms)?;
         voided.push(claim);
     }

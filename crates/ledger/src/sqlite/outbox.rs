@@ -7,39 +7,15 @@ use rusqlite::{Connection, Row, params};
 use sale::{Claim, Millis, OrderNo, UserId};
 
 use super::{columns::json, failure::Outcome};
-use crate::{OutboxMessage, OutboxRow, Release};
-
-/// Long causes help nobody and a row should stay small.
-const CAUSE_CHARS_MAX: usize = 1_000;
-
-pub(super) fn shortened(cause: &str) -> String {
-    cause.chars().take(CAUSE_CHARS_MAX).collect()
-}
-
-/// What a row is about, in its own column so that some can be found without reading all.
-const RELEASE: &str = "release";
-const ADJUST: &str = "adjust";
-const NEWS: &str = "news";
-const REFUND: &str = "refund";
-
-fn kind_of(message: &OutboxMessage) -> &'static str {
-    match message {
-        OutboxMessage::Release { .. } => RELEASE,
-        OutboxMessage::Adjust { .. } => ADJUST,
-        OutboxMessage::News { .. } => NEWS,
-        OutboxMessage::Refund { .. } => REFUND,
-    }
-}
+use crate::{
+    OutboxMessage, OutboxRow, Release,
+    outbox::{ADJUST, RELEASE, kind_of, payment_of, release_of, shortened},
+};
 
 /// Writes a row. A refund of a payment whose refund waits already is not written again; answers
 /// whether a row was written.
 pub(super) fn push(tx: &Connection, message: &OutboxMessage, now_ms: Millis) -> Outcome<bool> {
-    let (provider, provider_txn) = match message {
-        OutboxMessage::Refund { provider, provider_txn, .. } => {
-            (Some(provider), Some(provider_txn))
-        }
-        _ => (None, None),
-    };
+    let (provider, provider_txn) = payment_of(message);
     let written = tx
         .prepare_cached(
             "INSERT INTO tb_outbox (kind, body, provider, provider_txn, created_at)
@@ -79,15 +55,6 @@ pub(super) fn push_releases<'c>(
         push(tx, &OutboxMessage::Release { releases }, now_ms)?;
     }
     Ok(())
-}
-
-fn release_of(claim: &Claim) -> Release {
-    Release {
-        item: claim.item,
-        user: claim.user.clone(),
-        order_no: claim.order_no,
-        quantity: claim.quantity,
-    }
 }
 
 fn read(row: &Row<'_>) -> rusqlite::Result<OutboxRow> {

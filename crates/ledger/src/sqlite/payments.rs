@@ -10,7 +10,7 @@
 //!   when the provider has done it.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
-use sale::{Invalid, Millis, Money, Order, OrderNo, OrderStatus};
+use sale::{Invalid, Millis, Order, OrderNo, OrderStatus};
 
 use super::{
     columns::{at_most, coded, money, parsed},
@@ -21,10 +21,8 @@ use super::{
 use crate::{
     Credit, Moved, OutboxMessage, PaymentKind, PaymentNotice, PaymentProblem, PaymentRow,
     RefundDone, Release,
+    columns::{NOT_REFUNDED, OWED, PAYMENT_COLUMNS},
 };
-
-const PAYMENT_COLUMNS: &str =
-    "provider, provider_txn, order_no, kind, amount, currency, created_at";
 
 fn read(row: &Row<'_>) -> rusqlite::Result<PaymentRow> {
     Ok(PaymentRow {
@@ -211,7 +209,7 @@ pub(super) fn start_refund(
 pub(super) fn refunded(tx: &Connection, done: &RefundDone, now_ms: Millis) -> Outcome<()> {
     let paid =
         find(tx, &done.provider, &done.provider_txn, PaymentKind::Pay)?.ok_or(Failure::NotFound)?;
-    check_refund(&paid, done)?;
+    paid.check_refund(done).map_err(Failure::Refused)?;
     insert(tx, &PaymentRow { kind: PaymentKind::Refund, created_ms: now_ms, ..paid }, None)?;
     let order = orders::one(tx, done.order_no)?.ok_or(Failure::NotFound)?;
     if order.status == OrderStatus::Refunding && unrefunded(tx, order.order_no)?.is_empty() {
@@ -220,30 +218,6 @@ pub(super) fn refunded(tx: &Connection, done: &RefundDone, now_ms: Millis) -> Ou
     }
     Ok(())
 }
-
-/// We only ever ask for a payment to be given back whole; anything else is somebody else's refund.
-fn check_refund(paid: &PaymentRow, done: &RefundDone) -> Outcome<()> {
-    let refused =
-        |field: &str, problem: String| Err(Failure::Refused(Invalid::new(field, problem)));
-    if paid.order_no != done.order_no {
-        return refused("order_no", format!("the payment was for {}", paid.order_no));
-    }
-    if paid.amount != done.amount {
-        let Money { minor, currency } = paid.amount;
-        return refused("amount", format!("the payment was {minor} {currency}"));
-    }
-    Ok(())
-}
-
-/// Of a payment `p`: it was not given back.
-const NOT_REFUNDED: &str = "NOT EXISTS (SELECT 1 FROM tb_payment AS r
-     WHERE r.provider = p.provider AND r.provider_txn = p.provider_txn AND r.kind = 2)";
-
-/// Of a payment `p` and its order `o`: the money is not ours to keep, and was not given back.
-/// An unpaid order cannot have money; if it has, the problem is another one.
-const OWED: &str = "p.kind = 1
-     AND (o.status IN (2, 3, 4, 5) OR EXISTS (SELECT 1 FROM tb_payment AS first
-         WHERE first.order_no = p.order_no AND first.kind = 1 AND first.id < p.id))";
 
 pub(super) fn requeue_refund(
     tx: &Connection,

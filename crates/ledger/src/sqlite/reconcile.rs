@@ -8,7 +8,10 @@ use super::{
     failure::{Failure, Outcome},
     orders, outbox,
 };
-use crate::{ItemBooks, OutboxMessage, Release};
+use crate::{
+    ItemBooks,
+    outbox::{pending_adjusts, pending_releases},
+};
 
 /// A chain broken in more places than this is no longer read row by row.
 const CHAIN_BREAKS_MAX: i64 = 100;
@@ -63,26 +66,6 @@ fn user_records(conn: &Connection, id: ItemId) -> Outcome<(u64, u64)> {
                       WHERE o.product_id = ?1 AND o.status IN (0, 1))",
         )?
         .query_row([id.0], read)?)
-}
-
-/// The units of this item that waiting outbox rows will still give back to the gate.
-fn pending_releases(waiting: &[OutboxMessage], id: ItemId) -> Vec<Release> {
-    let releases = waiting.iter().filter_map(|message| match message {
-        OutboxMessage::Release { releases } => Some(releases),
-        _ => None,
-    });
-    releases.flatten().filter(|release| release.item == id).cloned().collect()
-}
-
-/// The adjustments of this item that the gate has not been told of.
-fn pending_adjusts(waiting: &[OutboxMessage], id: ItemId) -> Vec<(OrderNo, i64)> {
-    let adjusts = waiting.iter().filter_map(|message| match message {
-        OutboxMessage::Adjust { item, adjust_no, delta } if *item == id => {
-            Some((*adjust_no, *delta))
-        }
-        _ => None,
-    });
-    adjusts.collect()
 }
 
 /// Rows that do not begin where the row before ended, or whose arithmetic is wrong. The first row

@@ -4,7 +4,7 @@
 //!
 //! 1. Read the item's stock and version, which of the claims are orders already, and which of the
 //!    buyers own an order of the item.
-//! 2. Decide each claim in the order of the batch ([`decide`], a pure function).
+//! 2. Decide each claim in the order of the batch (`decide`, a pure function).
 //! 3. Take the units: `stock − n, version + 1 WHERE version = … AND stock >= n`. No row means that
 //!    somebody was faster: roll back, read again in a new transaction, a few times.
 //! 4. Write orders, stock log, user records, and what others have to be told.
@@ -12,8 +12,6 @@
 //! A crash before the commit leaves nothing, a crash after it leaves a batch whose redelivery finds
 //! every claim to be an order already and changes nothing. A claim the tables refuse takes the whole
 //! batch with it: nothing of it is written, and the worker finds the culprit by halving.
-
-use std::collections::{HashMap, HashSet};
 
 use rusqlite::{Connection, params};
 use sale::{Claim, ItemId, Millis, OrderNo, Settled, VoidReason};
@@ -23,11 +21,14 @@ use super::{
     connections::begin,
     dead_letters,
     failure::{Failure, Outcome},
-    orders::{self, Entry, Shelf},
-    outbox,
+    orders, outbox,
     stock::INSERT_LOG,
 };
-use crate::{DeadLetterState, StockLogType, VERSION_TRIES_MAX};
+use crate::{
+    DeadLetterState, StockLogType, VERSION_TRIES_MAX,
+    shelf::{Entry, Shelf},
+    verdict::{Known, decide},
+};
 
 pub(super) fn settle(
     conn: &mut Connection,
@@ -53,135 +54,44 @@ fn try_settle(
     claims: &[Claim],
     now_ms: Millis,
 ) -> Outcome<Option<Settled>> {
-    let found = Shelf::of(tx, item)?;
-    let known = Known::of(tx, item, claims)?;
-    let verdicts = decide(item, claims, &known, found.as_ref().map(|shelf| shelf.stock))?;
-    let shelf = match found {
-        Some(shelf) => shelf,
-        None => Shelf::empty()?,
-    };
+    let found = orders::shelf(tx, item)?;
+    let known = known(tx, item, claims)?;
+    let stock = found.as_ref().map(|shelf| shelf.stock);
+    let verdicts = decide(item, claims, &known, stock).map_err(Failure::Rejected)?;
+    let shelf = found.map_or_else(Shelf::empty, Ok).map_err(Failure::Broken)?;
     if !take_units(tx, item, &shelf, &verdicts.good)? {
         return Ok(None);
     }
     write_good(tx, &shelf, &verdicts.good, now_ms)?;
     write_void(tx, &shelf, &verdicts.void, now_ms)?;
-    let good = verdicts.good.iter().copied();
-    let changed = good.chain(verdicts.void.iter().map(|(claim, _)| *claim));
-    let news = changed.map(|claim| (claim.order_no, claim.user.clone())).collect();
+    let news = verdicts.changed().map(|claim| (claim.order_no, claim.user.clone())).collect();
     outbox::push_news(tx, news, now_ms)?;
     let numbers = claims.iter().map(|claim| claim.order_no);
     dead_letters::resolve(tx, numbers, DeadLetterState::Settled, now_ms)?;
     Ok(Some(verdicts.into_settled()))
 }
 
-/// What the ledger knows of a batch before it decides.
-#[derive(Default)]
-struct Known {
-    /// Claims that are orders already, with whose and of which item.
-    orders: HashMap<OrderNo, (ItemId, String)>,
-    /// Buyers who own an order of the item, with its number.
-    buyers: HashMap<String, OrderNo>,
-}
-
-impl Known {
-    fn of(tx: &Connection, item: ItemId, claims: &[Claim]) -> Outcome<Known> {
-        let mut known = Known::default();
-        let numbers: Vec<OrderNo> = claims.iter().map(|claim| claim.order_no).collect();
-        let mut statement = tx.prepare_cached(
-            "SELECT o.order_no, o.product_id, o.user_id FROM json_each(?1) AS asked
-             CROSS JOIN tb_seckill_order AS o ON o.order_no = asked.value",
-        )?;
-        let mut rows = statement.query([serde_json::to_string(&numbers)?])?;
-        while let Some(row) = rows.next()? {
-            known.orders.insert(parsed(row, 0)?, (ItemId(row.get(1)?), row.get(2)?));
-        }
-        let users: Vec<&str> = claims.iter().map(|claim| claim.user.as_str()).collect();
-        let mut statement = tx.prepare_cached(
-            "SELECT u.user_id, u.order_no FROM json_each(?1) AS asked
-             CROSS JOIN tb_user_seckill AS u ON u.user_id = asked.value AND u.product_id = ?2",
-        )?;
-        let mut rows = statement.query(params![serde_json::to_string(&users)?, item.0])?;
-        while let Some(row) = rows.next()? {
-            known.buyers.insert(row.get(0)?, parsed(row, 1)?);
-        }
-        Ok(known)
+fn known(tx: &Connection, item: ItemId, claims: &[Claim]) -> Outcome<Known> {
+    let mut known = Known::default();
+    let numbers: Vec<OrderNo> = claims.iter().map(|claim| claim.order_no).collect();
+    let mut statement = tx.prepare_cached(
+        "SELECT o.order_no, o.product_id, o.user_id FROM json_each(?1) AS asked
+         CROSS JOIN tb_seckill_order AS o ON o.order_no = asked.value",
+    )?;
+    let mut rows = statement.query([serde_json::to_string(&numbers)?])?;
+    while let Some(row) = rows.next()? {
+        known.orders.insert(parsed(row, 0)?, (ItemId(row.get(1)?), row.get(2)?));
     }
-}
-
-#[derive(Default)]
-struct Verdicts<'c> {
-    good: Vec<&'c Claim>,
-    void: Vec<(&'c Claim, VoidReason)>,
-    repeated: Vec<OrderNo>,
-}
-
-impl Verdicts<'_> {
-    fn into_settled(self) -> Settled {
-        Settled {
-            created: self.good.iter().map(|claim| claim.order_no).collect(),
-            repeated: self.repeated,
-            void: self.void.iter().map(|(claim, reason)| (claim.order_no, *reason)).collect(),
-        }
+    let users: Vec<&str> = claims.iter().map(|claim| claim.user.as_str()).collect();
+    let mut statement = tx.prepare_cached(
+        "SELECT u.user_id, u.order_no FROM json_each(?1) AS asked
+         CROSS JOIN tb_user_seckill AS u ON u.user_id = asked.value AND u.product_id = ?2",
+    )?;
+    let mut rows = statement.query(params![serde_json::to_string(&users)?, item.0])?;
+    while let Some(row) = rows.next()? {
+        known.buyers.insert(row.get(0)?, parsed(row, 1)?);
     }
-}
-
-/// What becomes of each claim, in the order of the batch. `stock` is `None` for an unknown item.
-fn decide<'c>(
-    item: ItemId,
-    claims: &'c [Claim],
-    known: &Known,
-    stock: Option<i64>,
-) -> Outcome<Verdicts<'c>> {
-    let mut verdicts = Verdicts::default();
-    let mut seen: HashMap<OrderNo, &Claim> = HashMap::with_capacity(claims.len());
-    let mut buyers: HashSet<&str> = HashSet::with_capacity(claims.len());
-    let mut left = stock.unwrap_or(0);
-    for claim in claims {
-        check_claim(item, claim, known, &seen)?;
-        if known.orders.contains_key(&claim.order_no) || seen.contains_key(&claim.order_no) {
-            verdicts.repeated.push(claim.order_no);
-            continue;
-        }
-        seen.insert(claim.order_no, claim);
-        let user = claim.user.as_str();
-        let owns = known.buyers.get(user).is_some_and(|owned| *owned != claim.order_no);
-        if stock.is_none() {
-            verdicts.void.push((claim, VoidReason::UnknownItem));
-        } else if owns || buyers.contains(user) {
-            verdicts.void.push((claim, VoidReason::AlreadyBought));
-        } else if i64::from(claim.quantity) > left {
-            // A later claim that wants less may still be served.
-            verdicts.void.push((claim, VoidReason::StockShort));
-        } else {
-            left -= i64::from(claim.quantity);
-            buyers.insert(user);
-            verdicts.good.push(claim);
-        }
-    }
-    Ok(verdicts)
-}
-
-/// A number that is already another buyer's order must not be taken for a redelivery: that claim
-/// would be lost without a word.
-fn check_claim(
-    item: ItemId,
-    claim: &Claim,
-    known: &Known,
-    seen: &HashMap<OrderNo, &Claim>,
-) -> Outcome<()> {
-    let no = claim.order_no;
-    if claim.item != item {
-        return Err(Failure::Rejected(format!("{no} is of item {}, not {item}", claim.item)));
-    }
-    let foreign = match (known.orders.get(&no), seen.get(&no)) {
-        (Some((of, user)), _) => *of != item || user != claim.user.as_str(),
-        (None, Some(earlier)) => earlier.user != claim.user,
-        (None, None) => false,
-    };
-    if foreign {
-        return Err(Failure::Rejected(format!("{no} is the number of another order")));
-    }
-    Ok(())
+    Ok(known)
 }
 
 /// Takes the units of the good claims. False if the version moved or the stock no longer suffices.

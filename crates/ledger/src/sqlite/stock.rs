@@ -7,20 +7,20 @@
 use std::collections::BTreeMap;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
-use sale::{Invalid, ItemId, Millis, OrderNo, STOCK_MAX};
+use sale::{Invalid, ItemId, Millis, OrderNo};
 
 use super::{
     columns::{at_most, coded, parsed},
     failure::{Failure, Outcome},
     outbox,
 };
-use crate::{Adjusted, OutboxMessage, Release, StockLogRow, StockLogType};
+use crate::{
+    Adjusted, OutboxMessage, Release, StockLogRow, StockLogType, columns::STOCK_LOG_COLUMNS,
+    shelf::Level,
+};
 
 pub(super) const INSERT_LOG: &str = "INSERT INTO tb_stock_log (order_no, product_id, product_name, \
      quantity, before_stock, after_stock, type, create_time) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
-
-const LOG_COLUMNS: &str = "id, order_no, product_id, product_name, quantity, before_stock, \
-     after_stock, type, create_time";
 
 fn read_log(row: &Row<'_>) -> rusqlite::Result<StockLogRow> {
     Ok(StockLogRow {
@@ -34,14 +34,6 @@ fn read_log(row: &Row<'_>) -> rusqlite::Result<StockLogRow> {
         kind: coded(row, 7, StockLogType::from_code)?,
         created_ms: row.get(8)?,
     })
-}
-
-/// An item's stock as a change of it needs to know it.
-struct Level {
-    name: String,
-    stock: i64,
-    total: i64,
-    version: i64,
 }
 
 fn level(tx: &Connection, item: ItemId) -> Outcome<Option<Level>> {
@@ -74,7 +66,7 @@ pub(super) fn adjust(
         return Ok(Adjusted { before: done.before_stock, after: done.after_stock, repeated: true });
     }
     let level = level(tx, item)?.ok_or(Failure::NotFound)?;
-    let after = check_delta(&level, delta)?;
+    let after = level.adjusted(delta).map_err(Failure::Refused)?;
     let changed = tx
         .prepare_cached(
             "UPDATE tb_seckill_product
@@ -99,25 +91,10 @@ pub(super) fn adjust(
     Ok(Adjusted { before: level.stock, after, repeated: false })
 }
 
-/// The stock after the change, or why it cannot be made.
-fn check_delta(level: &Level, delta: i64) -> Outcome<i64> {
-    let refused = |problem: String| Failure::Refused(Invalid::new("delta", problem));
-    if delta == 0 {
-        return Err(refused("must not be zero".into()));
-    }
-    let stock = level.stock.saturating_add(delta);
-    if stock < 0 {
-        return Err(refused(format!("only {} units are not sold", level.stock)));
-    }
-    if level.total.saturating_add(delta) > STOCK_MAX {
-        return Err(refused(format!("the total may be {STOCK_MAX} at most")));
-    }
-    Ok(stock)
-}
-
 /// The log row of an adjustment made earlier.
 pub(super) fn adjusted(conn: &Connection, adjust_no: OrderNo) -> Outcome<Option<StockLogRow>> {
-    let sql = format!("SELECT {LOG_COLUMNS} FROM tb_stock_log WHERE order_no = ?1 AND type = ?2");
+    let sql =
+        format!("SELECT {STOCK_LOG_COLUMNS} FROM tb_stock_log WHERE order_no = ?1 AND type = ?2");
     let asked = params![adjust_no.to_string(), StockLogType::Adjust.code()];
     Ok(conn.prepare_cached(&sql)?.query_row(asked, read_log).optional()?)
 }
@@ -138,7 +115,7 @@ pub(super) fn log(
     limit: usize,
 ) -> Outcome<Vec<StockLogRow>> {
     let sql = format!(
-        "SELECT {LOG_COLUMNS} FROM tb_stock_log WHERE product_id = ?1 AND id > ?2
+        "SELECT {STOCK_LOG_COLUMNS} FROM tb_stock_log WHERE product_id = ?1 AND id > ?2
          ORDER BY id LIMIT ?3"
     );
     let mut statement = conn.prepare_cached(&sql)?;

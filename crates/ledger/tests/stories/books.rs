@@ -6,7 +6,7 @@ use ledger::{Credit, LedgerError, OrderFilter, PaymentKind, PaymentRow};
 use proptest::prelude::*;
 use sale::{Claim, CloseReason, ItemId, Order, OrderNo, OrderStatus, UserId};
 
-use crate::{PaymentNotice, Shop, check, numbers_of, release, sqlite};
+use crate::{PaymentNotice, Shop, check, mysql, numbers_of, release, sqlite};
 
 #[tokio::test]
 async fn the_books_of_an_item_show_everything_that_holds_units() {
@@ -214,20 +214,35 @@ fn asked(message: ledger::OutboxMessage) -> Option<ledger::RefundDone> {
     }
 }
 
+/// Lives through the steps in a shop of this stock and looks at the books after each.
+fn live_through_all(shop: impl AsyncFnOnce() -> Shop, stock: i64, steps: Vec<Step>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let shop = shop().await;
+        let item = shop.sale_of(stock).await.id;
+        let mut history = History { shop, item, claims: vec![], notices: vec![] };
+        for step in steps {
+            history.live_through(step).await;
+            history.holds().await;
+        }
+    });
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_happens_the_books_add_up(stock in 1i64..15, steps in steps()) {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(async {
-            let shop = sqlite::shop();
-            let item = shop.sale_of(stock).await.id;
-            let mut history = History { shop, item, claims: vec![], notices: vec![] };
-            for step in steps {
-                history.live_through(step).await;
-                history.holds().await;
-            }
-        });
+        live_through_all(async || sqlite::shop(), stock, steps);
+    }
+}
+
+proptest! {
+    // A database of its own for each, which takes a while to make.
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happens_the_books_add_up_on_a_server(stock in 1i64..15, steps in steps()) {
+        live_through_all(async || mysql::shop().await, stock, steps);
     }
 }

@@ -8,6 +8,7 @@
 mod books;
 mod buyers;
 mod money;
+mod mysql;
 mod operators;
 mod sqlite;
 
@@ -31,6 +32,7 @@ pub(crate) const PRICE: i64 = 699_900;
 /// Tells a story once per engine, each time on an empty ledger.
 pub(crate) async fn check(story: impl AsyncFn(Shop)) {
     story(sqlite::shop()).await;
+    story(mysql::shop().await).await;
 }
 
 /// A shop with an empty ledger, a clock that stands still, and a gate that hands out numbers.
@@ -57,8 +59,17 @@ impl Shop {
         home: impl std::any::Any,
     ) -> Shop {
         let clock = ManualClock::at(NOON_MS);
+        Shop::with(open(clock.clone()), clock, home)
+    }
+
+    /// A shop whose ledger goes by this clock.
+    pub(crate) fn with(
+        ledger: Box<dyn Ledger>,
+        clock: Arc<ManualClock>,
+        home: impl std::any::Any,
+    ) -> Shop {
         Shop {
-            ledger: open(clock.clone()),
+            ledger,
             numbers: OrderNumbers::new(1, clock.clone()),
             clock,
             transactions: AtomicU64::new(0),

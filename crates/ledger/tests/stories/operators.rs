@@ -340,3 +340,14 @@ async fn numbers_go_on_after_the_largest_the_ledger_has_seen() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn all_instances_share_the_first_secret() {
+    check(async |shop| {
+        let first = shop.shared_secret("the first candidate", shop.now()).await.unwrap();
+        assert_eq!(first, "the first candidate");
+        let second = shop.shared_secret("another candidate", shop.now()).await.unwrap();
+        assert_eq!(second, first);
+    })
+    .await;
+}

@@ -117,7 +117,7 @@ async fn one_round(plan: &Plan, server: &Deployment) -> Result<Round, Failure> {
     let mut admin = server.admin();
     let item = open_sale(&mut admin, plan.buyers).await?;
     let crowd = Crowd {
-        address: server.address,
+        addresses: vec![server.address],
         item,
         quantity: 1,
         connections: plan.connections,

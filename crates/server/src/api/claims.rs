@@ -71,7 +71,7 @@ pub(super) struct Admitted {
         (status = NOT_FOUND, description = "No such item"),
         (status = CONFLICT, description = "`sold_out`, or `already_bought` (with `order_no`)"),
         (status = UNPROCESSABLE_ENTITY, description = "`invalid` (with `field`)"),
-        (status = TOO_MANY_REQUESTS, description = "`too_hot` or `rate_limited`, with Retry-After"),
+        (status = TOO_MANY_REQUESTS, description = "`too_hot`, with Retry-After"),
         (status = SERVICE_UNAVAILABLE, description = "`busy`: nothing was decided, with Retry-After")))]
 pub(super) async fn claim(State(app): State<Shared>, request: Request) -> Response {
     match decide(&app, request).await {

@@ -32,6 +32,8 @@ pub(super) struct Ready {
     gate: &'static str,
     #[schema(example = "ok")]
     ledger: &'static str,
+    #[schema(example = "ok")]
+    workers: &'static str,
 }
 
 /// The process runs.
@@ -40,24 +42,31 @@ pub(super) async fn healthz() -> Json<Alive> {
     Json(Alive { status: "ok", version: env!("CARGO_PKG_VERSION") })
 }
 
-/// Gate and ledger answer.
+/// Gate and ledger answer, and the workers between them run.
 #[utoipa::path(get, path = "/readyz", tag = "machine",
     responses(
         (status = OK, body = Ready),
-        (status = SERVICE_UNAVAILABLE, description = "`busy`; `gate` and `ledger` say which is down")))]
+        (status = SERVICE_UNAVAILABLE, description = "`busy`; `gate`, `ledger` and `workers` say which is down")))]
 pub(super) async fn readyz(State(app): State<Shared>) -> Result<Json<Ready>, Problem> {
     let engine = &app.engine;
     let (gate, ledger) = tokio::join!(part(engine.gate.ping()), part(engine.ledger.ping()));
-    if gate.is_ok() && ledger.is_ok() {
-        return Ok(Json(Ready { gate: "ok", ledger: "ok" }));
+    // A worker that died comes back only with a restart; until then claims do not become orders.
+    let workers = if engine.workers.as_ref().is_none_or(|workers| workers.is_running()) {
+        Ok(())
+    } else {
+        Err("they do not run".to_owned())
+    };
+    if gate.is_ok() && ledger.is_ok() && workers.is_ok() {
+        return Ok(Json(Ready { gate: "ok", ledger: "ok", workers: "ok" }));
     }
     let word = |part: &Result<(), String>| if part.is_ok() { "ok" } else { "down" };
-    let causes = [("gate", &gate), ("ledger", &ledger)];
+    let causes = [("gate", &gate), ("ledger", &ledger), ("workers", &workers)];
     let causes = causes.iter().filter_map(|(name, part)| Some((name, part.as_ref().err()?)));
     let causes: Vec<String> = causes.map(|(name, cause)| format!("{name}: {cause}")).collect();
     Err(Problem::new(Code::Busy)
         .with("gate", word(&gate))
         .with("ledger", word(&ledger))
+        .with("workers", word(&workers))
         .inside(causes.join("; ")))
 }
 

@@ -24,7 +24,7 @@ pub(super) async fn issue(
 ) -> Result<Json<Token>, Problem> {
     let engine = &app.engine;
     let now_ms = engine.clock.now_ms();
-    let catalogue = engine.catalogue.snapshot();
+    let catalogue = engine.catalogue_with(ItemId(id)).await;
     let (activity, item) = catalogue.item(ItemId(id)).ok_or_else(Problem::not_found)?;
     if activity.state == ActivityState::Ended || now_ms >= activity.closes_ms {
         return Err(Code::Ended.into());

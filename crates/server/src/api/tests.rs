@@ -513,6 +513,17 @@ async fn each_role_may_do_its_part_and_no_more() {
 }
 
 #[tokio::test]
+async fn the_audit_says_what_was_done() {
+    let shop = Shop::open().await;
+    let plan = json!({"name": "sale", "opens_at": OPENS_MS, "closes_at": CLOSES_MS,
+        "items": [{"name": "iPhone", "price": 1, "stock": 1}]});
+    let made = shop.admin(Method::POST, "/admin/activities").json(plan).send().await.is(201);
+    shop.move_to(made["id"].as_i64().unwrap(), "end").await.is(200);
+    let audit = shop.admin(Method::GET, "/admin/audit").send().await.is(200);
+    assert_eq!(audit["entries"][0]["action"], "activity.end", "a draft that is given up");
+}
+
+#[tokio::test]
 async fn operators_search_and_export_orders() {
     let shop = Shop::open().await;
     let (activity, item) = shop.stage(5, 1).await;
@@ -614,7 +625,10 @@ async fn machines_are_told_how_it_is() {
     let shop = Shop::open().await;
     assert_eq!(shop.get("/healthz").send().await.is(200)["status"], "ok");
     let ready = shop.get("/readyz").send().await.is(200);
-    assert_eq!(ready, json!({"gate": "ok", "ledger": "ok"}));
+    assert_eq!(ready, json!({"gate": "ok", "ledger": "ok", "workers": "ok"}));
+    shop.app.engine.workers.as_ref().unwrap().stop().await;
+    let down = shop.get("/readyz").send().await;
+    assert_eq!(down.is_refused(503, "busy", None).json()["workers"], "down");
     assert_eq!(shop.get("/metrics").send().await.status, 200);
     let document = shop.get("/openapi.json").send().await.is(200);
     assert_eq!(document["info"]["title"], "Seckill");

@@ -38,7 +38,11 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run the shop page, the API, the workers and the jobs (the default)
-    Serve,
+    Serve {
+        /// In the cluster profile, do only these: web, worker, jobs (by comma)
+        #[arg(long, value_name = "ROLES")]
+        role: Option<String>,
+    },
     /// Bring an activity's items to the gate before its time
     ///
     /// Published activities are warmed by themselves ten minutes before they open; this is for the
@@ -107,7 +111,7 @@ struct Letter {
 enum Token {
     /// Make a token and print it, once
     Create {
-        /// Whose it is; stands in the audit. An older token of the same name is replaced
+        /// Whose it is; stands in the audit. To replace a token, revoke it first
         name: String,
         /// viewer reads, operator runs sales, admin does everything
         #[arg(long, default_value = "operator")]
@@ -134,7 +138,10 @@ impl<E: Display> From<E> for Failure {
 }
 
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let mut cli = Cli::parse();
+    if let Some(Command::Serve { role }) = &cli.command {
+        cli.flags.roles = role.clone();
+    }
     let done = Config::load(&cli.flags).map_err(Failure::from).and_then(|config| run(cli, config));
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -153,11 +160,14 @@ fn run(cli: Cli, config: Config) -> Result<(), Failure> {
         return Ok(());
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    match cli.command.unwrap_or(Command::Serve) {
-        Command::Serve => {
+    match cli.command.unwrap_or(Command::Serve { role: None }) {
+        Command::Serve { .. } => {
             logging::init(&config.log)?;
             config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
-            Ok(runtime.block_on(async { serve::serve(config, stop_signal()?).await })?)
+            let served = runtime.block_on(async { serve::serve(config, stop_signal()?).await });
+            // A thread that waits for somebody else's answer must not keep the process.
+            runtime.shutdown_background();
+            Ok(served?)
         }
         Command::Doctor => {
             if runtime.block_on(doctor::doctor(&config)) {
@@ -193,7 +203,7 @@ async fn in_office(office: &Office, command: Command) -> Result<(), Failure> {
             Ok(())
         }
         // Done without an office.
-        Command::Serve | Command::Doctor | Command::Config { .. } => Ok(()),
+        Command::Serve { .. } | Command::Doctor | Command::Config { .. } => Ok(()),
     }
 }
 

@@ -156,9 +156,7 @@ impl Office {
             }
             Office::Here(opened) => {
                 let token = generate_admin_token()?;
-                let now_ms = opened.engine.clock.now_ms();
-                let hash = token_hash(&token);
-                opened.engine.ledger.put_admin_token(name, role, &hash, now_ms).await?;
+                opened.engine.make_token(WHO, name, role, &token_hash(&token)).await?;
                 token
             }
         };
@@ -189,22 +187,26 @@ impl Office {
     pub(super) async fn revoke_token(&self, name: &str) -> Result {
         match self {
             Office::Server(api) => {
-                let path = format!("/api/v1/admin/tokens/{name}");
+                let path = format!("/api/v1/admin/tokens/{}", in_path(name));
                 let answer = api.lock().await.send("DELETE", &path, &[], b"").await?;
                 if answer.status >= 300 {
-                    return Err(Failure::Cannot(format!("there is no token {name:?}")));
+                    let code = answer.code().unwrap_or_default();
+                    return Err(Failure::Cannot(format!("{name:?} is not revoked: {code}")));
                 }
             }
-            Office::Here(opened) => {
-                let now_ms = opened.engine.clock.now_ms();
-                if !opened.engine.ledger.revoke_admin_token(name, now_ms).await? {
-                    return Err(Failure::Cannot(format!("there is no token {name:?}")));
-                }
-            }
+            Office::Here(opened) => opened.engine.revoke_token(WHO, name).await?,
         }
         println!("{name} is revoked");
         Ok(())
     }
+}
+
+/// A name as a part of a path: whatever is not plain is written as its bytes.
+fn in_path(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    name.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).into() } else { format!("%{byte:02X}") })
+        .collect()
 }
 
 fn letter_json(letter: &DeadLetter) -> Value {

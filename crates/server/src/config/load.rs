@@ -38,6 +38,9 @@ pub struct Flags {
     /// Listen on this address and port
     #[arg(long, value_name = "ADDR:PORT", global = true)]
     pub listen: Option<String>,
+    /// Of `serve --role`
+    #[arg(skip)]
+    pub roles: Option<String>,
 }
 
 /// Everything that is wrong with the settings, one sentence each.
@@ -94,6 +97,10 @@ pub(super) fn merge(
         if let Some(value) = value {
             layers.set(key, Value::from(value.as_str()), format!("from {flag}"));
         }
+    }
+    if let Some(roles) = &flags.roles {
+        let roles: Vec<&str> = roles.split(',').map(str::trim).collect();
+        layers.set("roles", Value::from(roles), "from --role".into());
     }
     layers.finish()
 }

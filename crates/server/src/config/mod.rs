@@ -23,6 +23,7 @@ pub const DEFAULT_TOML: &str = include_str!("default.toml");
 #[serde(deny_unknown_fields)]
 pub struct Config {
     pub profile: Profile,
+    pub roles: Vec<Role>,
     pub listen: SocketAddr,
     pub data: PathBuf,
     pub secret: Secret,
@@ -46,6 +47,15 @@ pub struct Config {
 pub enum Profile {
     Solo,
     Cluster,
+}
+
+/// What a process of the cluster does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    Web,
+    Worker,
+    Jobs,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,6 +118,12 @@ impl Auth {
 pub struct Redis {
     /// Secret, because it may carry a password.
     pub url: Secret,
+    pub prefix: String,
+    pub partitions: usize,
+    pub answer_ms_max: u64,
+    pub takeover_ms: u64,
+    pub wait_replicas: u32,
+    pub wait_ms_max: u64,
 }
 
 /// Where the cluster's ledger lives.
@@ -115,6 +131,7 @@ pub struct Redis {
 #[serde(deny_unknown_fields)]
 pub struct LedgerStore {
     pub url: Secret,
+    pub connections_max: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -160,6 +177,7 @@ pub struct Jobs {
 #[serde(deny_unknown_fields)]
 pub struct Payment {
     pub sandbox: bool,
+    pub sandbox_file: PathBuf,
     pub sandbox_merchant: String,
 }
 
@@ -232,19 +250,19 @@ impl Config {
     /// Pairs of settings that are allowed but rarely meant, one sentence each, to log at start.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        let public = !self.listen.ip().is_loopback();
+        // A proxy before us is there to let the outside in.
+        let public = !self.listen.ip().is_loopback() || self.http.proxy_hops > 0;
         if public && self.auth.dev_login {
             warnings.push(format!(
                 "auth.dev_login is on and {} can be reached from outside: anybody can buy as anybody",
                 self.listen
             ));
         }
-        if public && self.payment.sandbox {
-            warnings.push(format!(
-                "payment.sandbox is on and {} can be reached from outside: orders can be paid \
-                 without money",
-                self.listen
-            ));
+        if self.payment.sandbox && (public || self.auth.has_shop_key()) {
+            warnings.push(
+                "payment.sandbox is on and real buyers can come: orders can be paid without money"
+                    .into(),
+            );
         }
         if self.auth.dev_login && self.auth.has_shop_key() {
             warnings.push("auth.dev_login is on although the shop has a key of its own".into());
@@ -311,8 +329,12 @@ mod tests {
     #[test]
     fn a_demo_on_a_public_address_is_warned_of() {
         assert_eq!(Config::defaults().warnings(), Vec::<String>::new());
-        let warnings = with("listen = '0.0.0.0:80'").warnings().join("\n");
-        assert!(warnings.contains("auth.dev_login"), "{warnings}");
-        assert!(warnings.contains("payment.sandbox"), "{warnings}");
+        for public in ["listen = '0.0.0.0:80'", "[http]\nproxy_hops = 1"] {
+            let warnings = with(public).warnings().join("\n");
+            assert!(warnings.contains("auth.dev_login"), "{warnings}");
+            assert!(warnings.contains("payment.sandbox"), "{warnings}");
+        }
+        let shop = with("[auth]\njwt_secret = 'a long enough secret'").warnings().join("\n");
+        assert!(shop.contains("payment.sandbox") && !shop.contains("dev_login"), "{shop}");
     }
 }

@@ -45,6 +45,7 @@ const ALGORITHMS: &[&str] = &[
 
 pub(super) const RULES: &[(&str, Rule)] = &[
     ("profile", Rule::OneOf(&["solo", "cluster"])),
+    ("roles", Rule::SomeOf(&["web", "worker", "jobs"])),
     ("listen", Rule::Address),
     ("data", Rule::Required),
     ("secret", Rule::Secret(SECRET_CHARS_MIN)),
@@ -77,7 +78,14 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("auth.admin_token", Rule::Secret(SECRET_CHARS_MIN)),
     ("auth.admin_cache_max", Rule::Number(0, 1_000_000)),
     ("redis.url", Rule::Url(&["redis://", "rediss://", "unix://"])),
+    ("redis.prefix", Rule::Required),
+    ("redis.partitions", Rule::Number(1, 1_024)),
+    ("redis.answer_ms_max", Rule::Number(10, MINUTE_MS)),
+    ("redis.takeover_ms", Rule::Number(100, 10 * MINUTE_MS)),
+    ("redis.wait_replicas", Rule::Number(0, 16)),
+    ("redis.wait_ms_max", Rule::Number(1, MINUTE_MS)),
     ("ledger.url", Rule::Url(&["mysql://"])),
+    ("ledger.connections_max", Rule::Number(2, 1_000)),
     ("lane.queue_max", Rule::Number(1, 1_000_000)),
     ("lane.batch_max", Rule::Number(1, 10_000)),
     ("gate.log_claims_max", Rule::Number(1, 100_000_000)),
@@ -98,6 +106,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("jobs.warm_poll_ms", Rule::Number(1, 10 * MINUTE_MS)),
     ("jobs.catalogue_refresh_ms", Rule::Number(1, 10 * MINUTE_MS)),
     ("payment.sandbox", Rule::Flag),
+    ("payment.sandbox_file", Rule::Text),
     ("payment.sandbox_merchant", Rule::Required),
     ("alerts.webhook_url", Rule::Url(&["https://", "http://"])),
     ("alerts.webhook_timeout_ms", Rule::Number(10, 10 * MINUTE_MS)),
@@ -213,6 +222,9 @@ pub(super) fn check_pairs(config: &Config, is_set: impl Fn(&str) -> bool) -> Vec
             if url.is_empty() {
                 problems.push(format!("{key} is empty: the cluster profile needs it"));
             }
+        }
+        if config.roles.is_empty() {
+            problems.push("roles is empty: name one of web, worker, jobs".into());
         }
         if config.auth.dev_login && is_set("auth.dev_login") {
             problems.push(

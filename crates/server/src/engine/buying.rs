@@ -79,7 +79,7 @@ impl Engine {
             Ok(Verdict::NotStarted { opens_ms }) => ClaimAnswer::NotStarted { opens_ms },
             Ok(Verdict::Ended) => ClaimAnswer::Ended,
             Ok(Verdict::OverLimit { limit }) => ClaimAnswer::OverLimit { limit },
-            Ok(Verdict::Busy(Busy::NotLoaded)) => self.not_at_the_gate(item),
+            Ok(Verdict::Busy(Busy::NotLoaded)) => self.not_at_the_gate(item).await,
             Ok(Verdict::Busy(why)) => ClaimAnswer::Busy(why),
             Err(TooHot) => ClaimAnswer::TooHot,
         }
@@ -87,8 +87,8 @@ impl Engine {
 
     /// The gate does not have the item. The catalogue may know a better "no" than *busy*; it never
     /// knows a yes.
-    fn not_at_the_gate(&self, item: ItemId) -> ClaimAnswer {
-        let catalogue = self.catalogue.snapshot();
+    async fn not_at_the_gate(&self, item: ItemId) -> ClaimAnswer {
+        let catalogue = self.catalogue_with(item).await;
         let Some((activity, _)) = catalogue.item(item) else { return ClaimAnswer::UnknownItem };
         let now_ms = self.clock.now_ms();
         if activity.state == ActivityState::Ended || now_ms >= activity.closes_ms {
@@ -104,7 +104,7 @@ impl Engine {
     pub fn eta_ms(&self, position: u64) -> u64 {
         /// What a worker does at the least, for the first buyers of a quiet day.
         const RATE_PER_S_MIN: f64 = 1_000.0;
-        let rate = self.workers.rate_per_s().max(RATE_PER_S_MIN);
+        let rate = self.rate_per_s().max(RATE_PER_S_MIN);
         (position as f64 / rate * 1_000.0).ceil() as u64
     }
 
@@ -115,6 +115,10 @@ impl Engine {
         no: OrderNo,
         buyer: Option<&UserId>,
     ) -> Result<Option<OrderView>, LookupError> {
+        // Buyers look often while they wait; the copy that the news of the order renewed will do.
+        if let Some(copy) = self.commons.order(no).await {
+            return Ok(Some(OrderView::Known(copy)));
+        }
         // The gate first: a claim leaves it only after it is in the ledger, so what is in neither,
         // asked in this order, does not exist.
         let queued = match buyer {
@@ -133,9 +137,13 @@ impl Engine {
         if let Some(claim) = queued {
             return Ok(Some(OrderView::Queued(claim)));
         }
-        // Failed claims have left the log and wait for their next try, or for a person.
-        let failed = self.ledger.dead_letter(no).await?.filter(|letter| letter.state.is_open());
-        Ok(failed.map(|letter| OrderView::Queued(letter.claim)))
+        // Failed claims have left the log and wait for their next try, or for a person. One that is
+        // resolved became an order after we looked for it.
+        match self.ledger.dead_letter(no).await? {
+            Some(letter) if letter.state.is_open() => Ok(Some(OrderView::Queued(letter.claim))),
+            Some(_) => Ok(self.ledger.order(no).await?.map(OrderView::Known)),
+            None => Ok(None),
+        }
     }
 
     /// Present a receipt: the claim is found, or admitted again, or told why not.
@@ -158,7 +166,7 @@ impl Engine {
             Readmitted::SoldOut => VoidReason::Lost,
             Readmitted::Frozen => return Err(not_now()),
             // Only an item whose sale is over is gone for good.
-            Readmitted::NotLoaded => match self.not_at_the_gate(claim.item) {
+            Readmitted::NotLoaded => match self.not_at_the_gate(claim.item).await {
                 ClaimAnswer::Ended | ClaimAnswer::UnknownItem => VoidReason::Lost,
                 _ => return Err(not_now()),
             },

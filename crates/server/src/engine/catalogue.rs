@@ -3,7 +3,7 @@
 //! A snapshot of the published activities, replaced as a whole every second and whenever an
 //! operator changes something here. How many units are left is not part of it; the gate knows.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use ledger::Ledger;
 use parking_lot::RwLock;
@@ -14,7 +14,11 @@ const SHOWN_AFTER_CLOSE_MS: Millis = 24 * 60 * 60 * 1_000;
 const ACTIVITIES_MAX: usize = 1_000;
 
 #[derive(Default)]
-pub struct Catalogue(RwLock<Arc<Snapshot>>);
+pub struct Catalogue {
+    shown: RwLock<Arc<Snapshot>>,
+    /// When the ledger was last asked for an item nobody knew.
+    looked: tokio::sync::Mutex<Option<Instant>>,
+}
 
 #[derive(Debug, Default)]
 pub struct Snapshot {
@@ -47,14 +51,43 @@ impl Snapshot {
 
 impl Catalogue {
     pub fn snapshot(&self) -> Arc<Snapshot> {
-        self.0.read().clone()
+        self.shown.read().clone()
+    }
+
+    /// A snapshot that has this item, or the newest there is: an item nobody here has heard of may
+    /// have been published at another instance a moment ago. Those who ask at the same time share
+    /// one look at the ledger.
+    pub async fn with_item(
+        &self,
+        id: ItemId,
+        ledger: &dyn Ledger,
+        now_ms: Millis,
+    ) -> Arc<Snapshot> {
+        let known = self.snapshot();
+        if known.item(id).is_some() {
+            return known;
+        }
+        let asked = Instant::now();
+        let mut looked = self.looked.lock().await;
+        if looked.is_none_or(|begun| begun < asked) {
+            *looked = Some(Instant::now());
+            if let Err(error) = self.refresh(ledger, now_ms).await {
+                tracing::debug!(%error, "the catalogue could not be refreshed");
+            }
+        }
+        self.snapshot()
+    }
+
+    /// Show what somebody else has read.
+    pub fn show(&self, activities: Vec<Activity>) {
+        *self.shown.write() = Arc::new(Snapshot::of(activities));
     }
 
     pub async fn refresh(&self, ledger: &dyn Ledger, now_ms: Millis) -> ledger::Result<()> {
         let mut activities =
             ledger.activities(now_ms - SHOWN_AFTER_CLOSE_MS, ACTIVITIES_MAX).await?;
         activities.retain(|activity| activity.state != ActivityState::Draft);
-        *self.0.write() = Arc::new(Snapshot::of(activities));
+        self.show(activities);
         Ok(())
     }
 }

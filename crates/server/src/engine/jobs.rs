@@ -7,19 +7,28 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream};
 use gate::{AdjustOutcome, GiveBack, Shut};
-use ledger::{OutboxMessage, OutboxRow, Overdue, PaymentNotice, RefundDone, Release};
+use ledger::{LedgerError, OutboxMessage, OutboxRow, Overdue, PaymentNotice, RefundDone, Release};
 use payment::{CloseOutcome, ProviderError, RefundOutcome, RefundRequest};
-use sale::{ActivityState, CloseReason, ItemState, Millis, OrderNo};
+use sale::{ActivityState, CloseReason, ItemState, Millis, OrderNo, UserId};
 use tokio::{
     sync::{Notify, watch},
     task::JoinHandle,
 };
 
 use super::Engine;
+use crate::{
+    commons::Hint,
+    config::{Profile, Role},
+};
 
 const ACTIVITIES_MAX: usize = 10_000;
 /// Payments that are closed at their provider at the same time.
 const PROVIDER_CALLS_MAX: usize = 16;
+/// How long the time-out job looks past an order that its provider does not let go of. Longer if
+/// they are many, so that asking for all of them again leaves time for the others.
+const UNCLOSABLE_PAUSE_MS_MIN: Millis = 1_000;
+const UNCLOSABLE_PAUSE_MS_MAX: Millis = 60_000;
+const UNCLOSABLE_MAX: usize = 100_000;
 /// The pauses between deliveries of an outbox row double from one to the other.
 const OUTBOX_PAUSE_MS_MIN: Millis = 500;
 const OUTBOX_PAUSE_MS_MAX: Millis = 60_000;
@@ -34,35 +43,52 @@ enum Progress {
     MoreToDo,
 }
 
-/// Starts all jobs; they end when `stop` says so.
+/// Starts the jobs of these roles; they end when `stop` says so.
 pub(super) fn start(engine: &Arc<Engine>, stop: &watch::Receiver<bool>) -> Vec<JoinHandle<()>> {
-    let jobs = &engine.config.jobs;
+    let config = &engine.config.jobs;
     let job = |name, every_ms, wake: &Arc<Notify>| Job {
         name,
+        leased: true,
         every: Duration::from_millis(every_ms),
         wake: wake.clone(),
         engine: engine.clone(),
         stop: stop.clone(),
     };
     let nobody = Arc::new(Notify::new());
-    vec![
-        job("warm", jobs.warm_poll_ms, &engine.warm_wake)
-            .spawn(|e| async move { e.warming().await }),
-        job("lifecycle", jobs.warm_poll_ms, &nobody).spawn(|e| async move { e.lifecycle().await }),
-        job("timeout", jobs.timeout_poll_ms, &nobody).spawn(|e| async move { e.time_out().await }),
-        job("outbox", jobs.outbox_poll_ms, &engine.outbox_wake)
-            .spawn(|e| async move { e.deliver_outbox().await }),
-        job("catalogue", jobs.catalogue_refresh_ms, &nobody)
+    // What every process does for itself.
+    let mut handles = vec![
+        job("catalogue", config.catalogue_refresh_ms, &nobody)
+            .everywhere()
             .spawn(|e| async move { e.show_catalogue().await }),
-        job("reconcile", jobs.reconcile_every_ms, &nobody).after_a_pause(|e| async move {
-            e.reconcile(true).await?;
-            Ok(Progress::CaughtUp)
-        }),
-    ]
+        job("upkeep", config.warm_poll_ms, &nobody)
+            .everywhere()
+            .spawn(|e| async move { e.upkeep().await }),
+    ];
+    if engine.does(Role::Jobs) {
+        handles.extend([
+            job("warm", config.warm_poll_ms, &engine.warm_wake)
+                .spawn(|e| async move { e.warming().await }),
+            job("lifecycle", config.warm_poll_ms, &nobody)
+                .spawn(|e| async move { e.lifecycle().await }),
+            job("timeout", config.timeout_poll_ms, &nobody)
+                .spawn(|e| async move { e.time_out().await }),
+            job("outbox", config.outbox_poll_ms, &engine.outbox_wake)
+                .spawn(|e| async move { e.deliver_outbox().await }),
+            job("reconcile", config.reconcile_every_ms, &engine.reconcile_wake).after_a_pause(
+                |e| async move {
+                    e.reconcile(true).await?;
+                    Ok(Progress::CaughtUp)
+                },
+            ),
+        ]);
+    }
+    handles
 }
 
 struct Job {
     name: &'static str,
+    /// Run by one process of the cluster at a time.
+    leased: bool,
     every: Duration,
     wake: Arc<Notify>,
     engine: Arc<Engine>,
@@ -70,6 +96,10 @@ struct Job {
 }
 
 impl Job {
+    fn everywhere(self) -> Job {
+        Job { leased: false, ..self }
+    }
+
     fn spawn<F>(self, run: impl Fn(Arc<Engine>) -> F + Send + 'static) -> JoinHandle<()>
     where
         F: Future<Output = JobResult> + Send + 'static,
@@ -95,6 +125,12 @@ impl Job {
     {
         let mut failing = false;
         loop {
+            if self.leased && self.engine.commons.lead(self.name).await.is_none() {
+                if self.pause().await {
+                    continue;
+                }
+                return;
+            }
             let done = run(self.engine.clone()).await;
             match &done {
                 Ok(_) if failing => tracing::info!(job = self.name, "job works again"),
@@ -124,13 +160,33 @@ impl Job {
 }
 
 impl Engine {
+    /// Look after the gate: whoever sees that it lost writes mends it.
+    async fn upkeep(&self) -> JobResult {
+        self.gate.upkeep().await?;
+        // Reading what is there also refreshes what pages show of it.
+        self.gate.loaded().await?;
+        for item in self.gate.suspects() {
+            let warmed = self.rebuild(item).await?;
+            tracing::warn!(%item, epoch = warmed.epoch, "the gate had lost writes and was rebuilt");
+        }
+        Ok(Progress::CaughtUp)
+    }
+
     async fn warming(&self) -> JobResult {
         self.warm_due(self.clock.now_ms()).await?;
         Ok(Progress::CaughtUp)
     }
 
+    /// Pages of a process without jobs come from the copy that the others keep in the commons; only
+    /// if there is none is the ledger asked.
     async fn show_catalogue(&self) -> JobResult {
-        self.catalogue.refresh(&*self.ledger, self.clock.now_ms()).await?;
+        match self.commons.catalogue().await {
+            Some(activities) if !self.does(Role::Jobs) => self.catalogue.show(activities),
+            _ => {
+                self.catalogue.refresh(&*self.ledger, self.clock.now_ms()).await?;
+                self.commons.put_catalogue(&self.catalogue.snapshot().activities).await;
+            }
+        }
         metrics::gauge!("seckill_log_backlog_claims").set(self.gate.backlog() as f64);
         metrics::gauge!("seckill_push_streams").set(self.news.streams() as f64);
         metrics::gauge!("seckill_outbox_rows").set(self.ledger.outbox_depth().await? as f64);
@@ -153,7 +209,7 @@ impl Engine {
                 self.refresh_catalogue().await;
                 tracing::info!(activity = %activity.id, name = activity.name, "activity is over");
                 // The books are closed with a comparison.
-                self.reconcile(true).await?;
+                self.reconcile_wake.notify_one();
             }
         }
         for here in loaded {
@@ -161,6 +217,10 @@ impl Engine {
             let activity = self.ledger.activity(item.activity).await?;
             let closed_ms = activity.map_or(0, |activity| activity.closes_ms);
             let kept = now_ms < closed_ms.saturating_add(kept_ms);
+            // Whoever ended it may have died before the gate heard of it.
+            if item.state == ItemState::Ended && here.shut != Some(Shut::Ended) {
+                self.gate.shut(item.id, Some(Shut::Ended)).await?;
+            }
             if item.state == ItemState::Ended
                 && !kept
                 && self.gate.in_flight(item.id).await?.is_empty()
@@ -176,15 +236,15 @@ impl Engine {
     /// Close what was not paid in time.
     async fn time_out(&self) -> JobResult {
         let limit = self.config.jobs.timeout_batch_max;
-        let overdue = self.ledger.overdue(self.clock.now_ms(), limit).await?;
-        let full = overdue.len() == limit;
+        let (overdue, full) = self.overdue(limit).await?;
         let asked = stream::iter(overdue).map(|overdue| async move {
             let order_no = overdue.order.order_no;
-            self.may_close(&overdue).await.then_some(order_no)
+            if self.may_close(&overdue).await { Ok(order_no) } else { Err(order_no) }
         });
-        let closable: Vec<Option<OrderNo>> =
+        let asked: Vec<Result<OrderNo, OrderNo>> =
             asked.buffer_unordered(PROVIDER_CALLS_MAX).collect().await;
-        let closable: Vec<OrderNo> = closable.into_iter().flatten().collect();
+        let closable: Vec<OrderNo> = asked.iter().filter_map(|asked| asked.ok()).collect();
+        self.look_past(asked.into_iter().filter_map(Result::err), limit);
         let closed =
             self.ledger.close(&closable, CloseReason::Timeout, self.clock.now_ms()).await?;
         if !closed.is_empty() {
@@ -194,6 +254,32 @@ impl Engine {
         }
         // A full batch of which nothing could be closed would come again at once: wait instead.
         Ok(if full && !closed.is_empty() { Progress::MoreToDo } else { Progress::CaughtUp })
+    }
+
+    /// The orders to close now, and whether there may be more. Those whose provider did not let go
+    /// of them lately are looked past: they must not hold up the others.
+    async fn overdue(&self, limit: usize) -> Result<(Vec<Overdue>, bool), LedgerError> {
+        let now_ms = self.clock.now_ms();
+        let unclosable = {
+            let mut unclosable = self.unclosable.lock();
+            unclosable.retain(|_, until_ms| now_ms < *until_ms);
+            unclosable.clone()
+        };
+        let asked = limit + unclosable.len();
+        let mut overdue = self.ledger.overdue(now_ms, asked).await?;
+        let full = overdue.len() == asked;
+        overdue.retain(|overdue| !unclosable.contains_key(&overdue.order.order_no));
+        overdue.truncate(limit);
+        Ok((overdue, full))
+    }
+
+    fn look_past(&self, orders: impl Iterator<Item = OrderNo>, limit: usize) {
+        let mut unclosable = self.unclosable.lock();
+        let few = unclosable.len() < limit;
+        let pause_ms = if few { UNCLOSABLE_PAUSE_MS_MIN } else { UNCLOSABLE_PAUSE_MS_MAX };
+        let until_ms = self.clock.now_ms() + pause_ms;
+        let room = UNCLOSABLE_MAX.saturating_sub(unclosable.len());
+        unclosable.extend(orders.take(room).map(|order_no| (order_no, until_ms)));
     }
 
     /// An order with an open payment is closed at the provider first. If the provider has the
@@ -253,20 +339,37 @@ impl Engine {
         Ok(if full { Progress::MoreToDo } else { Progress::CaughtUp })
     }
 
+    /// Let buyers know, here and at the other instances, and renew the copies they look at.
+    async fn spread(&self, orders: &[(OrderNo, UserId)]) -> Result<(), JobError> {
+        if self.config.profile == Profile::Cluster {
+            let numbers: Vec<OrderNo> = orders.iter().map(|(no, _)| *no).collect();
+            let current = self.ledger.orders_by_no(&numbers).await?;
+            self.commons.keep_orders(&current).await?;
+            self.commons.tell(&Hint::Orders { orders: orders.to_vec() }).await;
+        }
+        self.news.tell(orders);
+        Ok(())
+    }
+
     async fn deliver(&self, row: &OutboxRow) -> Result<(), JobError> {
         match &row.message {
             OutboxMessage::Release { releases } => {
+                let _turn = self.gate_turn.lock().await;
                 let units: Vec<GiveBack> = releases.iter().map(give_back).collect();
-                self.lanes.release(&units).await?;
+                for change in self.lanes.release(&units).await? {
+                    self.commons.tell(&Hint::Units { item: change.item }).await;
+                }
             }
             OutboxMessage::Adjust { item, adjust_no, delta } => {
+                let _turn = self.gate_turn.lock().await;
                 if let AdjustOutcome::Done(change) =
                     self.gate.adjust(*item, *adjust_no, *delta, true).await?
                 {
                     self.lanes.news(change);
+                    self.commons.tell(&Hint::Units { item: *item }).await;
                 }
             }
-            OutboxMessage::News { orders } => self.news.tell(orders),
+            OutboxMessage::News { orders } => self.spread(orders).await?,
             OutboxMessage::Refund { provider, provider_txn, order_no, amount } => {
                 let bank = self.providers.get(provider).ok_or("no such provider")?;
                 let request = RefundRequest {
@@ -304,5 +407,117 @@ fn give_back(release: &Release) -> GiveBack {
         user: release.user.clone(),
         order_no: release.order_no,
         quantity: release.quantity,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sale::{Currency, Keys, ManualClock, NewActivity, NewItem};
+
+    use super::*;
+    use crate::{config::Config, engine::Parts};
+
+    const NOW_MS: Millis = 1_800_000_000_000;
+
+    struct Night {
+        engine: Arc<Engine>,
+        clock: Arc<ManualClock>,
+        _data: tempfile::TempDir,
+    }
+
+    impl Night {
+        /// An engine whose jobs run when the test says so, and an open sale of one item.
+        async fn fall(change: impl FnOnce(&mut Config)) -> (Night, sale::Activity) {
+            let data = tempfile::tempdir().unwrap();
+            let clock = ManualClock::at(NOW_MS);
+            let mut config = Config::defaults();
+            change(&mut config);
+            let keys = Keys::from_secret(b"a secret of the tests").unwrap();
+            let parts = Parts::open(&config, data.path(), clock.clone()).await.unwrap();
+            let opened = Engine::open(config, data.path(), b"x", keys, clock.clone(), parts).await;
+            let engine = opened.unwrap();
+            let item = NewItem {
+                name: "iPhone".into(),
+                image_url: String::new(),
+                price: 1,
+                origin_price: None,
+                currency: Currency::CNY,
+                stock: 10,
+                limit_per_user: 1,
+                shards: 1,
+            };
+            let new = NewActivity {
+                name: "sale".into(),
+                opens_ms: NOW_MS - 1,
+                closes_ms: NOW_MS + 3_600_000,
+                pay_within_ms: 60_000,
+                items: vec![item],
+            };
+            let id = engine.create_activity("ann", &new).await.unwrap().id;
+            let activity = engine.move_activity("ann", id, ActivityState::Published).await.unwrap();
+            engine.warm_activity("ann", id, false).await.unwrap();
+            (Night { engine, clock, _data: data }, activity)
+        }
+
+        /// Buys one, and waits until it is an order.
+        async fn buy(&self, item: sale::ItemId, user: &str) -> OrderNo {
+            let answer = self.engine.claim(item, user.parse().unwrap(), 1, None).await;
+            let super::super::ClaimAnswer::Admitted { claim, .. } = answer else {
+                panic!("{answer:?}")
+            };
+            while self.engine.ledger.order(claim.order_no).await.unwrap().is_none() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            claim.order_no
+        }
+    }
+
+    #[tokio::test]
+    async fn orders_that_a_provider_does_not_let_go_of_hold_up_no_others() {
+        let (night, activity) = Night::fall(|config| config.jobs.timeout_batch_max = 1).await;
+        let (engine, item) = (&night.engine, activity.items[0].id);
+        let stuck = night.buy(item, "ann").await;
+        engine.ledger.open_payment(stuck, "a provider that is gone", NOW_MS).await.unwrap();
+        night.clock.advance(1);
+        let free = night.buy(item, "bob").await;
+        night.clock.advance(60_000);
+        for _ in 0..2 {
+            engine.time_out().await.unwrap();
+        }
+        let status = async |no| engine.ledger.order(no).await.unwrap().unwrap().status;
+        assert_eq!(status(free).await, sale::OrderStatus::Closed);
+        assert_eq!(status(stuck).await, sale::OrderStatus::Unpaid, "it stays until asked");
+    }
+
+    #[tokio::test]
+    async fn an_end_that_the_gate_never_heard_of_reaches_it() {
+        let (night, activity) = Night::fall(|_| {}).await;
+        let (engine, item) = (&night.engine, activity.items[0].id);
+        // The process that ended it died between ledger and gate.
+        let ended = ActivityState::Ended;
+        assert!(engine.ledger.move_activity(activity.id, ended, NOW_MS).await.unwrap().is_done());
+        engine.lifecycle().await.unwrap();
+        let answer = engine.claim(item, "ann".parse().unwrap(), 1, None).await;
+        assert!(matches!(answer, super::super::ClaimAnswer::Ended), "{answer:?}");
+    }
+
+    #[tokio::test]
+    async fn nothing_reaches_the_gate_in_the_middle_of_a_load() {
+        let (night, activity) = Night::fall(|_| {}).await;
+        let (engine, item) = (night.engine.clone(), activity.items[0].id);
+        let no = night.buy(item, "ann").await;
+        // What a load read of the ledger is a moment old; the order is closed in that moment.
+        let load = engine.gate_turn.lock().await;
+        let closed = engine.ledger.close(&[no], CloseReason::Cancelled, NOW_MS).await.unwrap();
+        assert_eq!(closed, [no]);
+        let delivery = tokio::spawn({
+            let engine = engine.clone();
+            async move { engine.deliver_outbox().await.is_ok() }
+        });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(engine.gate.left(item), Some(9), "the release waits for the load");
+        drop(load);
+        assert!(delivery.await.unwrap());
+        assert_eq!(engine.gate.left(item), Some(10));
     }
 }

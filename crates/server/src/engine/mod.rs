@@ -10,31 +10,33 @@ mod demo;
 mod jobs;
 mod news;
 mod operating;
+mod parts;
 mod paying;
 mod reconcile;
 mod warming;
 
 use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
+    collections::HashMap,
+    path::Path,
+    sync::{Arc, Weak},
 };
 
 use async_trait::async_trait;
-use gate::{Gate, LaneOptions, Lanes, solo};
-use ledger::{Ledger, sqlite::SqliteLedger};
+use gate::{Gate, LaneOptions, Lanes};
+use ledger::Ledger;
 use orders::{AlertOptions, Alerts, Workers, WorkersHandle};
 use parking_lot::Mutex;
 use payment::{
-    Provider, ProviderError,
+    Provider,
     sandbox::{Sandbox, SandboxOptions},
 };
 use sale::{
-    BookError, Claim, FailedClaim, ItemId, Keys, Millis, OrderBook, OrderNumbers, Settled,
+    BookError, Claim, FailedClaim, ItemId, Keys, Millis, OrderBook, OrderNo, OrderNumbers, Settled,
     SharedClock,
 };
 use sha2::{Digest, Sha256};
 use tokio::{
-    sync::{Notify, watch},
+    sync::{Notify, broadcast::error::RecvError, watch},
     task::JoinHandle,
 };
 
@@ -42,18 +44,19 @@ pub use buying::{ClaimAnswer, LookupError, OrderView};
 pub use catalogue::{Catalogue, Snapshot};
 pub use news::{Listener, News, NewsOptions, TooMany};
 pub use operating::OperateError;
+pub use parts::{LEDGER_FILE, OpenError, Parts};
 pub use paying::{NoticeFailure, PayError, Providers};
 pub use reconcile::{Finding, ItemReport, ItemVerdict, RECONCILE_JOB, ReconcileError, Report};
 pub use warming::{WarmError, Warmed};
 
-use crate::config::Config;
+use crate::{
+    commons::{Commons, Hint},
+    config::{Config, Profile, Role},
+};
 
-/// The files of the solo profile in the data directory.
-pub const LEDGER_FILE: &str = "ledger.db";
 const SANDBOX_FILE: &str = "sandbox.db";
-
-/// Solo is one node, so its order numbers are of node 0.
-const SOLO_NODE: u16 = 0;
+/// How often the listener for hints looks whether it should stop.
+const HINT_ROUND: std::time::Duration = std::time::Duration::from_millis(500);
 
 pub struct Engine {
     pub config: Config,
@@ -63,7 +66,9 @@ pub struct Engine {
     pub gate: Arc<dyn Gate>,
     pub lanes: Lanes,
     pub ledger: Arc<dyn Ledger>,
-    pub workers: WorkersHandle,
+    pub commons: Arc<dyn Commons>,
+    /// Where this process is a worker.
+    pub workers: Option<WorkersHandle>,
     pub alerts: Alerts,
     pub providers: Providers,
     /// The built-in cashier, if it is switched on.
@@ -72,62 +77,41 @@ pub struct Engine {
     pub news: Arc<News>,
     outbox_wake: Arc<Notify>,
     warm_wake: Arc<Notify>,
-    /// Warming is safe to run twice at once, but wasteful: the later run would only bump the epoch.
-    warm_turn: tokio::sync::Mutex<()>,
+    reconcile_wake: Arc<Notify>,
+    /// Held by whoever carries something from the ledger to the gate in two steps: a load, a release,
+    /// an adjustment, a change of state. A load replaces what the gate holds by what the ledger held
+    /// a moment before, so nothing may reach the gate in between: it would be lost.
+    gate_turn: tokio::sync::Mutex<()>,
     reconcile_turn: tokio::sync::Mutex<()>,
+    /// Overdue orders whose payment could not be closed at its provider, and until when the time-out
+    /// job looks past them.
+    unclosable: Mutex<HashMap<OrderNo, Millis>>,
     stop: watch::Sender<bool>,
     jobs: Mutex<Vec<JoinHandle<()>>>,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    #[error(transparent)]
-    Ledger(#[from] ledger::sqlite::OpenError),
-    #[error(transparent)]
-    Gate(#[from] solo::OpenError),
-    #[error("the sandbox cannot be opened: {0}")]
-    Sandbox(ProviderError),
-    #[error("the lanes cannot be started: {0}")]
-    Lanes(std::io::Error),
-    #[error("the ledger cannot be read: {0}")]
-    Read(#[from] ledger::LedgerError),
-}
-
 impl Engine {
-    /// Open the solo engine on a data directory that is ours alone. The workers start at once: what
-    /// is on the log is owed, whoever asked for the engine. Jobs start with [`Engine::run_jobs`].
+    /// Join the parts. Where this process is a worker it starts at once: what is on the log is owed,
+    /// whoever asked for the engine. Jobs start with [`Engine::run_jobs`].
     pub async fn open(
         config: Config,
         data: &Path,
         secret: &[u8],
         keys: Keys,
         clock: SharedClock,
+        parts: Parts,
     ) -> Result<Arc<Engine>, OpenError> {
-        let (journal, books) = open_files(data.to_owned(), &config, clock.clone()).await?;
-        let numbers = Arc::new(OrderNumbers::new(SOLO_NODE, clock.clone()));
-        for seen in [journal.last_order_no(), books.last_order_no().await?].into_iter().flatten() {
-            numbers.start_after(seen);
-        }
-        let gate: Arc<dyn Gate> = Arc::new(journal);
-        let ledger: Arc<dyn Ledger> = Arc::new(books);
-        let lane_options = LaneOptions {
-            queue_max: config.lane.queue_max,
-            batch_max: config.lane.batch_max,
-            sold_out_ms_max: config.gate.sold_out_cache_ms_max,
-        };
-        let lanes = Lanes::start(lane_options, gate.clone(), numbers.clone(), clock.clone())
-            .map_err(OpenError::Lanes)?;
+        let Parts { gate, ledger, commons, numbers } = parts;
+        let lanes = start_lanes(&config, &gate, &commons, &numbers, &clock)?;
         let sandbox = open_sandbox(&config, data, secret, &clock)?;
         let alerts = Alerts::start(alert_options(&config));
         let outbox_wake = Arc::new(Notify::new());
-        let book = Arc::new(WakingBook { ledger: ledger.clone(), wake: outbox_wake.clone() });
-        let workers = Workers::start(
-            worker_options(&config),
-            gate.clone(),
-            book,
-            clock.clone(),
-            alerts.clone(),
-        );
+        let workers = does(&config, Role::Worker).then(|| {
+            let wake = outbox_wake.clone();
+            let book = Arc::new(WakingBook { ledger: ledger.clone(), wake });
+            let options = worker_options(&config);
+            Workers::start(options, gate.clone(), book, clock.clone(), alerts.clone())
+        });
         let engine = Arc::new(Engine {
             news: News::new(NewsOptions {
                 streams_max: config.push.streams_max,
@@ -141,6 +125,7 @@ impl Engine {
             gate,
             lanes,
             ledger,
+            commons,
             workers,
             alerts,
             providers: providers(&sandbox),
@@ -148,7 +133,9 @@ impl Engine {
             catalogue: Catalogue::default(),
             outbox_wake,
             warm_wake: Arc::new(Notify::new()),
-            warm_turn: tokio::sync::Mutex::new(()),
+            reconcile_wake: Arc::new(Notify::new()),
+            unclosable: Mutex::default(),
+            gate_turn: tokio::sync::Mutex::new(()),
             reconcile_turn: tokio::sync::Mutex::new(()),
             stop: watch::Sender::new(false),
             jobs: Mutex::default(),
@@ -157,9 +144,28 @@ impl Engine {
         Ok(engine)
     }
 
+    /// Is this process for that? Solo is for everything.
+    pub fn does(&self, role: Role) -> bool {
+        does(&self.config, role)
+    }
+
+    /// Claims settled per second lately; nothing is known of it where no worker runs.
+    pub fn rate_per_s(&self) -> f64 {
+        self.workers.as_ref().map_or(0.0, WorkersHandle::rate_per_s)
+    }
+
+    /// Failed claims that are due are looked for now and not at the next poll.
+    fn retry_now(&self) {
+        if let Some(workers) = &self.workers {
+            workers.retry_now();
+        }
+    }
+
     pub fn run_jobs(self: &Arc<Self>) {
         let mut handles = jobs::start(self, &self.stop.subscribe());
-        if let Some(sandbox) = self.sandbox.clone() {
+        handles.push(tokio::spawn(hear_hints(Arc::downgrade(self))));
+        // One process of the cluster plays the bank.
+        if let Some(sandbox) = self.sandbox.clone().filter(|_| self.does(Role::Jobs)) {
             let sink = Arc::new(paying::Notices(self.clone()));
             let mut stop = self.stop.subscribe();
             handles.push(tokio::spawn(async move {
@@ -179,12 +185,20 @@ impl Engine {
         self.stop.send_replace(true);
         let jobs: Vec<_> = self.jobs.lock().drain(..).collect();
         for job in jobs {
-            if job.await.is_err() {
+            // The listener for hints has nothing to finish.
+            if job.await.is_err_and(|error| error.is_panic()) {
                 tracing::error!("a job ended with a panic");
             }
         }
-        self.workers.stop().await;
+        if let Some(workers) = &self.workers {
+            workers.stop().await;
+        }
         self.alerts.stop().await;
+    }
+
+    /// What pages show, certainly including this item if the ledger has published it.
+    pub async fn catalogue_with(&self, item: ItemId) -> Arc<Snapshot> {
+        self.catalogue.with_item(item, &*self.ledger, self.clock.now_ms()).await
     }
 
     pub(crate) async fn refresh_catalogue(&self) {
@@ -194,19 +208,45 @@ impl Engine {
     }
 }
 
-/// Reading back a large journal takes a moment; not on an async thread.
-async fn open_files(
-    data: PathBuf,
+fn does(config: &Config, role: Role) -> bool {
+    config.profile == Profile::Solo || config.roles.contains(&role)
+}
+
+fn start_lanes(
     config: &Config,
-    clock: SharedClock,
-) -> Result<(solo::SoloGate, SqliteLedger), OpenError> {
-    let options = solo::SoloOptions { log_claims_max: config.gate.log_claims_max };
-    let opening = tokio::task::spawn_blocking(move || {
-        let books = SqliteLedger::open(&data.join(LEDGER_FILE), clock.clone())?;
-        let journal = solo::SoloGate::open(&data, options, clock)?;
-        Ok((journal, books))
-    });
-    opening.await.map_err(|e| OpenError::Lanes(std::io::Error::other(e)))?
+    gate: &Arc<dyn Gate>,
+    commons: &Arc<dyn Commons>,
+    numbers: &Arc<OrderNumbers>,
+    clock: &SharedClock,
+) -> Result<Lanes, OpenError> {
+    let options = LaneOptions {
+        queue_max: config.lane.queue_max,
+        batch_max: config.lane.batch_max,
+        sold_out_ms_max: config.gate.sold_out_cache_ms_max,
+    };
+    let commons = commons.clone();
+    let may_number = Arc::new(move || commons.node_is_ours());
+    let lanes = Lanes::start(options, gate.clone(), numbers.clone(), may_number, clock.clone());
+    lanes.map_err(OpenError::Lanes)
+}
+
+/// What the other instances tell: pass it on to those who listen here.
+async fn hear_hints(engine: Weak<Engine>) {
+    let Some(mut hints) = engine.upgrade().map(|engine| engine.commons.hints()) else { return };
+    loop {
+        let hint = tokio::time::timeout(HINT_ROUND, hints.recv()).await;
+        let Some(engine) = engine.upgrade() else { return };
+        if *engine.stop.borrow() {
+            return;
+        }
+        match hint {
+            Ok(Ok(Hint::Orders { orders })) => engine.news.tell(&orders),
+            Ok(Ok(Hint::Units { item })) => engine.lanes.forget(item),
+            // Too many to keep up with: buyers poll, and a cached "no" is at most a second old.
+            Ok(Err(RecvError::Lagged(_))) | Err(_) => {}
+            Ok(Err(RecvError::Closed)) => return,
+        }
+    }
 }
 
 fn open_sandbox(
@@ -229,7 +269,9 @@ fn open_sandbox(
         notify_secret,
         ..SandboxOptions::default()
     };
-    let sandbox = Sandbox::open(&data.join(SANDBOX_FILE), options, clock.clone());
+    let file = &config.payment.sandbox_file;
+    let path = if file.as_os_str().is_empty() { data.join(SANDBOX_FILE) } else { file.to_owned() };
+    let sandbox = Sandbox::open(&path, options, clock.clone());
     sandbox.map(Some).map_err(OpenError::Sandbox)
 }
 

@@ -63,6 +63,23 @@ impl From<ReconcileError> for OperateError {
 
 type Result<T> = std::result::Result<T, OperateError>;
 
+const TOKEN_NAME_CHARS_MAX: usize = 64;
+/// Names that the audit uses for others than tokens.
+const TOKEN_NAMES_RESERVED: [&str; 4] = ["system", "configured", "demo", "cli"];
+
+fn check_token_name(name: &str) -> std::result::Result<(), Invalid> {
+    let visible = |c: char| !c.is_control() && !c.is_whitespace();
+    let chars = name.chars().take(TOKEN_NAME_CHARS_MAX + 1).count();
+    if !(1..=TOKEN_NAME_CHARS_MAX).contains(&chars) || !name.chars().all(visible) {
+        let rule = format!("must be 1 to {TOKEN_NAME_CHARS_MAX} visible characters");
+        return Err(Invalid::new("name", rule));
+    }
+    if TOKEN_NAMES_RESERVED.contains(&name) {
+        return Err(Invalid::new("name", "is reserved"));
+    }
+    Ok(())
+}
+
 impl Engine {
     pub async fn create_activity(&self, who: &str, new: &NewActivity) -> Result<Activity> {
         new.validate()?;
@@ -95,6 +112,7 @@ impl Engine {
         id: ActivityId,
         to: ActivityState,
     ) -> Result<Activity> {
+        let turn = self.gate_turn.lock().await;
         let before = self.ledger.activity(id).await?.ok_or(OperateError::NotFound)?;
         if before.state != to {
             if !before.state.may_become(to) {
@@ -107,10 +125,10 @@ impl Engine {
                 return Err(OperateError::Conflict(now.as_str()));
             }
             let action = match (before.state, to) {
-                (ActivityState::Draft, _) => "activity.publish",
-                (ActivityState::Paused, ActivityState::Published) => "activity.resume",
+                (_, ActivityState::Ended) => "activity.end",
                 (_, ActivityState::Paused) => "activity.pause",
-                _ => "activity.end",
+                (ActivityState::Paused, _) => "activity.resume",
+                _ => "activity.publish",
             };
             self.audit(who, action, format!("activity:{id}"), Value::Null).await?;
         }
@@ -122,6 +140,10 @@ impl Engine {
         for item in &before.items {
             // What is not at the gate is closed anyway, and loads in the right state.
             self.gate.shut(item.id, shut).await?;
+        }
+        drop(turn);
+        if to == ActivityState::Ended {
+            self.reconcile_wake.notify_one();
         }
         self.refresh_catalogue().await;
         self.warm_wake.notify_one();
@@ -174,6 +196,10 @@ impl Engine {
         role: Role,
         secret_hash: &[u8],
     ) -> Result<()> {
+        check_token_name(name)?;
+        if self.ledger.admin_tokens().await?.iter().any(|known| known.name == name) {
+            return Err(OperateError::Conflict("in use"));
+        }
         self.ledger.put_admin_token(name, role, secret_hash, self.clock.now_ms()).await?;
         let detail = json!({"role": role});
         self.audit(who, "token.create", format!("token:{name}"), detail).await
@@ -195,6 +221,7 @@ impl Engine {
         if delta == 0 {
             return Err(Invalid::new("delta", "must not be zero").into());
         }
+        let _turn = self.gate_turn.lock().await;
         self.ledger.item(item).await?.ok_or(OperateError::NotFound)?;
         let adjust_no = self.numbers.next();
         if delta < 0 {
@@ -233,7 +260,7 @@ impl Engine {
             Moved::Done => {}
             Moved::Was(state) => return Err(OperateError::Conflict(state.as_str())),
         }
-        self.workers.retry_now();
+        self.retry_now();
         self.audit(who, "dead_letter.replay", format!("order:{no}"), Value::Null).await
     }
 
@@ -261,5 +288,20 @@ impl Engine {
         tracing::info!(who, action, target, "done by an operator");
         let entry = NewAudit { who: who.into(), action: action.into(), target, detail };
         Ok(self.ledger.audit(&entry, self.clock.now_ms()).await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_tokens_are_short_visible_and_not_reserved() {
+        for good in ["ann", "值班员", &"x".repeat(64)] {
+            assert!(check_token_name(good).is_ok(), "{good}");
+        }
+        for bad in ["", " ", "two words", "tab\t", "system", "configured", "cli", &"x".repeat(65)] {
+            assert_eq!(check_token_name(bad).unwrap_err().field, "name", "{bad:?}");
+        }
     }
 }

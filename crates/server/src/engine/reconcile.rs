@@ -183,8 +183,7 @@ impl Engine {
     }
 
     async fn reconcile_item(&self, item: &Item, heal: bool) -> Result<ItemReport, ReconcileError> {
-        let sides = self.both_sides(item.id).await?;
-        let mut report = self.compare(&sides).await?;
+        let (sides, mut report) = self.look(item.id).await?;
         if !heal || !report.findings.iter().any(|finding| finding.kind.starts_with("gate_")) {
             return Ok(report);
         }
@@ -196,7 +195,7 @@ impl Engine {
             }
         };
         // Healed is what a second look no longer finds.
-        let again = self.compare(&self.both_sides(item.id).await?).await?;
+        let (_, again) = self.look(item.id).await?;
         for finding in &mut report.findings {
             if !again.findings.iter().any(|left| left.kind == finding.kind) {
                 finding.healed = Some(how.clone());
@@ -222,6 +221,15 @@ impl Engine {
         }
         let warmed = self.rebuild(item.id).await?;
         Ok(format!("loaded anew from the ledger, epoch {}", warmed.epoch))
+    }
+
+    /// Not while something is on its way between the two: a load or an adjustment that is half done
+    /// would look like a difference.
+    async fn look(&self, item: ItemId) -> Result<(Sides, ItemReport), ReconcileError> {
+        let _turn = self.gate_turn.lock().await;
+        let sides = self.both_sides(item).await?;
+        let report = self.compare(&sides).await?;
+        Ok((sides, report))
     }
 
     async fn both_sides(&self, item: ItemId) -> Result<Sides, ReconcileError> {

@@ -59,7 +59,7 @@ impl Engine {
     }
 
     async fn warm_with(&self, id: ItemId, anew: bool) -> Result<Warmed, WarmError> {
-        let _turn = self.warm_turn.lock().await;
+        let _turn = self.gate_turn.lock().await;
         for _ in 0..WARM_TRIES_MAX {
             let item = self.ledger.item(id).await?.ok_or(WarmError::UnknownItem)?;
             let activity =

@@ -13,7 +13,7 @@ use std::{
 use rehearsal::Api;
 use serde_json::{Value, json};
 
-use crate::house::{House, NewSale, PATIENCE, Sale, now_ms};
+use crate::house::{House, NewSale, PATIENCE, Sale, World, now_ms};
 
 struct Browser {
     driver: Child,
@@ -134,16 +134,28 @@ async fn signed_in(sale: &Sale, user: &str) -> Browser {
     let mut browser = Browser::open().await;
     browser.go(&format!("http://{}/", sale.server().address)).await;
     browser.until("return 'ready' in document.body.dataset").await;
-    browser.run(&format!("document.querySelector('#user-id').value = '{user}'; return true")).await;
-    browser.click("#sign-in").await;
+    match sale.house.world {
+        World::Solo => {
+            let name = format!("document.querySelector('#user-id').value = '{user}'; return true");
+            browser.run(&name).await;
+            browser.click("#sign-in").await;
+        }
+        // Here the shop signs its buyers in and hands over its token.
+        World::Cluster => {
+            let mut api = Api::new(sale.server().address, None);
+            let jwt = sale.house.login().token(&mut api, user).await.unwrap();
+            browser.run(&format!("localStorage.seckill_jwt = '{jwt}'")).await;
+            browser.go(&format!("http://{}/", sale.server().address)).await;
+            browser.until("return 'ready' in document.body.dataset").await;
+        }
+    }
     browser
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn somebody_buys_and_pays_in_a_browser() {
+async fn somebody_buys_and_pays_in_a_browser(world: World) {
     // Not open yet when the page is: the button must light up by itself.
     let opens_ms = now_ms() + 12_000;
-    let sale = House::new().open_sale(NewSale { opens_ms, ..NewSale::of(5) }).await;
+    let sale = House::new(world).open_sale(NewSale { opens_ms, ..NewSale::of(5) }).await;
     let mut browser = signed_in(&sale, "u1002").await;
     let buy = format!("[data-buy=\"{}\"]", sale.item);
     let state = format!("return document.querySelector('{buy}').dataset.state");
@@ -169,9 +181,8 @@ async fn somebody_buys_and_pays_in_a_browser() {
     sale.must_hold().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn somebody_buys_and_changes_their_mind_in_a_browser() {
-    let mut sale = House::new().open_sale(NewSale::of(1)).await;
+async fn somebody_buys_and_changes_their_mind_in_a_browser(world: World) {
+    let mut sale = House::new(world).open_sale(NewSale::of(1)).await;
     let mut browser = signed_in(&sale, "u7").await;
     let buy = format!("[data-buy=\"{}\"]", sale.item);
     browser
@@ -187,4 +198,9 @@ async fn somebody_buys_and_changes_their_mind_in_a_browser() {
     browser.until("return document.querySelectorAll('details.operation').length > 20").await;
     browser.close().await;
     sale.must_hold().await;
+}
+
+crate::in_every_world! {
+    somebody_buys_and_pays_in_a_browser,
+    somebody_buys_and_changes_their_mind_in_a_browser,
 }

@@ -5,9 +5,10 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use faults::services::{shared_mariadb, shared_redis, unique_name};
 use rehearsal::{
-    Answer, Api, Crowd, Deployment, History, Launch, Observed, Response, SaleTokens, Violation,
-    check, dev_login, observe, sale_tokens, settled,
+    Answer, Api, Crowd, Deployment, History, Launch, Login, Observed, Response, SaleTokens,
+    Violation, check, observe, sale_tokens, settled,
 };
 use serde_json::{Value, json};
 
@@ -18,29 +19,91 @@ pub(crate) fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as i64
 }
 
-/// A data directory and how to start a server on it.
+/// In which profile a story happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum World {
+    /// One process.
+    Solo,
+    /// Two that answer buyers and run the jobs, two workers; Redis and MariaDB between them.
+    Cluster,
+}
+
+const SECRET: &str = "a secret that all instances of a story share";
+const JWT_SECRET: &str = "the shop's own secret, for its buyers";
+
+/// A deployment, not necessarily running: directories, settings, and who is started.
 pub(crate) struct House {
+    pub(crate) world: World,
     pub(crate) dir: tempfile::TempDir,
-    pub(crate) launch: Launch,
+    pub(crate) launches: Vec<Launch>,
+    /// The ledger's database, in a cluster.
+    database: String,
 }
 
 impl House {
-    pub(crate) fn new() -> House {
+    pub(crate) fn new(world: World) -> House {
         let dir = tempfile::tempdir().unwrap();
-        let data = dir.path().join("data");
-        std::fs::create_dir(&data).unwrap();
-        let log = dir.path().join("server.log");
-        let launch = Launch::new(env!("CARGO_BIN_EXE_seckill"), data).log(log);
-        House { dir, launch }
+        let launch = |name: &str| {
+            let data = dir.path().join(name);
+            std::fs::create_dir(&data).unwrap();
+            Launch::new(env!("CARGO_BIN_EXE_seckill"), data).log(dir.path().join("server.log"))
+        };
+        let mut house = match world {
+            World::Solo => {
+                House { world, launches: vec![launch("data")], database: String::new(), dir }
+            }
+            World::Cluster => {
+                let mut launches = Vec::new();
+                for (name, role) in [
+                    ("web1", "web,jobs"),
+                    ("web2", "web,jobs"),
+                    ("worker1", "worker"),
+                    ("worker2", "worker"),
+                ] {
+                    let mut one = launch(name);
+                    one.args = vec!["--role".into(), role.into()];
+                    launches.push(one);
+                }
+                House { world, launches, database: unique_name("story"), dir }
+            }
+        };
+        if world == World::Cluster {
+            let ledger = shared_mariadb().create_database(&house.database).unwrap();
+            house = house
+                .env("SECKILL_PROFILE", "cluster")
+                .env("SECKILL_REDIS_URL", shared_redis().url())
+                .env("SECKILL_LEDGER_URL", ledger)
+                .env("SECKILL_JWT_SECRET", JWT_SECRET)
+                .env("SECKILL_REDIS_PARTITIONS", 4)
+                .env("SECKILL_REDIS_TAKEOVER_MS", 2_000);
+            let prefix = house.database.clone();
+            let bank = house.dir.path().join("bank.db");
+            house = house
+                .env("SECKILL_REDIS_PREFIX", prefix)
+                .env("SECKILL_PAYMENT_SANDBOX_FILE", bank.display());
+        }
+        house.env("SECKILL_SECRET", SECRET)
     }
 
     pub(crate) fn env(mut self, name: &str, value: impl ToString) -> House {
-        self.launch = self.launch.env(name, value);
+        let value = value.to_string();
+        self.launches.iter_mut().for_each(|l| *l = l.clone().env(name, &value));
         self
     }
 
+    pub(crate) fn login(&self) -> Login {
+        match self.world {
+            World::Solo => Login::Dev,
+            World::Cluster => Login::Shop { secret: JWT_SECRET.into() },
+        }
+    }
+
+    pub(crate) fn keys(&self) -> sale::Keys {
+        sale::Keys::from_secret(SECRET.as_bytes()).unwrap()
+    }
+
     pub(crate) fn data(&self) -> &Path {
-        &self.launch.data
+        &self.launches[0].data
     }
 
     pub(crate) fn ledger_file(&self) -> PathBuf {
@@ -51,25 +114,66 @@ impl House {
         std::fs::read_to_string(self.dir.path().join("server.log")).unwrap_or_default()
     }
 
-    pub(crate) async fn start(&self) -> Deployment {
-        match self.launch.start().await {
-            Ok(deployment) => deployment,
-            Err(error) => panic!("the server did not start: {error}\n{}", self.log()),
+    pub(crate) async fn start(&self) -> Vec<Deployment> {
+        let mut running = Vec::new();
+        for launch in &self.launches {
+            match launch.start().await {
+                Ok(deployment) => running.push(deployment),
+                Err(error) => panic!("the server did not start: {error}\n{}", self.log()),
+            }
+        }
+        running
+    }
+
+    /// Start the one server of a solo house.
+    pub(crate) async fn start_one(&self) -> Deployment {
+        self.start().await.remove(0)
+    }
+
+    /// Start the servers and open a sale of one item.
+    pub(crate) async fn open_sale(self, sale: NewSale) -> Sale {
+        let running = self.start().await;
+        let (activity, item) = sale.create(&mut running[0].admin()).await;
+        Sale { house: self, running, activity, item, history: History::default() }
+    }
+
+    /// Change the ledger behind the server's back, in its engine's words.
+    pub(crate) fn change_ledger(&self, sqlite: &str, mysql: &str) {
+        match self.world {
+            World::Solo => {
+                let ledger = rusqlite::Connection::open(self.ledger_file()).unwrap();
+                ledger.busy_timeout(Duration::from_secs(10)).unwrap();
+                ledger.execute_batch(sqlite).unwrap();
+            }
+            World::Cluster => {
+                let sql = format!("USE {}; {mysql}", self.database);
+                shared_mariadb().query(&sql).unwrap();
+            }
         }
     }
 
-    /// Start a server and open a sale of one item in it.
-    pub(crate) async fn open_sale(self, sale: NewSale) -> Sale {
-        let deployment = self.start().await;
-        let (activity, item) = sale.create(&mut deployment.admin()).await;
-        Sale {
-            house: self,
-            deployment: Some(deployment),
-            activity,
-            item,
-            history: History::default(),
+    /// Let nobody write to the ledger until the answer is dropped.
+    pub(crate) fn block_ledger(&self) -> Blocked {
+        match self.world {
+            World::Solo => {
+                let thief = rusqlite::Connection::open(self.ledger_file()).unwrap();
+                thief.busy_timeout(Duration::from_secs(10)).unwrap();
+                thief.execute_batch("BEGIN IMMEDIATE").unwrap();
+                Blocked::File(thief)
+            }
+            World::Cluster => Blocked::Tables(
+                shared_mariadb()
+                    .hold(&format!("USE {}; LOCK TABLES tb_seckill_product READ;", self.database))
+                    .unwrap(),
+            ),
         }
     }
+}
+
+/// Somebody holds the ledger's lock.
+pub(crate) enum Blocked {
+    File(#[allow(dead_code, reason = "held, not read")] rusqlite::Connection),
+    Tables(#[allow(dead_code, reason = "held, not read")] faults::services::Held),
 }
 
 pub(crate) struct NewSale {
@@ -117,47 +221,61 @@ impl NewSale {
 /// A sale under way.
 pub(crate) struct Sale {
     pub(crate) house: House,
-    deployment: Option<Deployment>,
+    running: Vec<Deployment>,
     pub(crate) activity: i64,
     pub(crate) item: i64,
     pub(crate) history: History,
 }
 
 impl Sale {
+    /// One that answers buyers.
     pub(crate) fn server(&self) -> &Deployment {
-        self.deployment.as_ref().expect("the server runs")
+        self.running.first().expect("the server runs")
+    }
+
+    /// All that answer buyers.
+    fn addresses(&self) -> Vec<std::net::SocketAddr> {
+        let webs = if self.house.world == World::Solo { 1 } else { 2 };
+        self.running[..webs].iter().map(|server| server.address).collect()
     }
 
     pub(crate) fn admin(&self) -> Api {
         self.server().admin()
     }
 
+    /// `kill -9`, all of them.
     pub(crate) fn kill(&mut self) {
-        self.deployment.take().expect("the server runs").kill().unwrap();
+        self.running.drain(..).for_each(|server| server.kill().unwrap());
     }
 
-    pub(crate) async fn stop(&mut self) -> Option<i32> {
-        self.deployment.take().expect("the server runs").stop().await.unwrap()
+    pub(crate) async fn stop(&mut self) {
+        for server in self.running.drain(..) {
+            assert_eq!(server.stop().await.unwrap(), Some(0));
+        }
     }
 
     pub(crate) async fn start(&mut self) {
-        self.deployment = Some(self.house.start().await);
+        self.running = self.house.start().await;
     }
 
     pub(crate) fn crowd(&self, connections: usize) -> Crowd {
-        let address = self.server().address;
-        Crowd { address, item: self.item, quantity: 1, connections, keys: false }
+        let addresses = self.addresses();
+        Crowd { addresses, item: self.item, quantity: 1, connections, keys: false }
     }
 
     pub(crate) async fn tokens(&self, users: impl IntoIterator<Item = String>) -> SaleTokens {
         let users = users.into_iter().collect();
-        sale_tokens(self.server().address, self.item, users).await.unwrap()
+        let login = self.house.login();
+        sale_tokens(self.server().address, &login, self.item, users).await.unwrap()
     }
 
+    /// Somebody at one of the servers, not always the same one.
     pub(crate) async fn buyer(&self, user: &str) -> Buyer {
-        let mut api = Api::new(self.server().address, None);
-        let jwt = dev_login(&mut api, user).await.unwrap();
-        let mut api = Api::new(self.server().address, Some(&jwt));
+        let addresses = self.addresses();
+        let address = addresses[fastrand::usize(..addresses.len())];
+        let mut api = Api::new(address, None);
+        let jwt = self.house.login().token(&mut api, user).await.unwrap();
+        let mut api = Api::new(address, Some(&jwt));
         let path = format!("/api/v1/items/{}/token", self.item);
         let token: Value = api.write(&path, &json!({})).await.unwrap();
         let sale_token = token["token"].as_str().unwrap().to_owned();

@@ -5,15 +5,14 @@ use std::time::Duration;
 use rehearsal::Answer;
 use serde_json::Value;
 
-use crate::house::{House, NewSale};
+use crate::house::{House, NewSale, World};
 
-#[tokio::test(flavor = "multi_thread")]
-async fn thirty_kills_under_load_lose_nothing() {
+async fn thirty_kills_under_load_lose_nothing(world: World) {
     const ROUNDS: usize = 30;
     const BUYERS_PER_ROUND: usize = 400;
     // More units than the rounds can sell, so that every round has claims to lose.
     const UNITS: i64 = (ROUNDS * BUYERS_PER_ROUND) as i64 + 50;
-    let mut sale = House::new().open_sale(NewSale::of(UNITS)).await;
+    let mut sale = House::new(world).open_sale(NewSale::of(UNITS)).await;
     let everybody = sale.tokens((0..ROUNDS * BUYERS_PER_ROUND).map(|n| format!("u{n}"))).await;
     let mut unknown = Vec::new();
     for (round, buyers) in everybody.chunks(BUYERS_PER_ROUND).enumerate() {
@@ -61,16 +60,13 @@ fn reorder(told: &[rehearsal::Told], buyers: &[(String, String)]) -> Vec<(String
     told.iter().map(|told| (told.user.clone(), tokens[&told.user].clone())).collect()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_restart_with_twenty_thousand_claims_in_the_log_resumes_and_drains() {
+async fn a_restart_with_twenty_thousand_claims_in_the_log_resumes_and_drains(world: World) {
     const CLAIMS: usize = 20_000;
-    let mut sale = House::new().open_sale(NewSale::of(CLAIMS as i64)).await;
+    let mut sale = House::new(world).open_sale(NewSale::of(CLAIMS as i64)).await;
     let buyers = sale.tokens((0..CLAIMS).map(|n| format!("u{n}"))).await;
     {
         // While somebody holds the ledger's lock nothing can leave the log.
-        let thief = rusqlite::Connection::open(sale.house.ledger_file()).unwrap();
-        thief.busy_timeout(Duration::from_secs(10)).unwrap();
-        thief.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let _blocked = sale.house.block_ledger();
         let report = sale.crowd(64).rush(buyers).await;
         assert_eq!(report.admitted(), CLAIMS);
         sale.history = report.history;
@@ -87,9 +83,8 @@ async fn a_restart_with_twenty_thousand_claims_in_the_log_resumes_and_drains() {
     sale.must_hold().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_same_key_gets_the_same_answer_after_a_kill() {
-    let mut sale = House::new().open_sale(NewSale::of(5)).await;
+async fn the_same_key_gets_the_same_answer_after_a_kill(world: World) {
+    let mut sale = House::new(world).open_sale(NewSale::of(5)).await;
     let mut buyer = sale.buyer("u1002").await;
     let first = buyer.claim_with(Some("my-key"), r#"{"quantity":1}"#).await;
     assert_eq!(first.status, 202);
@@ -109,10 +104,9 @@ async fn the_same_key_gets_the_same_answer_after_a_kill() {
     sale.must_hold().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn warming_while_claims_are_in_flight_sells_no_unit_twice() {
+async fn warming_while_claims_are_in_flight_sells_no_unit_twice(world: World) {
     const UNITS: i64 = 500;
-    let mut sale = House::new().open_sale(NewSale::of(UNITS)).await;
+    let mut sale = House::new(world).open_sale(NewSale::of(UNITS)).await;
     let buyers = sale.tokens((0..3_000).map(|n| format!("u{n}"))).await;
     let crowd = sale.crowd(32);
     let mut rush = tokio::spawn(async move { crowd.rush(buyers).await });
@@ -140,4 +134,11 @@ async fn warming_while_claims_are_in_flight_sells_no_unit_twice() {
     let void = observed.orders.len() - live;
     assert_eq!(void, 0, "a warm that counts claims in flight never promises a unit twice");
     sale.must_hold().await;
+}
+
+crate::in_every_world! {
+    thirty_kills_under_load_lose_nothing,
+    a_restart_with_twenty_thousand_claims_in_the_log_resumes_and_drains,
+    the_same_key_gets_the_same_answer_after_a_kill,
+    warming_while_claims_are_in_flight_sells_no_unit_twice,
 }

@@ -5,6 +5,34 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+/// Every story of the list is a test in the solo world and one in the cluster.
+macro_rules! in_every_world {
+    ($($story:ident),* $(,)?) => {
+        $crate::tests_in! { in_solo, Solo, $($story),* }
+        $crate::tests_in! { in_cluster, Cluster, $($story),* }
+    };
+}
+
+/// Stories about the files of the solo profile.
+macro_rules! only_in_solo {
+    ($($story:ident),* $(,)?) => {
+        $crate::tests_in! { only_in_solo, Solo, $($story),* }
+    };
+}
+
+macro_rules! tests_in {
+    ($module:ident, $world:ident, $($story:ident),*) => {
+        mod $module {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $story() {
+                super::$story($crate::house::World::$world).await;
+            })*
+        }
+    };
+}
+
+use {in_every_world, only_in_solo, tests_in};
+
 mod browser;
 mod failures;
 mod house;

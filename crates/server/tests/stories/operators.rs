@@ -5,12 +5,12 @@ use std::process::Command;
 use rehearsal::{Answer, Api};
 use serde_json::{Value, json};
 
-use crate::house::{House, NewSale, now_ms};
+use crate::house::{House, NewSale, World, now_ms};
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_published_activity_is_warmed_by_itself_and_ends_by_itself() {
-    let house = House::new();
-    let server = house.start().await;
+async fn a_published_activity_is_warmed_by_itself_and_ends_by_itself(world: World) {
+    let house = House::new(world);
+    let servers = house.start().await;
+    let server = &servers[0];
     let mut admin = server.admin();
     let closes_at = now_ms() + 6_000;
     let body = json!({"name": "by itself", "opens_at": now_ms() + 500, "closes_at": closes_at,
@@ -51,9 +51,8 @@ async fn a_published_activity_is_warmed_by_itself_and_ends_by_itself() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn pausing_holds_everybody_and_resuming_lets_them_in() {
-    let sale = House::new().open_sale(NewSale::of(5)).await;
+async fn pausing_holds_everybody_and_resuming_lets_them_in(world: World) {
+    let sale = House::new(world).open_sale(NewSale::of(5)).await;
     let mut admin = sale.admin();
     let mut act = async |verb: &str| {
         let path = format!("/api/v1/admin/activities/{}/{verb}", sale.activity);
@@ -83,8 +82,7 @@ impl crate::house::Sale {
     /// One claim of somebody whose sale token is from before the end.
     async fn buyer_of(&self, user: &str) -> Answer {
         let expires_ms = now_ms() + 60_000;
-        let secret = std::fs::read_to_string(self.house.data().join("secret")).unwrap();
-        let keys = sale::Keys::from_secret(secret.trim().as_bytes()).unwrap();
+        let keys = self.house.keys();
         let item = sale::ItemId(self.item);
         let token = sale::SaleToken { user: user.parse().unwrap(), item, expires_ms }.sign(&keys);
         let report = self.crowd(1).rush(vec![(user.into(), token)]).await;
@@ -92,9 +90,8 @@ impl crate::house::Sale {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn stock_is_raised_and_lowered_while_people_buy() {
-    let mut sale = House::new().open_sale(NewSale::of(100)).await;
+async fn stock_is_raised_and_lowered_while_people_buy(world: World) {
+    let mut sale = House::new(world).open_sale(NewSale::of(100)).await;
     let buyers = sale.tokens((0..400).map(|n| format!("u{n}"))).await;
     let crowd = sale.crowd(16);
     let rush = tokio::spawn(async move { crowd.rush(buyers).await });
@@ -126,16 +123,15 @@ fn seckill(sale: &House, args: &[&str]) -> (Option<i32>, String) {
         .args(args)
         .arg("--data")
         .arg(sale.data())
-        .env("SECKILL_DEMO", "false")
+        .envs(sale.launches[0].env.iter().map(|(name, value)| (name, value)))
         .output()
         .unwrap();
     let text = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8_lossy(&text).into_owned())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn reconcile_finds_what_somebody_broke_heals_it_and_says_what_it_cannot() {
-    let mut sale = House::new().open_sale(NewSale::of(10)).await;
+async fn reconcile_finds_what_somebody_broke_heals_it_and_says_what_it_cannot(world: World) {
+    let mut sale = House::new(world).open_sale(NewSale::of(10)).await;
     let mut buyer = sale.buyer("u1").await;
     let no = buyer.buy().await;
     buyer.order_becomes(&no, "unpaid").await;
@@ -172,9 +168,8 @@ async fn reconcile_finds_what_somebody_broke_heals_it_and_says_what_it_cannot() 
     assert!(text.contains("ledger_chain"), "{text}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lost_claim_is_honoured_when_its_receipt_is_shown() {
-    let mut sale = House::new().open_sale(NewSale::of(2)).await;
+async fn a_lost_claim_is_honoured_when_its_receipt_is_shown(world: World) {
+    let mut sale = House::new(world).open_sale(NewSale::of(2)).await;
     sale.stop().await;
     let backup = sale.house.dir.path().join("backup");
     copy_dir(sale.house.data(), &backup);
@@ -225,14 +220,20 @@ fn copy_dir(from: &std::path::Path, to: &std::path::Path) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_command_line_shows_dead_letters_tokens_and_warms() {
-    let house = House::new();
+async fn the_command_line_shows_dead_letters_tokens_and_warms(world: World) {
+    let house = House::new(world);
     let (code, text) = seckill(&house, &["token", "create", "night-shift", "--role", "viewer"]);
     assert_eq!(code, Some(0), "{text}");
     let token =
         text.split_whitespace().find(|word| word.starts_with("sk_admin_")).unwrap().to_owned();
+    let (code, text) = seckill(&house, &["token", "create", "night-shift"]);
+    assert_eq!(code, Some(2), "a name stands for one token: {text}");
+    let (code, text) = seckill(&house, &["token", "create", "system"]);
+    assert_eq!(code, Some(2), "the audit would not know who: {text}");
     let sale = house.open_sale(NewSale::of(1)).await;
+    let audit: Value = sale.admin().read("/api/v1/admin/audit").await.unwrap();
+    let by_hand = |entry: &&Value| entry["action"] == "token.create" && entry["who"] == "cli";
+    assert_eq!(audit["entries"].as_array().unwrap().iter().filter(by_hand).count(), 1, "{audit}");
     let mut viewer = Api::new(sale.server().address, Some(&token));
     let _: Value = viewer.read("/api/v1/admin/overview").await.unwrap();
     let denied = viewer.post("/api/v1/admin/reconcile", &json!({})).await.unwrap();
@@ -241,6 +242,8 @@ async fn the_command_line_shows_dead_letters_tokens_and_warms() {
         (vec!["dead-letters", "list"], "no dead letters"),
         (vec!["warm", &sale.activity.to_string()], "already"),
         (vec!["token", "list"], "night-shift"),
+        (vec!["token", "create", "值班员"], "sk_admin_"),
+        (vec!["token", "revoke", "值班员"], "revoked"),
         (vec!["doctor"], "ok"),
         (vec!["config"], "listen"),
     ] {
@@ -250,4 +253,16 @@ async fn the_command_line_shows_dead_letters_tokens_and_warms() {
     }
     let (code, text) = seckill(&sale.house, &["dead-letters", "void", "SK0000000000000000001"]);
     assert_ne!(code, Some(0), "{text}");
+}
+
+crate::in_every_world! {
+    a_published_activity_is_warmed_by_itself_and_ends_by_itself,
+    pausing_holds_everybody_and_resuming_lets_them_in,
+    stock_is_raised_and_lowered_while_people_buy,
+    the_command_line_shows_dead_letters_tokens_and_warms,
+}
+
+crate::only_in_solo! {
+    reconcile_finds_what_somebody_broke_heals_it_and_says_what_it_cannot,
+    a_lost_claim_is_honoured_when_its_receipt_is_shown,
 }

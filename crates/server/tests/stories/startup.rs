@@ -8,7 +8,7 @@ use std::{
 use rehearsal::Api;
 use serde_json::{Value, json};
 
-use crate::house::{House, NewSale, now_ms};
+use crate::house::{House, NewSale, World, now_ms};
 
 fn serve(house: &House, env: &[(&str, &str)]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_seckill"))
@@ -29,10 +29,10 @@ fn refused(output: Output, expected: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_start_has_something_to_buy_and_the_second_goes_on_with_it() {
-    let mut house = House::new().env("SECKILL_DEMO", "true");
-    house.launch.env.retain(|(name, value)| name != "SECKILL_DEMO" || value == "true");
+    let mut house = House::new(World::Solo).env("SECKILL_DEMO", "true");
+    house.launches[0].env.retain(|(name, value)| name != "SECKILL_DEMO" || value == "true");
     let started = now_ms();
-    let server = house.start().await;
+    let server = house.start_one().await;
     let mut api = Api::new(server.address, None);
     let shown: Value = api.read("/api/v1/activities").await.unwrap();
     let activity = &shown["activities"][0];
@@ -53,16 +53,39 @@ async fn the_first_start_has_something_to_buy_and_the_second_goes_on_with_it() {
     assert!(stopping.elapsed() < Duration::from_secs(5), "{:?}", stopping.elapsed());
     assert!(!house.data().join("running.json").exists());
 
-    let server = house.start().await;
+    let server = house.start_one().await;
     let again: Value = Api::new(server.address, None).read("/api/v1/activities").await.unwrap();
     assert_eq!(again["activities"].as_array().unwrap().len(), 1, "no second demo");
     assert_eq!(again["activities"][0]["opens_at"], activity["opens_at"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_webhook_that_never_answers_does_not_hold_up_the_end() {
+    let hole = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/hook", hole.local_addr().unwrap());
+    let house = House::new(World::Solo)
+        .env("SECKILL_ALERTS_WEBHOOK_URL", url)
+        .env("SECKILL_JOBS_RECONCILE_EVERY_MS", 100);
+    let sale = house.open_sale(NewSale::of(5)).await;
+    // Books that do not add up: every comparison raises an alert.
+    let ledger = rusqlite::Connection::open(sale.house.ledger_file()).unwrap();
+    ledger.busy_timeout(Duration::from_secs(10)).unwrap();
+    ledger.execute("UPDATE tb_seckill_product SET total = total + 1", []).unwrap();
+    drop(ledger);
+    let raised = |log: String| log.matches("reconcile found").count();
+    while raised(sale.house.log()) < 6 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let mut sale = sale;
+    let stopping = Instant::now();
+    sale.stop().await;
+    assert!(stopping.elapsed() < Duration::from_secs(5), "{:?}", stopping.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_data_directory_that_cannot_be_used_is_refused_in_one_line() {
-    let house = House::new();
-    let server = house.start().await;
+    let house = House::new(World::Solo);
+    let server = house.start_one().await;
     refused(serve(&house, &[]), "in use");
     server.stop().await.unwrap();
 
@@ -78,7 +101,7 @@ async fn a_data_directory_that_cannot_be_used_is_refused_in_one_line() {
     drop((ledger, journal));
     refused(serve(&house, &[]), "schema");
 
-    let file = House::new();
+    let file = House::new(World::Solo);
     std::fs::remove_dir(file.data()).unwrap();
     std::fs::write(file.data(), "not a directory").unwrap();
     refused(serve(&file, &[]), "directory");
@@ -92,7 +115,7 @@ async fn a_data_directory_that_cannot_be_used_is_refused_in_one_line() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_setting_is_named_with_the_right_one() {
-    let house = House::new();
+    let house = House::new(World::Solo);
     let file = house.dir.path().join("seckill.toml");
     std::fs::write(&file, "[lane]\nqueu_max = 5\n").unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_seckill"))
@@ -109,10 +132,10 @@ async fn a_wrong_setting_is_named_with_the_right_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_given_admin_token_and_the_shops_own_jwts_work() {
     let secret = "the shop's own secret, 32 bytes.";
-    let house = House::new()
+    let house = House::new(World::Solo)
         .env("SECKILL_ADMIN_TOKEN", "sk_admin_given_by_the_operator")
         .env("SECKILL_JWT_SECRET", secret);
-    let server = house.start().await;
+    let server = house.start_one().await;
     let mut admin = Api::new(server.address, Some("sk_admin_given_by_the_operator"));
     let (_, item) = NewSale::of(3).create(&mut admin).await;
     let claims = json!({"sub": "u1002", "exp": now_ms() / 1_000 + 600});

@@ -29,13 +29,14 @@ for n, user in ipairs(users) do
   local at = 3 + (n - 1) * 4
   local quantity, order_no, key = tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3]
   local mark = mine[user] or marks[n]
-  local spent = not mark and key ~= none and redis.call('HGET', KEYS[4], key)
+  local spent = key ~= none and redis.call('HGET', KEYS[4], key)
   local verdict
-  -- What the buyer already holds is true whether or not the window is open.
-  if mark then
+  -- What was answered before is true whether or not the window is open; a spent key comes before
+  -- what its buyer holds by now.
+  if spent then verdict = 'R' .. spent
+  elseif mark then
     if key ~= none and string.sub(mark, 17, 24) == key then verdict = 'R' .. mark
     else verdict = 'B' .. mark end
-  elseif spent then verdict = 'R' .. spent
   elseif shut == 3 then verdict = 'E'
   elseif shut == 1 then verdict = 'P'
   elseif shut == 2 then verdict = 'F'

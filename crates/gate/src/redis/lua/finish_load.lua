@@ -4,7 +4,9 @@
 if redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[2], ARGV[6])
 for at = 7, #ARGV do redis.call('HSET', KEYS[3], ARGV[at], 0) end
-redis.call('HSET', KEYS[1], 'shut', ARGV[2], 'opens', ARGV[3], 'closes', ARGV[4], 'limit', ARGV[5])
+-- Somebody may have ended the sale meanwhile.
+local shut = redis.call('HGET', KEYS[1], 'shut') == '3' and '3' or ARGV[2]
+redis.call('HSET', KEYS[1], 'shut', shut, 'opens', ARGV[3], 'closes', ARGV[4], 'limit', ARGV[5])
 redis.call('HDEL', KEYS[1], 'loading')
 redis.call('HINCRBY', KEYS[1], 'seq', 1)
 return 1

@@ -3,9 +3,12 @@
 --
 -- KEYS  meta  stock  users  spent
 -- ARGV  per unit: user  order_no (8 bytes)
--- Answers {epoch, seq, units}; an empty list if the item is not here.
-local epoch = redis.call('HGET', KEYS[1], 'epoch')
+-- Answers {epoch, seq, units}; an empty list if the item is not here. While the item is being
+-- loaded nobody can say whether the load contains these units: try again.
+local meta = redis.call('HMGET', KEYS[1], 'epoch', 'shut')
+local epoch = meta[1]
 if not epoch then return {} end
+if meta[2] == '2' then return redis.error_reply('FROZEN the item is being loaded') end
 local none = string.rep('\0', 8)
 local units = 0
 for at = 1, #ARGV, 2 do

@@ -173,3 +173,10 @@ CREATE TABLE tb_admin_token (
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX uk_admin_token_secret ON tb_admin_token (secret_hash)
     WHERE revoked_at IS NULL;
+
+-- Signs sale tokens and receipts where no other secret is configured. One row.
+CREATE TABLE tb_secret (
+    id         INTEGER PRIMARY KEY CHECK (id = 1),
+    secret     TEXT    NOT NULL,
+    created_at INTEGER NOT NULL
+) STRICT;

@@ -106,9 +106,9 @@ pub(in super::super) async fn overview(
         },
         orders: OrderFlow {
             backlog: engine.gate.backlog(),
-            rate_per_s: engine.workers.rate_per_s(),
-            running: engine.workers.is_running(),
-            paused: engine.workers.is_paused(),
+            rate_per_s: engine.rate_per_s(),
+            running: engine.workers.as_ref().is_some_and(|workers| workers.is_running()),
+            paused: engine.workers.as_ref().is_some_and(|workers| workers.is_paused()),
         },
         dead_letters: engine.ledger.dead_letters(dead, None, DEAD_LETTERS_MAX).await?.len(),
         outbox_depth: engine.ledger.outbox_depth().await?,

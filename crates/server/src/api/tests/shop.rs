@@ -16,7 +16,7 @@ use crate::{
     auth::token_hash,
     config::Config,
     edge::Edge,
-    engine::Engine,
+    engine::{Engine, Parts},
 };
 
 pub(super) const SECRET: &[u8] = b"a secret of the tests";
@@ -121,7 +121,9 @@ impl Shop {
         let mut config = Config::defaults();
         change(&mut config);
         let keys = Keys::from_secret(SECRET).unwrap();
-        let engine = Engine::open(config, data.path(), SECRET, keys, clock.clone()).await.unwrap();
+        let parts = Parts::open(&config, data.path(), clock.clone()).await.unwrap();
+        let opened = Engine::open(config, data.path(), SECRET, keys, clock.clone(), parts).await;
+        let engine = opened.unwrap();
         let hash = token_hash(ADMIN);
         engine.ledger.put_admin_token("root", Role::Admin, &hash, NOW_MS).await.unwrap();
         let app = App::new(engine, SECRET, None).unwrap();

@@ -1,0 +1,328 @@
+//! What an operator copies onto a machine is read by the programs it is for.
+//!
+//! What can be run is run: nginx, Redis, MariaDB. There is no systemd and no container engine here;
+//! units are verified offline, and the compose file is parsed and compared with what exists.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    thread,
+    time::Duration,
+};
+
+use faults::services::{MariaDb, MariaDbOptions, Nginx, Redis, RedisOptions, Reply, find_program};
+
+/// A hardened service is far below; one without any care has 9.6.
+const EXPOSURE_MAX: &str = "20";
+/// Python as Debian packages it: only that one surely has Debian's YAML reader.
+const PYTHON: &str = "/usr/bin/python3";
+
+fn top() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+fn deploy(file: &str) -> PathBuf {
+    top().join("deploy").join(file)
+}
+
+fn words_of(output: &Output) -> String {
+    let words = [&output.stdout[..], &output.stderr[..]].concat();
+    String::from_utf8_lossy(&words).into_owned()
+}
+
+/// Every setting there is, by the name it has in the environment.
+fn settings() -> BTreeSet<String> {
+    let default = fs::read_to_string(top().join("crates/server/src/config/default.toml")).unwrap();
+    let mut section = String::new();
+    let mut names: BTreeSet<String> =
+        ["SECKILL_ADMIN_TOKEN", "SECKILL_JWT_SECRET"].map(String::from).into();
+    for line in default.lines() {
+        if let Some(name) = line.strip_prefix('[') {
+            section = format!("{}_", name.trim_end_matches(']'));
+        } else if let Some((key, _)) = line.split_once(" = ").filter(|_| !line.starts_with('#')) {
+            names.insert(format!("SECKILL_{section}{key}").to_uppercase());
+        }
+    }
+    assert!(names.contains("SECKILL_HTTP_PROXY_HOPS"), "{names:?}");
+    names
+}
+
+#[test]
+fn systemd_accepts_the_units_and_finds_them_hardened() {
+    let analyze = find_program("systemd-analyze", "systemd").unwrap();
+    let folder = tempfolder("units");
+    for (file, instance) in
+        [("seckill.service", "seckill.service"), ("seckill@.service", "seckill@web.service")]
+    {
+        let unit = fs::read_to_string(deploy("systemd").join(file)).unwrap();
+        // Verifying asks whether the program can be executed, and it is not installed here.
+        let verifiable = unit.replace("/usr/local/bin/seckill ", "/bin/true ");
+        assert_ne!(unit, verifiable);
+        let copy = folder.join(file);
+        fs::write(&copy, verifiable).unwrap();
+        let verify = Command::new(&analyze)
+            .args(["verify", "--man=no"])
+            .arg(folder.join(instance))
+            .output()
+            .unwrap();
+        let words = words_of(&verify);
+        let ours: Vec<&str> = words.lines().filter(|line| line.contains("seckill")).collect();
+        assert!(verify.status.success() && ours.is_empty(), "{words}");
+
+        let security = Command::new(&analyze)
+            .args(["security", "--offline=true", "--no-pager"])
+            .arg(format!("--threshold={EXPOSURE_MAX}"))
+            .arg(&copy)
+            .output()
+            .unwrap();
+        let words = words_of(&security);
+        println!("{file}: {}", words.lines().last().unwrap_or_default());
+        assert!(security.status.success(), "{words}");
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn environment_files_hold_settings_that_exist() {
+    let settings = settings();
+    let mut files = 0;
+    for entry in fs::read_dir(deploy("systemd")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|end| end != "env") {
+            continue;
+        }
+        files += 1;
+        let text = fs::read_to_string(&path).unwrap();
+        for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            let (name, _) = line.split_once('=').unwrap();
+            assert!(settings.contains(name), "{}: {name}", path.display());
+        }
+    }
+    assert_eq!(files, 5);
+}
+
+#[test]
+fn the_compose_file_is_sound_as_far_as_one_can_see_without_running_it() {
+    let program =
+        "import json, sys, yaml; json.dump(yaml.safe_load(open(sys.argv[1])), sys.stdout)";
+    let parse = Command::new(PYTHON).args(["-c", program]).arg(deploy("compose.yaml")).output();
+    let parse = parse.expect("/usr/bin/python3: apt-get install python3-yaml");
+    assert!(parse.status.success(), "{}", words_of(&parse));
+    let text = fs::read_to_string(deploy("compose.yaml")).unwrap();
+    let settings = settings();
+    let keys = text.lines().filter_map(|line| line.trim().split_once(": "));
+    let keys: Vec<&str> =
+        keys.map(|(key, _)| key).filter(|key| key.starts_with("SECKILL")).collect();
+    assert!(keys.len() >= 8, "{keys:?}");
+    for key in keys {
+        assert!(settings.contains(key), "{key}");
+    }
+    for file in ["Containerfile", "redis.conf", "mysql.cnf"] {
+        assert!(text.contains(file) && deploy(file).is_file(), "{file}");
+    }
+    for file in ["Containerfile", "compose.yaml"] {
+        let head = fs::read_to_string(deploy(file)).unwrap();
+        assert!(head.contains("# NOT RUN"), "{file} must say that nobody ran it");
+    }
+    for role in ["web", "worker", "jobs"] {
+        assert!(text.contains(&format!("[serve, --role, {role}]")), "{role}");
+    }
+}
+
+#[test]
+fn redis_runs_with_the_recommended_settings() {
+    let file = deploy("redis.conf").display().to_string();
+    // Ours are the opposite, so that what is seen comes from the file.
+    let redis = Redis::start(RedisOptions {
+        appendonly: false,
+        appendfsync: "no".into(),
+        extra: vec!["--include".into(), file],
+        ..RedisOptions::default()
+    })
+    .unwrap();
+    for (name, value) in [
+        ("appendonly", "yes"),
+        ("appendfsync", "always"),
+        ("save", ""),
+        ("maxmemory", "2147483648"),
+        ("maxmemory-policy", "noeviction"),
+        ("repl-backlog-size", "268435456"),
+        ("latency-monitor-threshold", "50"),
+    ] {
+        let said = redis.call(&["CONFIG", "GET", name]).unwrap();
+        assert_eq!(said, Reply::List([name, value].map(|t| Reply::Text(t.into())).to_vec()));
+    }
+}
+
+#[test]
+fn mariadb_runs_with_the_recommended_settings() {
+    let options =
+        MariaDbOptions { defaults_file: Some(deploy("mysql.cnf")), ..MariaDbOptions::default() };
+    let mariadb = MariaDb::start(options).unwrap();
+    let said = mariadb
+        .query(
+            "SELECT @@innodb_flush_log_at_trx_commit, @@sync_binlog, @@log_bin, @@binlog_format, \
+             @@innodb_autoinc_lock_mode, @@innodb_lock_wait_timeout, @@max_connections",
+        )
+        .unwrap();
+    // Ours win where both speak: connections.
+    assert_eq!(said, "1\t1\t1\tROW\t2\t5\t400\n");
+}
+
+/// A stand-in for Seckill that tells what reached it. `/slow…` never answers, `/dies…` hangs up.
+fn stand_in() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            thread::spawn(move || answer_all(stream));
+        }
+    });
+    address
+}
+
+fn answer_all(stream: TcpStream) {
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let mut stream = stream;
+    let mut count = 0;
+    loop {
+        let mut head = String::new();
+        loop {
+            let mut line = String::new();
+            if reader.read_line(&mut line).unwrap_or(0) == 0 {
+                return;
+            }
+            if line == "\r\n" {
+                break;
+            }
+            head.push_str(&line);
+        }
+        let length = head.to_lowercase().lines().find_map(|line| {
+            line.strip_prefix("content-length: ").map(|n| n.trim().parse::<usize>().unwrap())
+        });
+        reader.read_exact(&mut vec![0; length.unwrap_or(0)]).unwrap();
+        count += 1;
+        let path = head.split(' ').nth(1).unwrap();
+        if path.contains("/claims") && head.contains("x-test: die") {
+            return;
+        }
+        let caching = if path == "/" { "no-cache" } else { "public, max-age=60" };
+        let body = format!("{head}on this connection: {count}\n");
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nCache-Control: {caching}\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        if stream.write_all(answer.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+/// curl over TLS, with the certificate checked. Answers status, headers and body as one text.
+fn curl(nginx: &Nginx, path: &str, options: &[&str]) -> String {
+    let output = Command::new(find_program("curl", "curl").unwrap())
+        .args(["--silent", "--show-error", "--include", "--max-time", "20", "--noproxy", "*"])
+        .arg("--cacert")
+        .arg(nginx.certificate())
+        .args(options)
+        .arg(format!("{}{path}", nginx.url()))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}\n{}", words_of(&output), nginx.log());
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn status(answer: &str) -> &str {
+    answer.split(' ').nth(1).unwrap_or_default()
+}
+
+#[test]
+fn nginx_stands_in_front_and_keeps_its_promises() {
+    let nginx = Nginx::start(&[stand_in()]).unwrap();
+    let check = nginx.check().unwrap();
+    let words = words_of(&check);
+    assert!(check.status.success() && words.contains("test is successful"), "{words}");
+    assert!(!words.contains("[warn]"), "{words}");
+
+    // Seckill learns who the buyer is from nginx and not from the buyer.
+    let forged = ["--header", "X-Forwarded-For: 6.6.6.6", "--header", "Upgrade: h2c"];
+    let seen = curl(&nginx, "/api/v1/orders", &forged).to_lowercase();
+    assert_eq!(status(&seen), "200");
+    assert!(seen.contains("x-forwarded-for: 127.0.0.1\r\n") && !seen.contains("6.6.6.6"), "{seen}");
+    assert!(seen.contains("x-forwarded-proto: https\r\n"), "{seen}");
+    assert!(!seen.contains("upgrade: h2c"), "{seen}");
+    assert!(seen.contains("strict-transport-security:"), "{seen}");
+
+    // A claim with its token and key arrives whole, over a connection that is used again.
+    let claim = ["--header", "X-Sale-Token: t", "--header", "Idempotency-Key: k", "--data", "{}"];
+    curl(&nginx, "/api/v1/items/42/claims", &claim);
+    let seen = curl(&nginx, "/api/v1/items/42/claims", &claim).to_lowercase();
+    assert!(seen.contains("x-sale-token: t\r\n") && seen.contains("idempotency-key: k\r\n"));
+    assert!(!seen.contains("on this connection: 1\n"), "{seen}");
+
+    // The catalogue is read from a copy, and so is the page for a second.
+    for path in ["/api/v1/activities", "/api/v1/items/42", "/assets/style.css", "/"] {
+        let first = curl(&nginx, path, &[]);
+        let body = |answer: &str| answer.split_once("\r\n\r\n").unwrap().1.to_owned();
+        assert_eq!(body(&first), body(&curl(&nginx, path, &[])), "{path}");
+    }
+    // What belongs to one buyer is not.
+    assert_ne!(curl(&nginx, "/api/v1/orders", &[]), curl(&nginx, "/api/v1/orders", &[]));
+
+    // The inside stays inside; operators on the machine itself get through.
+    for path in ["/metrics", "/readyz", "/api/v1/dev/login"] {
+        assert_eq!(status(&curl(&nginx, path, &[])), "404", "{path}");
+    }
+    assert_eq!(status(&curl(&nginx, "/api/v1/admin/overview", &[])), "200");
+
+    // Its own refusals are in Seckill's words.
+    let large = "x".repeat(20_000);
+    let refused = curl(&nginx, "/api/v1/items/42/claims", &["--data", &large]);
+    assert!(status(&refused) == "413" && refused.contains(r#""code":"too_large""#), "{refused}");
+    // An instance that dies in the middle may have done it.
+    let die = ["--header", "x-test: die", "--data", "{}"];
+    let refused = curl(&nginx, "/api/v1/items/42/claims", &die);
+    assert!(status(&refused) == "504" && refused.contains(r#""code":"unknown""#), "{refused}");
+    assert!(refused.to_lowercase().contains("retry-after: 1\r\n"), "{refused}");
+
+    // Without TLS there is only the way to TLS.
+    let mut plain = TcpStream::connect(nginx.plain_address()).unwrap();
+    plain.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    plain.write_all(b"GET /x HTTP/1.0\r\nHost: shop.example\r\n\r\n").unwrap();
+    let mut seen = String::new();
+    plain.read_to_string(&mut seen).unwrap();
+    assert!(seen.contains(" 301 ") && seen.contains("https://shop.example/x\r\n"), "{seen}");
+}
+
+#[test]
+fn nginx_slows_down_a_machine_and_says_so_in_the_words_of_seckill() {
+    let nginx = Nginx::start(&[stand_in()]).unwrap();
+    // One curl, one connection, far more than a person: the burst is passed, then it is enough.
+    let path = format!("{}/api/v1/items/42/claims?n=[1-1500]", nginx.url());
+    let output = Command::new(find_program("curl", "curl").unwrap())
+        .args(["--silent", "--include", "--noproxy", "*", "--data", "{}", "--parallel"])
+        .arg("--cacert")
+        .arg(nginx.certificate())
+        .arg(path)
+        .output()
+        .unwrap();
+    let answers = String::from_utf8_lossy(&output.stdout).into_owned();
+    let passed = answers.matches("HTTP/2 200").count();
+    let refused = answers.matches("HTTP/2 429").count();
+    assert_eq!(passed + refused, 1_500);
+    assert!(passed >= 400 && refused > 0, "{passed} passed, {refused} were refused");
+    assert_eq!(answers.matches(r#""code":"rate_limited""#).count(), refused);
+    assert!(answers.contains("content-type: application/problem+json"));
+}
+
+fn tempfolder(name: &str) -> PathBuf {
+    let folder =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}

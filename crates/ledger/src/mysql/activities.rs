@@ -1,0 +1,241 @@
+//! Activities and their items: made, shown, moved through their states, and warmed.
+
+use mysql_async::Row;
+use sale::{
+    Activity, ActivityId, ActivityState, Epoch, Invalid, Item, ItemId, ItemState, Millis,
+    NewActivity, OrderNo,
+};
+
+use super::{
+    columns::{at_most, claim, coded, get, money},
+    connections::Session,
+    dead_letters,
+    failure::{Failure, Outcome},
+    orders, stock,
+    text::Insert,
+};
+use crate::{
+    Moved, WarmBasis,
+    columns::{ACTIVITY_COLUMNS, CLAIM_COLUMNS, ITEM_COLUMNS},
+};
+
+fn read_activity(row: &Row) -> Outcome<Activity> {
+    Ok(Activity {
+        id: ActivityId(get(row, 0)?),
+        name: get(row, 1)?,
+        opens_ms: get(row, 2)?,
+        closes_ms: get(row, 3)?,
+        pay_within_ms: get(row, 4)?,
+        state: coded(row, 5, ActivityState::from_code)?,
+        items: Vec::new(),
+    })
+}
+
+fn read_item(row: &Row) -> Outcome<Item> {
+    Ok(Item {
+        id: ItemId(get(row, 0)?),
+        activity: ActivityId(get(row, 1)?),
+        name: get(row, 2)?,
+        image_url: get(row, 3)?,
+        price: money(row, 4, 5)?,
+        origin_price: get(row, 6)?,
+        stock: get(row, 7)?,
+        total: get(row, 8)?,
+        limit_per_user: get(row, 9)?,
+        shards: get(row, 10)?,
+        version: get(row, 11)?,
+        epoch: get::<i64>(row, 12)? as u64,
+        state: coded(row, 13, ItemState::from_code)?,
+    })
+}
+
+pub(super) async fn create(
+    tx: &mut Session,
+    new: &NewActivity,
+    now_ms: Millis,
+) -> Outcome<Activity> {
+    let state = ActivityState::Draft.code();
+    tx.change(
+        "INSERT INTO tb_seckill_activity
+             (name, opens_at, closes_at, pay_within_ms, state, created_at, updated_at)
+         VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (&new.name, new.opens_ms, new.closes_ms, new.pay_within_ms, state, now_ms, now_ms),
+    )
+    .await?;
+    let id = ActivityId(tx.inserted_id()?);
+    create_items(tx, id, new).await?;
+    one(tx, id).await?.ok_or(Failure::NotFound)
+}
+
+async fn create_items(tx: &mut Session, activity: ActivityId, new: &NewActivity) -> Outcome<()> {
+    let mut insert = Insert::new(
+        tx,
+        "INSERT INTO tb_seckill_product (activity_id, name, image_url, price, origin_price,
+             currency, stock, total, limit_per_user, shards, state) VALUES ",
+        "",
+    );
+    for item in &new.items {
+        insert.row(&[
+            activity.0.into(),
+            item.name.as_str().into(),
+            item.image_url.as_str().into(),
+            item.price.into(),
+            item.origin_price.into(),
+            item.currency.as_str().into(),
+            item.stock.into(),
+            item.stock.into(),
+            item.limit_per_user.into(),
+            item.shards.into(),
+            ItemState::Draft.code().into(),
+        ]);
+    }
+    insert.send(tx).await
+}
+
+pub(super) async fn one(session: &mut Session, id: ActivityId) -> Outcome<Option<Activity>> {
+    let sql = format!("SELECT {ACTIVITY_COLUMNS} FROM tb_seckill_activity WHERE id = ?");
+    let found = session.first(&sql, (id.0,), read_activity).await?;
+    Ok(with_items(session, found.into_iter().collect()).await?.pop())
+}
+
+pub(super) async fn shown(
+    session: &mut Session,
+    closed_after_ms: Millis,
+    limit: usize,
+) -> Outcome<Vec<Activity>> {
+    let sql = format!(
+        "SELECT {ACTIVITY_COLUMNS} FROM tb_seckill_activity
+         WHERE state <> ? OR closes_at > ? ORDER BY id DESC LIMIT ?"
+    );
+    let asked = (ActivityState::Ended.code(), closed_after_ms, at_most(limit));
+    let found = session.all(&sql, asked, read_activity).await?;
+    with_items(session, found).await
+}
+
+async fn with_items(
+    session: &mut Session,
+    mut activities: Vec<Activity>,
+) -> Outcome<Vec<Activity>> {
+    let sql =
+        format!("SELECT {ITEM_COLUMNS} FROM tb_seckill_product WHERE activity_id = ? ORDER BY id");
+    for activity in &mut activities {
+        activity.items = session.all(&sql, (activity.id.0,), read_item).await?;
+    }
+    Ok(activities)
+}
+
+pub(super) async fn item(session: &mut Session, id: ItemId) -> Outcome<Option<Item>> {
+    let sql = format!("SELECT {ITEM_COLUMNS} FROM tb_seckill_product WHERE id = ?");
+    session.first(&sql, (id.0,), read_item).await
+}
+
+/// The state of an activity nobody else can move before this transaction ends.
+async fn locked_state(tx: &mut Session, id: ActivityId) -> Outcome<ActivityState> {
+    let sql = "SELECT state FROM tb_seckill_activity WHERE id = ? FOR UPDATE";
+    let state = tx.first(sql, (id.0,), |row| coded(row, 0, ActivityState::from_code)).await?;
+    state.ok_or(Failure::NotFound)
+}
+
+pub(super) async fn move_to(
+    tx: &mut Session,
+    id: ActivityId,
+    to: ActivityState,
+    now_ms: Millis,
+) -> Outcome<Moved<ActivityState>> {
+    let from = locked_state(tx, id).await?;
+    if !from.may_become(to) {
+        return Ok(Moved::Was(from));
+    }
+    let moved = tx
+        .change(
+            "UPDATE tb_seckill_activity SET state = ?, updated_at = ? WHERE id = ? AND state = ?",
+            (to.code(), now_ms, id.0, from.code()),
+        )
+        .await?;
+    if moved == 0 {
+        return Err(Failure::Contended);
+    }
+    if to == ActivityState::Ended {
+        let sql = "UPDATE tb_seckill_product SET state = ? WHERE activity_id = ?";
+        tx.change(sql, (ItemState::Ended.code(), id.0)).await?;
+    }
+    Ok(Moved::Done)
+}
+
+#[derive(Clone)]
+pub(super) struct Schedule {
+    pub(super) name: String,
+    pub(super) opens_ms: Millis,
+    pub(super) closes_ms: Millis,
+    pub(super) pay_within_ms: Millis,
+}
+
+pub(super) async fn reschedule(
+    tx: &mut Session,
+    id: ActivityId,
+    new: &Schedule,
+    now_ms: Millis,
+) -> Outcome<Activity> {
+    if locked_state(tx, id).await? != ActivityState::Draft {
+        return Err(Failure::Refused(Invalid::new("state", "only a draft can be rescheduled")));
+    }
+    if new.closes_ms <= new.opens_ms {
+        return Err(Failure::Refused(Invalid::new("closes_at", "must be after opens_at")));
+    }
+    tx.change(
+        "UPDATE tb_seckill_activity
+         SET name = ?, opens_at = ?, closes_at = ?, pay_within_ms = ?, updated_at = ? WHERE id = ?",
+        (&new.name, new.opens_ms, new.closes_ms, new.pay_within_ms, now_ms, id.0),
+    )
+    .await?;
+    one(tx, id).await?.ok_or(Failure::NotFound)
+}
+
+pub(super) async fn begin_warm(
+    tx: &mut Session,
+    id: ItemId,
+    expected: Epoch,
+) -> Outcome<Option<Epoch>> {
+    let begun = tx
+        .change(
+            "UPDATE tb_seckill_product SET state = ?, epoch = epoch + 1
+             WHERE id = ? AND epoch = ? AND state <> ?",
+            (ItemState::Warming.code(), id.0, expected as i64, ItemState::Ended.code()),
+        )
+        .await?;
+    if begun == 0 && item(tx, id).await?.is_none() {
+        return Err(Failure::NotFound);
+    }
+    Ok((begun == 1).then_some(expected + 1))
+}
+
+pub(super) async fn finish_warm(tx: &mut Session, id: ItemId, epoch: Epoch) -> Outcome<bool> {
+    let finished = tx
+        .change(
+            "UPDATE tb_seckill_product SET state = ? WHERE id = ? AND epoch = ? AND state = ?",
+            (ItemState::Ready.code(), id.0, epoch as i64, ItemState::Warming.code()),
+        )
+        .await?;
+    Ok(finished == 1)
+}
+
+pub(super) async fn warm_basis(
+    session: &mut Session,
+    id: ItemId,
+    in_flight: &[OrderNo],
+) -> Outcome<WarmBasis> {
+    let item = item(session, id).await?.ok_or(Failure::NotFound)?;
+    let activity = one(session, item.activity).await?.ok_or(Failure::NotFound)?;
+    let sql = format!(
+        "SELECT {CLAIM_COLUMNS} FROM tb_seckill_order
+         WHERE product_id = ? AND status IN (0, 1) ORDER BY order_no"
+    );
+    Ok(WarmBasis {
+        activity,
+        item,
+        marks: session.all(&sql, (id.0,), claim).await?,
+        settled: orders::settled_among(session, in_flight).await?,
+        failed: dead_letters::open_of(session, id).await?,
+        adjusted: stock::adjustments_of(session, id).await?,
+    })
+}

@@ -1,0 +1,168 @@
+//! What the server is set to, and whether a ledger can keep its word on it.
+
+use sale::Clock;
+
+use super::{
+    columns::get,
+    connections::Session,
+    failure::{Failure, Outcome},
+};
+
+/// A clock further away than this from ours deserves a look. Deadlines are reckoned by ours, so
+/// nothing breaks; but logs of the two no longer tell one story.
+const CLOCK_OFFSET_MS_MAX: i64 = 1_000;
+/// The oldest servers with all we use: CHECK, SKIP LOCKED, window functions.
+const MYSQL_OLDEST: [u32; 3] = [8, 0, 16];
+const MARIADB_OLDEST: [u32; 3] = [10, 6, 0];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Good,
+    /// It works, and somebody should know.
+    Risky,
+    /// The ledger cannot keep its promises on this server.
+    Bad,
+}
+
+/// One thing the server is set to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    pub name: &'static str,
+    pub value: String,
+    pub verdict: Verdict,
+    /// What it means, if it is not good.
+    pub advice: &'static str,
+}
+
+impl Finding {
+    fn new(name: &'static str, value: impl ToString, bad: Option<(Verdict, &'static str)>) -> Self {
+        let (verdict, advice) = bad.unwrap_or((Verdict::Good, ""));
+        Finding { name, value: value.to_string(), verdict, advice }
+    }
+}
+
+/// A version as numbers, and whether it is MariaDB's.
+fn version_of(text: &str) -> ([u32; 3], bool) {
+    let mut numbers = [0; 3];
+    let parts = text.split(|c: char| !c.is_ascii_digit()).filter(|part| !part.is_empty());
+    for (number, part) in numbers.iter_mut().zip(parts) {
+        *number = part.parse().unwrap_or(0);
+    }
+    (numbers, text.contains("MariaDB"))
+}
+
+/// Is this server too old for the statements we use?
+pub(super) fn too_old(version: &str) -> bool {
+    let (numbers, mariadb) = version_of(version);
+    numbers < if mariadb { MARIADB_OLDEST } else { MYSQL_OLDEST }
+}
+
+pub(super) async fn version(session: &mut Session) -> Outcome<String> {
+    let version = session.first("SELECT VERSION()", (), |row| get(row, 0)).await?;
+    version.ok_or_else(|| Failure::Broken("the server has no version".into()))
+}
+
+/// A global variable, if this server has it.
+async fn variable(session: &mut Session, name: &str) -> Outcome<Option<String>> {
+    // SHOW answers no row for a variable it does not know, where SELECT @@ would be an error.
+    let sql = format!("SHOW GLOBAL VARIABLES LIKE '{name}'");
+    Ok(session.all_of_text(&sql, |row| get::<String>(row, 1)).await?.pop())
+}
+
+fn is_on(value: &str) -> bool {
+    value == "1" || value.eq_ignore_ascii_case("on")
+}
+
+pub(super) async fn findings(session: &mut Session, clock: &dyn Clock) -> Outcome<Vec<Finding>> {
+    let version = version(session).await?;
+    let old = (Verdict::Bad, "MySQL 8.0.16 or MariaDB 10.6 is the oldest that will do");
+    let mut findings = vec![Finding::new("version", &version, too_old(&version).then_some(old))];
+    findings.extend(durability(session).await?);
+    findings.extend(role(session).await?);
+    findings.push(isolation(session).await?);
+    findings.push(clock_offset(session, clock).await?);
+    Ok(findings)
+}
+
+async fn durability(session: &mut Session) -> Outcome<Vec<Finding>> {
+    let mut findings = Vec::new();
+    let name = "innodb_flush_log_at_trx_commit";
+    let value = variable(session, name).await?.unwrap_or_default();
+    let weak = (Verdict::Bad, "a crash of the machine loses committed orders: set it to 1");
+    findings.push(Finding::new(name, &value, (value != "1").then_some(weak)));
+
+    let log_bin = is_on(&variable(session, "log_bin").await?.unwrap_or_default());
+    let value = variable(session, "sync_binlog").await?.unwrap_or_default();
+    let late = (
+        Verdict::Risky,
+        "the binary log is not flushed at commit, so replicas may miss orders after a crash: set it to 1",
+    );
+    findings.push(Finding::new("sync_binlog", &value, (log_bin && value != "1").then_some(late)));
+
+    let value = variable(session, "binlog_format").await?.unwrap_or_default();
+    let statements = (
+        Verdict::Bad,
+        "READ COMMITTED cannot be logged as statements: set binlog_format to ROW or MIXED",
+    );
+    let bad = log_bin && value.eq_ignore_ascii_case("statement");
+    findings.push(Finding::new("binlog_format", &value, bad.then_some(statements)));
+
+    let value = variable(session, "innodb_doublewrite").await?.unwrap_or_default();
+    let torn = (Verdict::Risky, "a page half written in a crash is lost: turn it on");
+    let bad = value.eq_ignore_ascii_case("off") || value == "0";
+    findings.push(Finding::new("innodb_doublewrite", &value, bad.then_some(torn)));
+    Ok(findings)
+}
+
+/// What the server is in its cluster.
+async fn role(session: &mut Session) -> Outcome<Vec<Finding>> {
+    let value = variable(session, "read_only").await?.unwrap_or_default();
+    let replica = (Verdict::Bad, "this is a replica, or its primary was demoted: use the primary");
+    let read_only = Finding::new("read_only", &value, is_on(&value).then_some(replica));
+    let value = variable(session, "wsrep_on").await?.unwrap_or_else(|| "OFF".into());
+    let galera = (
+        Verdict::Risky,
+        "send all instances to one Galera node: conflicts show only at commit, GET_LOCK and the \
+         order of stock log ids are each node's own",
+    );
+    let wsrep = Finding::new("wsrep_on", &value, is_on(&value).then_some(galera));
+    let value = variable(session, "max_connections").await?.unwrap_or_default();
+    Ok(vec![read_only, wsrep, Finding::new("max_connections", value, None)])
+}
+
+/// The server's default; our own sessions set theirs.
+async fn isolation(session: &mut Session) -> Outcome<Finding> {
+    let value = match variable(session, "transaction_isolation").await? {
+        Some(value) => Some(value),
+        // MariaDB before 11.1.
+        None => variable(session, "tx_isolation").await?,
+    };
+    Ok(Finding::new("transaction_isolation", value.unwrap_or_default(), None))
+}
+
+async fn clock_offset(session: &mut Session, clock: &dyn Clock) -> Outcome<Finding> {
+    let before_ms = clock.now_ms();
+    let sql = "SELECT CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)";
+    let theirs_ms = session.first(sql, (), |row| get::<i64>(row, 0)).await?.unwrap_or(0);
+    // Half of the journey there and back.
+    let ours_ms = before_ms + (clock.now_ms() - before_ms) / 2;
+    let offset_ms = theirs_ms - ours_ms;
+    let apart = (Verdict::Risky, "the clocks differ by more than a second: check NTP on both");
+    let far = offset_ms.abs() > CLOCK_OFFSET_MS_MAX;
+    Ok(Finding::new("clock_offset_ms", offset_ms, far.then_some(apart)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::too_old;
+
+    #[test]
+    fn old_servers_are_told_by_their_version() {
+        for old in ["5.7.44-log", "8.0.15", "10.3.39-MariaDB-0+deb10u2", "10.5.23-MariaDB"] {
+            assert!(too_old(old), "{old}");
+        }
+        for good in ["8.0.16", "8.4.3", "9.1.0", "10.6.0-MariaDB", "11.4.2-MariaDB-ubu2404"] {
+            assert!(!too_old(good), "{good}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The schema and how a database gets there.
+//!
+//! Several instances may start at once, so a server-side lock lets one of them migrate while the
+//! others wait. DDL commits by itself here: a step that stopped half-way is run again from its start,
+//! which is why each of its statements can be repeated. Migrations expand first and contract a
+//! release later, so that yesterday's binary may run beside today's schema; a binary refuses a schema
+//! newer than its own, for it cannot know which rules that added.
+
+use super::{
+    columns::get,
+    connections::Session,
+    failure::{Failure, Outcome},
+};
+use sale::Millis;
+
+/// Step `n` of the list takes a database from version n to n + 1.
+const STEPS: &[&str] = &[include_str!("migrations/0001_init.sql")];
+
+/// The schema this binary writes.
+pub const SCHEMA_VERSION: i64 = STEPS.len() as i64;
+
+/// How long an instance waits for another that migrates.
+const MIGRATION_WAIT_S_MAX: i64 = 60;
+
+/// Locks are the whole server's; the name says which database it is about, in the 64 characters a
+/// name may have.
+const LOCK: &str = "CONCAT('seckill-migrate-', MD5(DATABASE()))";
+
+const VERSIONS: &str = "CREATE TABLE IF NOT EXISTS tb_schema_version (
+    version    BIGINT NOT NULL PRIMARY KEY,
+    applied_at BIGINT NOT NULL
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin";
+
+/// The version a database has now; zero if it has none of our tables.
+pub(super) async fn version(session: &mut Session) -> Outcome<i64> {
+    let made = session
+        .first(
+            "SELECT COUNT(*) FROM information_schema.tables
+             WHERE table_schema = DATABASE() AND table_name = 'tb_schema_version'",
+            (),
+            |row| get::<i64>(row, 0),
+        )
+        .await?;
+    if made.unwrap_or(0) == 0 {
+        return Ok(0);
+    }
+    let sql = "SELECT COALESCE(MAX(version), 0) FROM tb_schema_version";
+    Ok(session.first(sql, (), |row| get(row, 0)).await?.unwrap_or(0))
+}
+
+/// Brings the database up to [`SCHEMA_VERSION`]. `Err(found)` inside if it is newer.
+pub(super) async fn migrate(session: &mut Session, now_ms: Millis) -> Outcome<Result<(), i64>> {
+    // The usual start: nothing to do, and no lock to wait for.
+    let found = version(session).await?;
+    if found >= SCHEMA_VERSION {
+        return Ok(if found == SCHEMA_VERSION { Ok(()) } else { Err(found) });
+    }
+    let sql = format!("SELECT GET_LOCK({LOCK}, {MIGRATION_WAIT_S_MAX})");
+    let got = session.first(&sql, (), |row| get::<Option<i64>>(row, 0)).await?.flatten();
+    if got != Some(1) {
+        return Err(Failure::Unknown("another instance has been migrating for a minute".into()));
+    }
+    let outcome = migrate_locked(session, now_ms).await;
+    let unlock = format!("DO RELEASE_LOCK({LOCK})");
+    session.change_by_text(&unlock).await?;
+    outcome
+}
+
+/// The version is read again: whoever held the lock before may have done it all.
+async fn migrate_locked(session: &mut Session, now_ms: Millis) -> Outcome<Result<(), i64>> {
+    session.change_by_text(VERSIONS).await?;
+    let found = version(session).await?;
+    if found > SCHEMA_VERSION {
+        return Ok(Err(found));
+    }
+    for (n, step) in STEPS.iter().enumerate().skip(found.max(0) as usize) {
+        for statement in statements(step) {
+            session.change_by_text(&statement).await?;
+        }
+        let record = "INSERT INTO tb_schema_version (version, applied_at) VALUES (?, ?)";
+        session.change(record, (n as i64 + 1, now_ms)).await?;
+    }
+    Ok(Ok(()))
+}
+
+/// The statements of a file. Ours keep semicolons out of literals and bodies.
+fn statements(file: &str) -> Vec<String> {
+    let code: Vec<&str> =
+        file.lines().filter(|line| !line.trim_start().starts_with("--")).collect();
+    let code = code.join("\n");
+    let statements = code.split(';').map(str::trim).filter(|statement| !statement.is_empty());
+    statements.map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_statement_of_a_step_can_be_run_again() {
+        for statement in STEPS.iter().flat_map(|step| statements(step)) {
+            let again = ["CREATE TABLE IF NOT EXISTS", "DROP TRIGGER IF EXISTS", "CREATE TRIGGER"];
+            assert!(again.iter().any(|start| statement.starts_with(start)), "{statement}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The ledger's side of a comparison with the gate, each answer of one instant.
+
+use mysql_async::Row;
+use sale::{ItemId, OrderNo};
+
+use super::{
+    activities,
+    columns::get,
+    connections::Session,
+    dead_letters,
+    failure::{Failure, Outcome},
+    orders, outbox,
+};
+use crate::{
+    ItemBooks,
+    outbox::{pending_adjusts, pending_releases},
+};
+
+/// A chain broken in more places than this is no longer read row by row.
+const CHAIN_BREAKS_MAX: u64 = 100;
+
+pub(super) async fn item_books(
+    session: &mut Session,
+    id: ItemId,
+    in_flight: &[OrderNo],
+) -> Outcome<ItemBooks> {
+    let item = activities::item(session, id).await?.ok_or(Failure::NotFound)?;
+    let (live_orders, live_units) = live(session, id).await?;
+    let (user_records, paired) = user_records(session, id).await?;
+    let waiting = outbox::waiting_for_gate(session).await?;
+    Ok(ItemBooks {
+        epoch: item.epoch,
+        live_units,
+        live_orders,
+        user_records,
+        user_record_mismatches: (user_records - paired) + (live_orders - paired),
+        settled: orders::settled_among(session, in_flight).await?,
+        failed: dead_letters::open_of(session, id).await?,
+        pending_releases: pending_releases(&waiting, id),
+        pending_adjusts: pending_adjusts(&waiting, id),
+        chain_breaks: chain_breaks(session, id, item.total).await?,
+        chain_end: chain_end(session, id).await?,
+        item,
+    })
+}
+
+/// Two numbers of one row.
+fn pair<A, B>(row: &Row) -> Outcome<(A, B)>
+where
+    A: mysql_async::prelude::FromValue,
+    B: mysql_async::prelude::FromValue,
+{
+    Ok((get(row, 0)?, get(row, 1)?))
+}
+
+/// Orders and units that are live.
+async fn live(session: &mut Session, id: ItemId) -> Outcome<(u64, i64)> {
+    let sql = "SELECT COUNT(*), CAST(COALESCE(SUM(quantity), 0) AS SIGNED) FROM tb_seckill_order
+         WHERE product_id = ? AND status IN (0, 1)";
+    Ok(session.first(sql, (id.0,), pair).await?.unwrap_or_default())
+}
+
+/// User records of the item, and how many of them belong to a live order of the same buyer, number
+/// and quantity. A record belongs to one order at most and an order to one record, so what is left
+/// over on either side is a mismatch; counting pairs reads the tables once instead of twice.
+async fn user_records(session: &mut Session, id: ItemId) -> Outcome<(u64, u64)> {
+    let sql = "SELECT (SELECT COUNT(*) FROM tb_user_seckill WHERE product_id = ?),
+             (SELECT COUNT(*) FROM tb_user_seckill AS u
+                  JOIN tb_seckill_order AS o ON o.order_no = u.order_no
+                  WHERE u.product_id = ? AND o.product_id = u.product_id
+                      AND o.user_id = u.user_id AND o.quantity = u.quantity
+                      AND o.status IN (0, 1))";
+    Ok(session.first(sql, (id.0, id.0), pair).await?.unwrap_or_default())
+}
+
+/// Rows that do not begin where the row before ended, or whose arithmetic is wrong. The first row
+/// must begin at the initial total, which is today's total without what operators added since.
+async fn chain_breaks(session: &mut Session, id: ItemId, total: i64) -> Outcome<Vec<i64>> {
+    let sql = "SELECT id FROM (
+             SELECT id, quantity, before_stock, after_stock, type,
+                 LAG(after_stock) OVER (ORDER BY id) AS ended
+             FROM tb_stock_log WHERE product_id = ?) AS chain
+         WHERE before_stock <> COALESCE(ended, ? - (SELECT COALESCE(SUM(quantity), 0)
+                 FROM tb_stock_log WHERE product_id = ? AND type = 3))
+             OR after_stock <> before_stock + CASE type WHEN 1 THEN -quantity ELSE quantity END
+         ORDER BY id LIMIT ?";
+    session.all(sql, (id.0, total, id.0, CHAIN_BREAKS_MAX), |row| get(row, 0)).await
+}
+
+async fn chain_end(session: &mut Session, id: ItemId) -> Outcome<Option<i64>> {
+    let sql = "SELECT after_stock FROM tb_stock_log WHERE product_id = ? ORDER BY id DESC LIMIT 1";
+    session.first(sql, (id.0,), |row| get(row, 0)).await
+}

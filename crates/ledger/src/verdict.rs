@@ -1,0 +1,96 @@
+//! What becomes of each claim of a batch, decided without a database.
+//!
+//! Both engines read the same few facts, ask [`decide`], and write down the answer. So a claim is
+//! judged by the same rules whichever of them keeps the ledger.
+
+use std::collections::{HashMap, HashSet};
+
+use sale::{Claim, ItemId, OrderNo, Settled, VoidReason};
+
+/// What the ledger knows of a batch before it decides.
+#[derive(Default)]
+pub(crate) struct Known {
+    /// Claims that are orders already, with whose and of which item.
+    pub(crate) orders: HashMap<OrderNo, (ItemId, String)>,
+    /// Buyers who own an order of the item, with its number.
+    pub(crate) buyers: HashMap<String, OrderNo>,
+}
+
+#[derive(Default)]
+pub(crate) struct Verdicts<'c> {
+    pub(crate) good: Vec<&'c Claim>,
+    pub(crate) void: Vec<(&'c Claim, VoidReason)>,
+    repeated: Vec<OrderNo>,
+}
+
+impl<'c> Verdicts<'c> {
+    /// The claims whose buyers have something to hear, the good ones first.
+    pub(crate) fn changed(&self) -> impl Iterator<Item = &'c Claim> {
+        self.good.iter().copied().chain(self.void.iter().map(|(claim, _)| *claim))
+    }
+
+    pub(crate) fn into_settled(self) -> Settled {
+        Settled {
+            created: self.good.iter().map(|claim| claim.order_no).collect(),
+            repeated: self.repeated,
+            void: self.void.iter().map(|(claim, reason)| (claim.order_no, *reason)).collect(),
+        }
+    }
+}
+
+/// What becomes of each claim, in the order of the batch. `stock` is `None` for an unknown item.
+/// An error says which claim can never be written as it stands, and why.
+pub(crate) fn decide<'c>(
+    item: ItemId,
+    claims: &'c [Claim],
+    known: &Known,
+    stock: Option<i64>,
+) -> Result<Verdicts<'c>, String> {
+    let mut verdicts = Verdicts::default();
+    let mut seen: HashMap<OrderNo, &Claim> = HashMap::with_capacity(claims.len());
+    let mut buyers: HashSet<&str> = HashSet::with_capacity(claims.len());
+    let mut left = stock.unwrap_or(0);
+    for claim in claims {
+        check_claim(item, claim, known, &seen)?;
+        if known.orders.contains_key(&claim.order_no) || seen.contains_key(&claim.order_no) {
+            verdicts.repeated.push(claim.order_no);
+            continue;
+        }
+        seen.insert(claim.order_no, claim);
+        let user = claim.user.as_str();
+        let owns = known.buyers.get(user).is_some_and(|owned| *owned != claim.order_no);
+        if stock.is_none() {
+            verdicts.void.push((claim, VoidReason::UnknownItem));
+        } else if owns || buyers.contains(user) {
+            verdicts.void.push((claim, VoidReason::AlreadyBought));
+        } else if i64::from(claim.quantity) > left {
+            // A later claim that wants less may still be served.
+            verdicts.void.push((claim, VoidReason::StockShort));
+        } else {
+            left -= i64::from(claim.quantity);
+            buyers.insert(user);
+            verdicts.good.push(claim);
+        }
+    }
+    Ok(verdicts)
+}
+
+/// A number that is already another buyer's order must not be taken for a redelivery: that claim
+/// would be lost without a word.
+fn check_claim(
+    item: ItemId,
+    claim: &Claim,
+    known: &Known,
+    seen: &HashMap<OrderNo, &Claim>,
+) -> Result<(), String> {
+    let no = claim.order_no;
+    if claim.item != item {
+        return Err(format!("{no} is of item {}, not {item}", claim.item));
+    }
+    let foreign = match (known.orders.get(&no), seen.get(&no)) {
+        (Some((of, user)), _) => *of != item || user != claim.user.as_str(),
+        (None, Some(earlier)) => earlier.user != claim.user,
+        (None, None) => false,
+    };
+    if foreign { Err(format!("{no} is the number of another order")) } else { Ok(()) }
+}

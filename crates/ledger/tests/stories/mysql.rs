@@ -1,0 +1,501 @@
+//! The ledger on a MariaDB server, and what can only happen to a server: others on it at the same
+//! time, locks, lost connections, a kill.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use faults::services::{MariaDb, MariaDbOptions, shared_mariadb, unique_name};
+use ledger::{
+    Credit, Ledger, LedgerError, NewAudit, OrderFilter, PaymentProblem, VERSION_TRIES_MAX,
+    mysql::{LOCK_TRIES_MAX, MysqlLedger, OpenError, Options, SCHEMA_VERSION, Verdict},
+};
+use mysql_async::{Conn, prelude::Queryable};
+use sale::{
+    BookError, Claim, CloseReason, ManualClock, OrderBook, OrderStatus, SystemClock, VoidReason,
+};
+use serde_json::json;
+
+use crate::{NOON_MS, Shop, numbers_of};
+
+pub(crate) async fn shop() -> Shop {
+    shop_and_url().await.0
+}
+
+/// A shop, and where its ledger lies, for those who come in by the back door.
+async fn shop_and_url() -> (Shop, String) {
+    shop_on(shared_mariadb(), Options::default()).await
+}
+
+async fn shop_on(server: &MariaDb, options: Options) -> (Shop, String) {
+    let url = server.create_database(&unique_name("ledger")).unwrap();
+    let clock = ManualClock::at(NOON_MS);
+    let ledger = MysqlLedger::open(&url, clock.clone(), options).await.unwrap();
+    (Shop::with(Box::new(ledger), clock, ()), url)
+}
+
+async fn open(url: &str) -> Result<MysqlLedger, OpenError> {
+    MysqlLedger::open(url, ManualClock::at(NOON_MS), Options::default()).await
+}
+
+/// Somebody with another tool on the same database.
+async fn back_door(url: &str) -> Conn {
+    Conn::from_url(format!("{url}?prefer_socket=false")).await.unwrap()
+}
+
+/// Options of somebody who will not wait for long.
+fn impatient() -> Options {
+    Options {
+        answer_ms_max: 1_500,
+        connect_ms_max: 1_000,
+        lock_wait_s_max: 1,
+        ..Options::default()
+    }
+}
+
+#[tokio::test]
+async fn an_item_somebody_locked_is_given_up_for_now_and_works_again_afterwards() {
+    let options = Options { lock_wait_s_max: 1, ..Options::default() };
+    let (shop, url) = shop_on(shared_mariadb(), options).await;
+    let item = shop.sale_of(5).await;
+    let claim = [shop.claim(item.id, "ann", 1)];
+    let mut intruder = back_door(&url).await;
+    intruder.query_drop("BEGIN").await.unwrap();
+    intruder.query_drop("SELECT * FROM tb_seckill_product FOR UPDATE").await.unwrap();
+    let asked = Instant::now();
+    let locked = shop.settle(item.id, &claim).await;
+    assert!(matches!(locked, Err(BookError::Unavailable(_))), "{locked:?}");
+    assert!(asked.elapsed() < Duration::from_secs(u64::from(LOCK_TRIES_MAX) * 2 + 2));
+    assert_eq!(shop.stock(item.id).await, (5, 5), "reading goes on");
+    shop.ping().await.unwrap();
+
+    // Whoever still waits when the lock is let go gets through without noticing.
+    let numbers = numbers_of(&claim);
+    let waiting = shop.settle(item.id, &claim);
+    let letting_go = async {
+        tokio::time::sleep(Duration::from_millis(1_300)).await;
+        intruder.query_drop("ROLLBACK").await.unwrap();
+    };
+    let (settled, ()) = tokio::join!(waiting, letting_go);
+    assert_eq!(settled.unwrap().created, numbers);
+    assert_eq!(shop.stock(item.id).await, (4, 5));
+}
+
+#[tokio::test]
+async fn a_poisoned_claim_takes_nothing_of_its_batch_into_the_ledger() {
+    let (shop, url) = shop_and_url().await;
+    let item = shop.sale_of(5).await;
+    let poison = "CREATE TRIGGER poison BEFORE INSERT ON tb_user_seckill FOR EACH ROW
+         IF NEW.user_id = 'evil' THEN
+             SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'this row is refused';
+         END IF";
+    back_door(&url).await.query_drop(poison).await.unwrap();
+    let users = ["ann", "evil", "bob"];
+    let batch: Vec<Claim> = users.iter().map(|user| shop.claim(item.id, user, 1)).collect();
+    match shop.settle(item.id, &batch).await {
+        Err(BookError::Rejected(why)) => assert!(why.contains("this row is refused"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(shop.stock(item.id).await, (5, 5));
+    assert!(shop.log(item.id).await.is_empty() && shop.outbox().await.is_empty());
+    for claim in &batch {
+        assert!(shop.order(claim.order_no).await.unwrap().is_none());
+    }
+    // Without it the others go through, and it can still be voided.
+    let good = [batch[0].clone(), batch[2].clone()];
+    assert_eq!(shop.settle(item.id, &good).await.unwrap().created.len(), 2);
+    let nothing = Claim { quantity: 0, ..shop.claim(item.id, "zero", 1) };
+    match shop.settle(item.id, std::slice::from_ref(&nothing)).await {
+        Err(BookError::Rejected(why)) => assert!(why.contains("ck_order_quantity"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    let evil = [batch[1].clone(), nothing];
+    let voided = shop.void(&evil, VoidReason::Operator, NOON_MS).await.unwrap();
+    assert_eq!(voided.len(), 2);
+    shop.books_add_up(item.id).await;
+}
+
+#[tokio::test]
+async fn a_race_lost_every_time_is_given_up_for_now() {
+    let (shop, url) = shop_and_url().await;
+    let item = shop.sale_of(5).await;
+    let claim = [shop.claim(item.id, "ann", 1)];
+    // As if somebody else had always just written the same order.
+    let faster = "CREATE TRIGGER faster BEFORE INSERT ON tb_seckill_order FOR EACH ROW
+         SIGNAL SQLSTATE '23000' SET MYSQL_ERRNO = 1062,
+             MESSAGE_TEXT = 'Duplicate entry for key \\'PRIMARY\\''";
+    let mut intruder = back_door(&url).await;
+    intruder.query_drop(faster).await.unwrap();
+    let contended = shop.settle(item.id, &claim).await;
+    assert!(matches!(contended, Err(BookError::Contended(VERSION_TRIES_MAX))), "{contended:?}");
+    assert_eq!(shop.stock(item.id).await, (5, 5));
+    intruder.query_drop("DROP TRIGGER faster").await.unwrap();
+    assert_eq!(shop.settle(item.id, &claim).await.unwrap().created, [claim[0].order_no]);
+    shop.books_add_up(item.id).await;
+}
+
+#[tokio::test]
+async fn buyers_are_told_apart_by_every_bit_of_their_names() {
+    let (shop, _) = shop_and_url().await;
+    let item = shop.sale_of(50).await;
+    let longest = "😀".repeat(64);
+    let users = [
+        "ann",
+        "Ann",
+        "ANN",
+        "änn",
+        "a\u{308}nn",
+        "ａｎｎ",
+        "straße",
+        "strasse",
+        "o'hara",
+        "o\\'hara",
+        "\\",
+        "\\\\",
+        "'",
+        "\"",
+        "%",
+        "_",
+        "`;--",
+        "0x41",
+        "\u{200b}",
+        "1",
+        "01",
+        "1.0",
+        &longest,
+    ];
+    let batch: Vec<Claim> = users.iter().map(|user| shop.claim(item.id, user, 1)).collect();
+    let settled = shop.settle(item.id, &batch).await.unwrap();
+    assert_eq!(settled.created, numbers_of(&batch));
+    for claim in &batch {
+        assert_eq!(shop.found(claim.order_no).await.user, claim.user);
+        let user = Some(claim.user.clone());
+        let found = shop.orders(&OrderFilter { user, limit: 9, ..OrderFilter::default() }).await;
+        assert_eq!(found.unwrap().len(), 1, "{}", claim.user);
+    }
+    let closed = shop.close(&numbers_of(&batch), CloseReason::Cancelled, NOON_MS).await.unwrap();
+    assert_eq!(closed.len(), batch.len());
+    shop.books_add_up(item.id).await;
+}
+
+#[tokio::test]
+async fn the_audit_log_cannot_be_rewritten() {
+    let (shop, url) = shop_and_url().await;
+    let entry = NewAudit {
+        who: "root".into(),
+        action: "order.refund".into(),
+        target: "order:SK".into(),
+        detail: json!({}),
+    };
+    shop.audit(&entry, NOON_MS).await.unwrap();
+    let mut intruder = back_door(&url).await;
+    for sql in ["UPDATE tb_admin_audit SET who = 'nobody'", "DELETE FROM tb_admin_audit"] {
+        let refused = intruder.query_drop(sql).await.unwrap_err().to_string();
+        assert!(refused.contains("append-only"), "{refused}");
+    }
+    assert_eq!(shop.audit_log(None, 10).await.unwrap()[0].who, "root");
+}
+
+#[tokio::test]
+async fn many_instances_may_start_on_an_empty_database() {
+    let url = shared_mariadb().create_database(&unique_name("ledger")).unwrap();
+    let starts: Vec<_> = (0..6)
+        .map(|_| {
+            let url = url.clone();
+            tokio::spawn(async move { open(&url).await.map(drop) })
+        })
+        .collect();
+    for start in starts {
+        start.await.unwrap().unwrap();
+    }
+    let mut intruder = back_door(&url).await;
+    let versions: Vec<i64> = intruder.query("SELECT version FROM tb_schema_version").await.unwrap();
+    assert_eq!(versions, (1..=SCHEMA_VERSION).collect::<Vec<_>>());
+    // A start that was interrupted is finished by the next one.
+    intruder.query_drop("DROP TABLE tb_secret, tb_job_run").await.unwrap();
+    intruder.query_drop("DELETE FROM tb_schema_version").await.unwrap();
+    let ledger = open(&url).await.unwrap();
+    assert_eq!(ledger.shared_secret("one", NOON_MS).await.unwrap(), "one");
+}
+
+#[tokio::test]
+async fn a_database_of_a_newer_release_is_left_alone() {
+    let url = shared_mariadb().create_database(&unique_name("ledger")).unwrap();
+    drop(open(&url).await.unwrap());
+    let newer = format!("INSERT INTO tb_schema_version VALUES ({}, 0)", SCHEMA_VERSION + 1);
+    back_door(&url).await.query_drop(newer).await.unwrap();
+    match open(&url).await.err() {
+        Some(OpenError::NewerSchema { found, known, .. }) => {
+            assert_eq!((found, known), (SCHEMA_VERSION + 1, SCHEMA_VERSION));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_cannot_be_reached_is_named_without_its_password() {
+    let there = shared_mariadb().address();
+    let nobody = faults::services::Relay::start(there).map(|relay| relay.address()).unwrap();
+    for url in [
+        format!("mysql://nobody:s3cret@{there}/nowhere"),
+        format!("mysql://root:s3cret@{there}/nowhere"),
+        format!("mysql://root@{there}/nowhere"),
+        format!("mysql://root:s3cret@{nobody}/nowhere"),
+    ] {
+        let error = open(&url).await.err().unwrap();
+        assert!(matches!(error, OpenError::Unreachable { .. }), "{error:?}");
+        let said = format!("{error} {error:?}");
+        assert!(said.contains("/nowhere") && !said.contains("s3cret"), "{said}");
+    }
+    for url in [format!("mysql://root:s3cret@{there}"), "redis://root:s3cret@x/y".into()] {
+        let error = open(&url).await.err().unwrap();
+        assert!(matches!(error, OpenError::BadUrl(_)), "{error:?}");
+        assert!(!format!("{error} {error:?}").contains("s3cret"), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_books_show_what_somebody_broke() {
+    let (shop, url) = shop_and_url().await;
+    let item = shop.sale_of(10).await;
+    for user in ["ann", "bob", "cat"] {
+        shop.bought(item.id, user, 1).await;
+    }
+    let (paid, notice) = shop.paid(item.id, "dan").await;
+    let log = shop.log(item.id).await;
+    let mut intruder = back_door(&url).await;
+    intruder.query_drop("SET check_constraint_checks = 0").await.unwrap();
+    let broken = format!("UPDATE tb_stock_log SET after_stock = 3 WHERE id = {}", log[1].id);
+    intruder.query_drop(broken).await.unwrap();
+    intruder.query_drop("DELETE FROM tb_user_seckill WHERE user_id = 'ann'").await.unwrap();
+    let closed = "UPDATE tb_seckill_order SET status = 2 WHERE user_id = 'bob'";
+    intruder.query_drop(closed).await.unwrap();
+    let books = shop.item_books(item.id, &[]).await.unwrap();
+    assert_eq!(books.chain_breaks, [log[1].id, log[2].id]);
+    assert_eq!((books.live_orders, books.user_records), (3, 3));
+    assert_eq!(books.user_record_mismatches, 2);
+
+    intruder.query_drop("UPDATE tb_payment SET kind = 2").await.unwrap();
+    let order_no = paid.order_no;
+    let problems = shop.payment_problems(10).await.unwrap();
+    let expected = [
+        PaymentProblem::PaidWithoutMoney { order_no },
+        PaymentProblem::RefundedTooMuch { order_no },
+    ];
+    assert_eq!(problems, expected);
+    assert_eq!(shop.payment_problems(1).await.unwrap(), expected[..1]);
+    // A paid order without money on record has nothing to give back.
+    let refused = shop.start_refund(notice.order_no, NOON_MS).await;
+    assert!(matches!(refused, Err(LedgerError::Refused(_))), "{refused:?}");
+}
+
+#[tokio::test]
+async fn an_outbox_row_nobody_can_read_holds_up_nothing() {
+    let (shop, url) = shop_and_url().await;
+    let item = shop.sale_of(10).await;
+    shop.bought(item.id, "ann", 1).await;
+    let future = r#"UPDATE tb_outbox SET body = '{"kind":"from.the.future.v9"}'"#;
+    back_door(&url).await.query_drop(future).await.unwrap();
+    shop.bought(item.id, "bob", 1).await;
+    assert_eq!(shop.outbox_due(NOON_MS, 1).await.unwrap().len(), 1);
+    assert_eq!(shop.outbox_depth().await.unwrap(), 2, "it is still there for whoever can");
+    shop.books_add_up(item.id).await;
+}
+
+#[tokio::test]
+async fn two_who_empty_the_outbox_do_each_other_no_harm() {
+    let (shop, url) = shop_and_url().await;
+    let other = open(&url).await.unwrap();
+    let item = shop.sale_of(10).await;
+    for user in ["ann", "bob", "cat"] {
+        shop.bought(item.id, user, 1).await;
+    }
+    let ids: Vec<i64> = shop.outbox().await.iter().map(|row| row.id).collect();
+    let (one, two) = tokio::join!(shop.outbox_done(&ids), other.outbox_done(&ids));
+    one.unwrap();
+    two.unwrap();
+    other.outbox_later(ids[0], NOON_MS, "too late").await.unwrap();
+    assert_eq!(shop.outbox_depth().await.unwrap(), 0);
+}
+
+/// Several workers, each delivering batches that overlap with the others', while buyers cancel and
+/// pay what they got.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_workers_on_one_item_sell_every_unit_once() {
+    let (shop, url) = shop_and_url().await;
+    let item = shop.sale_of(500).await;
+    let claims = shop.crowd(item.id, 600);
+    let mut workers = Vec::new();
+    for n in 0..6 {
+        let ledger = open(&url).await.unwrap();
+        let mine: Vec<Vec<Claim>> = claims.chunks(40).map(<[Claim]>::to_vec).collect();
+        workers.push(tokio::spawn(async move {
+            let mut created = Vec::new();
+            // Each begins elsewhere and delivers every batch at least once.
+            for batch in mine.iter().cycle().skip(n * 3).take(mine.len()) {
+                let settled = ledger.settle(item.id, batch).await.unwrap();
+                let first = settled.created.first().copied();
+                created.extend(settled.created);
+                let Some(first) = first else { continue };
+                let order = ledger.order(first).await.unwrap().unwrap();
+                let notice = ledger::PaymentNotice {
+                    provider: "wechat".into(),
+                    provider_txn: first.to_string(),
+                    order_no: first,
+                    amount: order.amount,
+                    paid_ms: NOON_MS,
+                };
+                let numbers = [first];
+                let (credit, closed) = tokio::join!(
+                    ledger.credit(&notice, NOON_MS),
+                    ledger.close(&numbers, CloseReason::Cancelled, NOON_MS)
+                );
+                let (credit, closed) = (credit.unwrap(), closed.unwrap());
+                assert_eq!(closed.is_empty(), credit == Credit::Paid, "{credit:?} {closed:?}");
+            }
+            created.len()
+        }));
+    }
+    let mut created = 0;
+    for worker in workers {
+        created += worker.await.unwrap();
+    }
+    let all = shop.orders(&OrderFilter { limit: 10_000, ..OrderFilter::default() }).await.unwrap();
+    assert_eq!(all.len(), claims.len(), "one claim, one order");
+    let void = all.iter().filter(|order| order.status == OrderStatus::Void).count();
+    assert_eq!(created + void, claims.len());
+    assert!(created >= 500, "{created} of 500 units");
+    shop.books_add_up(item.id).await;
+    assert_eq!(shop.payment_problems(10).await.unwrap(), []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_time_out_passes_over_an_order_that_is_being_paid() {
+    let (shop, url) = shop_and_url().await;
+    let item = shop.sale_of(5).await;
+    let (ann, bob) = (shop.bought(item.id, "ann", 1).await, shop.bought(item.id, "bob", 1).await);
+    let mut payer = back_door(&url).await;
+    payer.query_drop("BEGIN").await.unwrap();
+    let paying =
+        format!("SELECT * FROM tb_seckill_order WHERE order_no = '{}' FOR UPDATE", ann.order_no);
+    payer.query_drop(paying).await.unwrap();
+    let (due, numbers) = (ann.pay_deadline_ms, [ann.order_no, bob.order_no]);
+    let closed = shop.close(&numbers, CloseReason::Timeout, due).await.unwrap();
+    assert_eq!(closed, [bob.order_no], "and nobody waited");
+    payer.query_drop("ROLLBACK").await.unwrap();
+    let closed = shop.close(&numbers, CloseReason::Timeout, due).await.unwrap();
+    assert_eq!(closed, [ann.order_no]);
+    shop.books_add_up(item.id).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_was_killed_is_used_again_as_soon_as_it_is_back() {
+    let server = MariaDb::start(MariaDbOptions::default()).unwrap();
+    let (shop, _) = shop_on(&server, Options::default()).await;
+    let item = shop.sale_of(10).await;
+    shop.bought(item.id, "ann", 1).await;
+    // Several idle connections, all of which will be dead.
+    tokio::try_join!(shop.ping(), shop.ping(), shop.outbox_depth(), shop.item(item.id)).unwrap();
+
+    server.kill().unwrap();
+    let asked = Instant::now();
+    let claim = [shop.claim(item.id, "bob", 1)];
+    let down = shop.settle(item.id, &claim).await;
+    assert!(matches!(down, Err(BookError::Unavailable(_))), "{down:?}");
+    assert!(matches!(shop.ping().await, Err(LedgerError::Unavailable(_))));
+    assert!(asked.elapsed() < Duration::from_secs(5), "it says so at once");
+
+    server.restart().unwrap();
+    assert_eq!(shop.settle(item.id, &claim).await.unwrap().created, numbers_of(&claim));
+    // And with idle connections that died without anybody asking meanwhile.
+    tokio::try_join!(shop.ping(), shop.ping(), shop.ping()).unwrap();
+    server.restart().unwrap();
+    shop.ping().await.unwrap();
+    shop.bought(item.id, "cat", 1).await;
+    tokio::try_join!(shop.ping(), shop.ping(), shop.ping()).unwrap();
+    server.restart().unwrap();
+    shop.bought(item.id, "dan", 1).await;
+    shop.books_add_up(item.id).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_hangs_is_waited_for_so_long_and_no_longer() {
+    let server = MariaDb::start(MariaDbOptions::default()).unwrap();
+    let (shop, _) = shop_on(&server, Options { connections_max: 2, ..impatient() }).await;
+    let item = shop.sale_of(10).await;
+    shop.bought(item.id, "ann", 1).await;
+    server.pause().unwrap();
+    let claim = [shop.claim(item.id, "bob", 1)];
+    for _ in 0..3 {
+        let asked = Instant::now();
+        let hung = shop.settle(item.id, &claim).await;
+        assert!(matches!(hung, Err(BookError::Unavailable(_))), "{hung:?}");
+        assert!(asked.elapsed() < Duration::from_secs(4), "{:?}", asked.elapsed());
+    }
+    server.resume().unwrap();
+    let settled = shop.settle(item.id, &claim).await.unwrap();
+    assert_eq!(settled.created.len() + settled.repeated.len(), 1, "{settled:?}");
+    shop.books_add_up(item.id).await;
+}
+
+/// Kills the server again and again under a worker that delivers what it is not sure of again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_order_is_lost_or_made_twice_when_the_server_is_killed_under_load() {
+    const ROUNDS: usize = 4;
+    let server = Arc::new(MariaDb::start(MariaDbOptions::default()).unwrap());
+    let (shop, _) = shop_on(&server, Options::default()).await;
+    let item = shop.sale_of(100_000).await;
+    let (mut created, mut unknown, mut claims) = (0, 0, Vec::new());
+    for round in 0..ROUNDS {
+        let killer = server.clone();
+        let killing = tokio::task::spawn_blocking(move || {
+            std::thread::sleep(Duration::from_millis(120 + 70 * round as u64));
+            killer.kill().unwrap();
+            killer.restart().unwrap();
+        });
+        while !killing.is_finished() {
+            let batch: Vec<Claim> = (0..50)
+                .map(|n| shop.claim(item.id, &format!("u{}-{n}", claims.len()), 1))
+                .collect();
+            claims.extend(numbers_of(&batch));
+            let settled = loop {
+                match shop.settle(item.id, &batch).await {
+                    Ok(settled) => break settled,
+                    Err(BookError::Unavailable(_)) => unknown += 1,
+                    Err(other) => panic!("{other:?}"),
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            };
+            assert_eq!(settled.created.len() + settled.repeated.len(), 50, "{settled:?}");
+            created += settled.created.len();
+        }
+        killing.await.unwrap();
+    }
+    assert!(unknown >= ROUNDS, "the kills were noticed: {unknown}");
+    let books = shop.item_books(item.id, &claims).await.unwrap();
+    assert_eq!(books.settled.len(), claims.len());
+    assert_eq!(books.live_orders as usize, claims.len());
+    assert!(created <= claims.len());
+    shop.books_add_up(item.id).await;
+}
+
+#[tokio::test]
+async fn a_doctor_is_told_what_the_server_is_set_to() {
+    let url = shared_mariadb().create_database(&unique_name("ledger")).unwrap();
+    let ledger = MysqlLedger::open(&url, Arc::new(SystemClock), Options::default()).await.unwrap();
+    let findings = ledger.health().await.unwrap();
+    let of = |name: &str| findings.iter().find(|finding| finding.name == name).unwrap().clone();
+    assert!(of("version").value.contains("MariaDB"));
+    assert_eq!(of("innodb_flush_log_at_trx_commit").value, "1");
+    for name in ["version", "innodb_flush_log_at_trx_commit", "read_only", "clock_offset_ms"] {
+        assert_eq!(of(name).verdict, Verdict::Good, "{:?}", of(name));
+    }
+    for name in ["sync_binlog", "binlog_format", "transaction_isolation", "wsrep_on"] {
+        assert!(!of(name).value.is_empty(), "{name}");
+    }
+    let slow = MysqlLedger::open(&url, ManualClock::at(NOON_MS), Options::default()).await.unwrap();
+    let findings = slow.health().await.unwrap();
+    let offset = findings.iter().find(|finding| finding.name == "clock_offset_ms").unwrap();
+    assert_eq!(offset.verdict, Verdict::Risky, "{offset:?}");
+}

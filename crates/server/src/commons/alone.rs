@@ -1,0 +1,46 @@
+//! One process: it leads everything, and has nobody to tell.
+
+use async_trait::async_trait;
+use sale::{Activity, Order, OrderNo};
+use tokio::sync::broadcast;
+
+use super::{Commons, Hint};
+
+pub struct Alone(broadcast::Sender<Hint>);
+
+impl Default for Alone {
+    fn default() -> Self {
+        Alone(broadcast::Sender::new(1))
+    }
+}
+
+#[async_trait]
+impl Commons for Alone {
+    async fn lead(&self, _: &'static str) -> Option<u64> {
+        Some(0)
+    }
+
+    async fn tell(&self, _: &Hint) {}
+
+    fn hints(&self) -> broadcast::Receiver<Hint> {
+        self.0.subscribe()
+    }
+
+    async fn order(&self, _: OrderNo) -> Option<Order> {
+        None
+    }
+
+    async fn keep_orders(&self, _: &[Order]) -> Result<(), String> {
+        Ok(())
+    }
+
+    async fn catalogue(&self) -> Option<Vec<Activity>> {
+        None
+    }
+
+    async fn put_catalogue(&self, _: &[Activity]) {}
+
+    fn node_is_ours(&self) -> bool {
+        true
+    }
+}

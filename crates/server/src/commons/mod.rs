@@ -1,0 +1,57 @@
+//! What several instances have in common: who runs which job, news, and copies of what pages and
+//! buyers ask for most.
+//!
+//! Nothing here is a truth. A lease decides who does the work, not whether it is right (every effect
+//! is compare-and-set or idempotent where it lands, so a holder that overslept does no harm); a hint
+//! says *look again*; a copy may be a moment old. All of it may be lost without anybody being told
+//! something untrue for longer than a poll.
+
+mod alone;
+mod redis;
+
+use async_trait::async_trait;
+use sale::{Activity, Order, OrderNo, UserId};
+use serde::{Deserialize, Serialize};
+use tokio::sync::broadcast;
+
+pub use alone::Alone;
+pub use redis::{CommonsError, RedisCommons, RedisCommonsOptions};
+
+/// Something changed; whoever cares should look.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind")]
+pub enum Hint {
+    /// These orders changed.
+    #[serde(rename = "orders.v1")]
+    Orders { orders: Vec<(OrderNo, UserId)> },
+    /// Units of this item came back at the gate.
+    #[serde(rename = "units.v1")]
+    Units { item: sale::ItemId },
+}
+
+#[async_trait]
+pub trait Commons: Send + Sync {
+    /// May this process run the job now? Asking takes the lease, or renews it. The number grows
+    /// with every new holder: in a log, the larger one was the later one.
+    async fn lead(&self, job: &'static str) -> Option<u64>;
+
+    /// Tell the other instances.
+    async fn tell(&self, hint: &Hint);
+
+    /// What the other instances tell.
+    fn hints(&self) -> broadcast::Receiver<Hint>;
+
+    /// A copy of the order that may be a moment old.
+    async fn order(&self, no: OrderNo) -> Option<Order>;
+
+    /// An error means that an older copy may still be there: try again.
+    async fn keep_orders(&self, orders: &[Order]) -> Result<(), String>;
+
+    /// The activities that pages show, if somebody has put them there.
+    async fn catalogue(&self) -> Option<Vec<Activity>>;
+
+    async fn put_catalogue(&self, activities: &[Activity]);
+
+    /// May order numbers of this process's node still be handed out?
+    fn node_is_ours(&self) -> bool;
+}

@@ -1,0 +1,148 @@
+//! The two profiles: where gate, ledger and commons come from. Above this file nothing knows which
+//! one runs.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use gate::{
+    Gate,
+    redis::{RedisGate, RedisOptions},
+    solo,
+};
+use ledger::{
+    Ledger,
+    mysql::{self, MysqlLedger},
+    sqlite::SqliteLedger,
+};
+use sale::{OrderNumbers, SharedClock};
+
+use crate::{
+    commons::{Alone, Commons, RedisCommons, RedisCommonsOptions},
+    config::{Config, Profile},
+};
+
+/// The files of the solo profile in the data directory.
+pub const LEDGER_FILE: &str = "ledger.db";
+/// Solo is one node, so its order numbers are of node 0.
+const SOLO_NODE: u16 = 0;
+
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error(transparent)]
+    Sqlite(#[from] ledger::sqlite::OpenError),
+    #[error(transparent)]
+    Mysql(#[from] mysql::OpenError),
+    #[error(transparent)]
+    Journal(#[from] solo::OpenError),
+    #[error(transparent)]
+    Redis(#[from] gate::GateError),
+    #[error(transparent)]
+    Commons(#[from] crate::commons::CommonsError),
+    #[error("the sandbox cannot be opened: {0}")]
+    Sandbox(payment::ProviderError),
+    #[error("the lanes cannot be started: {0}")]
+    Lanes(std::io::Error),
+    #[error("the ledger cannot be read: {0}")]
+    Read(#[from] ledger::LedgerError),
+    #[error("the system gives no random bytes: {0}")]
+    NoRandomness(getrandom::Error),
+}
+
+/// What an engine is made of.
+pub struct Parts {
+    pub gate: Arc<dyn Gate>,
+    pub ledger: Arc<dyn Ledger>,
+    pub commons: Arc<dyn Commons>,
+    pub numbers: Arc<OrderNumbers>,
+}
+
+impl Parts {
+    /// `data` is a directory that is ours alone.
+    pub async fn open(
+        config: &Config,
+        data: &Path,
+        clock: SharedClock,
+    ) -> Result<Parts, OpenError> {
+        match config.profile {
+            Profile::Solo => solo_parts(config, data.to_owned(), clock).await,
+            Profile::Cluster => cluster_parts(config, clock).await,
+        }
+    }
+}
+
+async fn solo_parts(
+    config: &Config,
+    data: PathBuf,
+    clock: SharedClock,
+) -> Result<Parts, OpenError> {
+    let options = solo::SoloOptions { log_claims_max: config.gate.log_claims_max };
+    let numbers = Arc::new(OrderNumbers::new(SOLO_NODE, clock.clone()));
+    // Reading back a large journal takes a moment; not on an async thread.
+    let opening = tokio::task::spawn_blocking(move || {
+        let books = SqliteLedger::open(&data.join(LEDGER_FILE), clock.clone())?;
+        let journal = solo::SoloGate::open(&data, options, clock)?;
+        Ok::<_, OpenError>((journal, books))
+    });
+    let opened = opening.await.map_err(|error| OpenError::Lanes(std::io::Error::other(error)))?;
+    let (journal, books) = opened?;
+    for seen in [journal.last_order_no(), books.last_order_no().await?].into_iter().flatten() {
+        numbers.start_after(seen);
+    }
+    Ok(Parts {
+        gate: Arc::new(journal),
+        ledger: Arc::new(books),
+        commons: Arc::new(Alone::default()),
+        numbers,
+    })
+}
+
+async fn cluster_parts(config: &Config, clock: SharedClock) -> Result<Parts, OpenError> {
+    let instance = instance_name()?;
+    let options = mysql::Options {
+        connections_max: config.ledger.connections_max,
+        ..mysql::Options::default()
+    };
+    let books = MysqlLedger::open(config.ledger.url.expose(), clock.clone(), options).await?;
+    let redis = &config.redis;
+    let urls: Vec<String> =
+        redis.url.expose().split(',').map(|url| url.trim().to_owned()).collect();
+    let commons = RedisCommons::open(RedisCommonsOptions {
+        urls: urls.clone(),
+        prefix: redis.prefix.clone(),
+        answer_ms_max: redis.answer_ms_max,
+        instance: instance.clone(),
+    })
+    .await?;
+    let gate = RedisGate::open(RedisOptions {
+        urls,
+        prefix: redis.prefix.clone(),
+        partitions: redis.partitions,
+        answer_ms_max: redis.answer_ms_max,
+        // The cap is for all of them together.
+        log_claims_max: (config.gate.log_claims_max / redis.partitions as u64).max(1),
+        consumer: instance,
+        takeover_ms: redis.takeover_ms,
+        wait_replicas: redis.wait_replicas,
+        wait_ms_max: redis.wait_ms_max,
+    })
+    .await?;
+    // The node was another process's before; its numbers are at most those of this moment, unless
+    // its clock was ahead. The ledger knows the largest that became an order.
+    let numbers = Arc::new(OrderNumbers::new(commons.node(), clock));
+    if let Some(seen) = books.last_order_no().await? {
+        numbers.start_after(seen);
+    }
+    Ok(Parts { gate: Arc::new(gate), ledger: Arc::new(books), commons, numbers })
+}
+
+/// A name that no other process has, and that a person can find: the host's, the process id, and
+/// something random, because process ids come again.
+fn instance_name() -> Result<String, OpenError> {
+    let mut random = [0; 4];
+    getrandom::fill(&mut random).map_err(OpenError::NoRandomness)?;
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = host.trim();
+    Ok(format!("{host}-{}-{:08x}", std::process::id(), u32::from_le_bytes(random)))
+}
