@@ -60,6 +60,15 @@ enum Running {
     Task(tokio::task::JoinHandle<()>),
 }
 
+impl Running {
+    fn is_running(&self) -> bool {
+        match self {
+            Running::Thread(thread) => !thread.is_finished(),
+            Running::Task(task) => !task.is_finished(),
+        }
+    }
+}
+
 impl Lanes {
     pub fn start(
         options: LaneOptions,
@@ -139,6 +148,13 @@ impl Lanes {
     /// The item was loaded anew or taken away.
     pub fn forget(&self, item: ItemId) {
         self.sold_out.forget(item);
+    }
+
+    /// Does every lane still drain? One that panicked does not come back, and the claims that belong
+    /// to it are told *busy* until the process starts anew.
+    pub fn are_running(&self) -> bool {
+        let running = self.running.lock();
+        !running.is_empty() && running.iter().all(Running::is_running)
     }
 
     /// Decide what waits, then stop. Claims that come later are told to try again.

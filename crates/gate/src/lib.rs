@@ -252,6 +252,11 @@ pub trait Gate: ClaimLog {
     /// does not speak to a buyer who may hold one.
     fn may_hold_mark(&self, item: ItemId, user: &UserId, with_key: bool) -> bool;
 
+    /// The backlog as it is now; `backlog` may be a moment old where the log is elsewhere.
+    async fn measure_backlog(&self) -> Result<u64> {
+        Ok(self.backlog())
+    }
+
     /// Does `admit` block its thread?
     fn blocks(&self) -> bool;
 

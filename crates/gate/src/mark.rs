@@ -16,17 +16,26 @@ pub(crate) struct Mark {
     pub(crate) order_no: OrderNo,
     pub(crate) quantity: u32,
     pub(crate) epoch: u32,
-    pub(crate) key: Option<KeyHash>,
+    /// Zero stands for no key; a key that hashes to zero is merely not recognised.
+    key: u64,
 }
 
 impl Mark {
+    pub(crate) fn new(
+        order_no: OrderNo,
+        quantity: u32,
+        epoch: Epoch,
+        key: Option<KeyHash>,
+    ) -> Mark {
+        Mark { order_no, quantity, epoch: epoch as u32, key: key.map_or(0, |key| key.0) }
+    }
+
     pub(crate) fn of(claim: &Claim) -> Mark {
-        Mark {
-            order_no: claim.order_no,
-            quantity: claim.quantity,
-            epoch: claim.epoch as u32,
-            key: claim.key,
-        }
+        Mark::new(claim.order_no, claim.quantity, claim.epoch, claim.key)
+    }
+
+    pub(crate) fn key(&self) -> Option<KeyHash> {
+        Some(self.key).filter(|key| *key != 0).map(KeyHash)
     }
 
     pub(crate) fn claim(&self, item: ItemId, user: UserId, claimed_ms: Millis) -> Claim {
@@ -37,7 +46,7 @@ impl Mark {
             quantity: self.quantity,
             epoch: Epoch::from(self.epoch),
             claimed_ms,
-            key: self.key,
+            key: self.key(),
         }
     }
 }
@@ -81,8 +90,7 @@ pub(crate) fn put_bare_mark(out: &mut Vec<u8>, mark: &Mark) {
     put_u64(out, mark.order_no.as_u64());
     out.extend(mark.quantity.to_le_bytes());
     out.extend(mark.epoch.to_le_bytes());
-    // Zero stands for no key; a key that hashes to zero is merely not recognised.
-    put_u64(out, mark.key.map_or(0, |key| key.0));
+    put_u64(out, mark.key);
 }
 
 pub(crate) fn put_mark(out: &mut Vec<u8>, user: &UserId, mark: &Mark) {
@@ -125,7 +133,7 @@ impl Bytes<'_> {
             order_no: self.order_no()?,
             quantity: self.u32()?,
             epoch: self.u32()?,
-            key: Some(self.u64()?).filter(|key| *key != 0).map(KeyHash),
+            key: self.u64()?,
         })
     }
 

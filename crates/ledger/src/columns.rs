@@ -13,6 +13,9 @@ pub(crate) const LETTER_COLUMNS: &str = "state, tries, next_try_at, cause, creat
 
 pub(crate) const ACTIVITY_COLUMNS: &str = "id, name, opens_at, closes_at, pay_within_ms, state";
 
+/// The code of no activity's state.
+pub(crate) const NO_STATE: i64 = -1;
+
 pub(crate) const ITEM_COLUMNS: &str = "id, activity_id, name, image_url, price, currency, \
      origin_price, stock, total, limit_per_user, shards, version, epoch, state";
 
@@ -25,6 +28,10 @@ pub(crate) const PAYMENT_COLUMNS: &str =
 /// Of a payment `p`: it was not given back.
 pub(crate) const NOT_REFUNDED: &str = "NOT EXISTS (SELECT 1 FROM tb_payment AS r
      WHERE r.provider = p.provider AND r.provider_txn = p.provider_txn AND r.kind = 2)";
+
+/// Of a payment `p`: it was opened, and its provider has not told us of money.
+pub(crate) const UNANSWERED: &str = "p.kind = 0 AND NOT EXISTS (SELECT 1 FROM tb_payment AS m
+     WHERE m.order_no = p.order_no AND m.provider = p.provider AND m.kind = 1)";
 
 /// Of a payment `p` and its order `o`: the money is not ours to keep, and was not given back.
 /// An unpaid order cannot have money; if it has, the problem is another one.

@@ -27,14 +27,14 @@ use std::collections::HashSet;
 use async_trait::async_trait;
 use sale::{
     Activity, ActivityId, ActivityState, Claim, CloseReason, Epoch, Invalid, Item, ItemId, Millis,
-    NewActivity, Order, OrderBook, OrderNo, VoidReason,
+    NewActivity, Order, OrderBook, OrderNo, UserId, VoidReason,
 };
 
 pub use rows::{
     Adjusted, AdminToken, AuditRow, Credit, DeadLetter, DeadLetterState, ItemBooks, JobRun, Moved,
-    NewAudit, NewJobRun, OrderFilter, OutboxMessage, OutboxRow, Overdue, PaymentKind,
+    NewAudit, NewJobRun, OrderFilter, OutboxMessage, OutboxQueue, OutboxRow, Overdue, PaymentKind,
     PaymentNotice, PaymentProblem, PaymentRow, RefundDone, Release, Role, StockLogRow,
-    StockLogType, WarmBasis,
+    StockLogType, Unanswered, WarmBasis,
 };
 
 /// How many times a batch reads a fresh version after losing a race, before it gives up.
@@ -70,6 +70,9 @@ pub trait Ledger: OrderBook {
     /// Newest first: every activity that is not ended, and those ended that closed after
     /// `closed_after_ms`.
     async fn activities(&self, closed_after_ms: Millis, limit: usize) -> Result<Vec<Activity>>;
+
+    /// The same without drafts: what the public may see. Drafts do not count towards `limit`.
+    async fn published(&self, closed_after_ms: Millis, limit: usize) -> Result<Vec<Activity>>;
 
     async fn item(&self, id: ItemId) -> Result<Option<Item>>;
 
@@ -134,13 +137,7 @@ pub trait Ledger: OrderBook {
     async fn order(&self, no: OrderNo) -> Result<Option<Order>>;
 
     /// Those of these orders that exist, in any order.
-    async fn orders_by_no(&self, numbers: &[OrderNo]) -> Result<Vec<Order>> {
-        let mut found = Vec::with_capacity(numbers.len());
-        for no in numbers {
-            found.extend(self.order(*no).await?);
-        }
-        Ok(found)
-    }
+    async fn orders_by_no(&self, numbers: &[OrderNo]) -> Result<Vec<Order>>;
 
     /// Newest first, those before `before` if given.
     async fn orders(&self, filter: &OrderFilter) -> Result<Vec<Order>>;
@@ -195,10 +192,19 @@ pub trait Ledger: OrderBook {
     /// Oldest first.
     async fn payments(&self, no: OrderNo) -> Result<Vec<PaymentRow>>;
 
+    /// Orders numbered above `after` for which a payment was opened at a provider that never told
+    /// us of money, lowest number first, at most `limit` orders.
+    async fn unanswered_payments(&self, after: OrderNo, limit: usize) -> Result<Vec<Unanswered>>;
+
     // ── outbox ──────────────────────────────────────────────────────────────────────────────
 
-    /// Due rows in the order they were written.
-    async fn outbox_due(&self, now_ms: Millis, limit: usize) -> Result<Vec<OutboxRow>>;
+    /// Due rows of a queue in the order they were written.
+    async fn outbox_due(
+        &self,
+        queue: OutboxQueue,
+        now_ms: Millis,
+        limit: usize,
+    ) -> Result<Vec<OutboxRow>>;
     async fn outbox_done(&self, ids: &[i64]) -> Result<()>;
     async fn outbox_later(&self, id: i64, next_try_ms: Millis, cause: &str) -> Result<()>;
     async fn outbox_depth(&self) -> Result<u64>;
@@ -214,6 +220,14 @@ pub trait Ledger: OrderBook {
     ) -> Result<Vec<DeadLetter>>;
 
     async fn dead_letter(&self, no: OrderNo) -> Result<Option<DeadLetter>>;
+
+    /// Claims of one buyer that are retrying or dead, newest first, those before `before` if given.
+    async fn failed_of(
+        &self,
+        user: &UserId,
+        before: Option<OrderNo>,
+        limit: usize,
+    ) -> Result<Vec<Claim>>;
 
     /// `Dead` (or `Retrying`) → `Retrying`, due now, tries counted anew.
     async fn replay(&self, no: OrderNo, now_ms: Millis) -> Result<Moved<DeadLetterState>>;

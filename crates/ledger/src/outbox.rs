@@ -2,7 +2,7 @@
 
 use sale::{Claim, ItemId, OrderNo};
 
-use crate::{OutboxMessage, Release};
+use crate::{OutboxMessage, OutboxQueue, Release};
 
 /// Long causes help nobody and a row should stay small.
 const CAUSE_CHARS_MAX: usize = 1_000;
@@ -23,6 +23,14 @@ pub(crate) fn kind_of(message: &OutboxMessage) -> &'static str {
         OutboxMessage::Adjust { .. } => ADJUST,
         OutboxMessage::News { .. } => NEWS,
         OutboxMessage::Refund { .. } => REFUND,
+    }
+}
+
+/// Which rows are of a queue, as a condition. A kind this binary has never heard of is in the house's.
+pub(crate) fn of_queue(queue: OutboxQueue) -> &'static str {
+    match queue {
+        OutboxQueue::House => "kind <> 'refund'",
+        OutboxQueue::Refunds => "kind = 'refund'",
     }
 }
 

@@ -104,6 +104,27 @@ pub struct Overdue {
     pub providers: Vec<String>,
 }
 
+/// An order, and the providers where a payment was opened for it that never told us of money.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unanswered {
+    pub order_no: OrderNo,
+    pub providers: Vec<String>,
+}
+
+impl Unanswered {
+    /// From rows that are sorted by order.
+    pub(crate) fn by_order(rows: Vec<(OrderNo, String)>) -> Vec<Unanswered> {
+        let mut orders: Vec<Unanswered> = Vec::new();
+        for (order_no, provider) in rows {
+            match orders.last_mut().filter(|last| last.order_no == order_no) {
+                Some(last) => last.providers.push(provider),
+                None => orders.push(Unanswered { order_no, providers: vec![provider] }),
+            }
+        }
+        orders
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PaymentKind {
@@ -212,6 +233,16 @@ pub enum OutboxMessage {
     /// Give money back.
     #[serde(rename = "refund.v1")]
     Refund { provider: String, provider_txn: String, order_no: OrderNo, amount: Money },
+}
+
+/// Who delivers a message. Two queues, so that a provider that takes its time over a refund holds up
+/// no unit on its way back to the gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutboxQueue {
+    /// Releases, adjustments and news: to the gate and to the buyers.
+    House,
+    /// Refunds: to the payment providers.
+    Refunds,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

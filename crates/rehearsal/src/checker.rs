@@ -35,7 +35,8 @@ pub struct Told {
     pub answer: Answer,
 }
 
-/// Everything the buyers were told, in any order.
+/// Everything the buyers were told. What one buyer was told for one key stands in the order in which
+/// it was heard; otherwise in any order.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     pub told: Vec<Told>,
@@ -268,16 +269,28 @@ fn check_promises(
     }
 }
 
+/// Once a key was told yes it is told the same yes for ever: also after the order is closed, and
+/// however sold out the item is. (Before it, anything may have been said; and *busy* says nothing.)
 fn check_keys(history: &History, found: &mut Violations) {
     let mut answers: HashMap<(&str, i64, &str), OrderNo> = HashMap::new();
     for told in &history.told {
-        if let (Some(key), Answer::Admitted { order_no }) = (&told.key, &told.answer) {
-            let first = *answers.entry((&told.user, told.item, key)).or_insert(*order_no);
-            if first != *order_no {
-                let detail = format!("{} got {first} and {order_no} for one key", told.user);
-                found.add(SAME_KEY, detail);
+        let Some(key) = &told.key else { continue };
+        let asked = (told.user.as_str(), told.item, key.as_str());
+        let first = answers.get(&asked).copied();
+        let second = match (&told.answer, first) {
+            (Answer::Admitted { order_no }, None) => {
+                answers.insert(asked, *order_no);
+                continue;
             }
-        }
+            (Answer::Admitted { order_no }, Some(first)) if first != *order_no => {
+                order_no.to_string()
+            }
+            (Answer::AlreadyBought { order_no }, Some(_)) => format!("already_bought {order_no}"),
+            (Answer::SoldOut, Some(_)) => "sold_out".into(),
+            _ => continue,
+        };
+        let first = first.map(|no| no.to_string()).unwrap_or_default();
+        found.add(SAME_KEY, format!("{} got {first} and {second} for one key", told.user));
     }
 }
 
@@ -421,6 +434,26 @@ mod tests {
             }
         };
         assert_eq!(broken(two_answers), [SAME_KEY]);
+    }
+
+    #[test]
+    fn a_key_that_was_told_yes_is_never_told_no() {
+        let heard = |answers: &[Answer]| {
+            broken(|history, _| {
+                let keyed =
+                    |answer: &Answer| Told { key: Some("k".into()), ..told("a", answer.clone()) };
+                history.told.extend(answers.iter().map(keyed));
+            })
+        };
+        let yes = Answer::Admitted { order_no: no(1) };
+        let bought = Answer::AlreadyBought { order_no: no(1) };
+        let nothing = Vec::<&str>::new();
+        assert_eq!(heard(&[yes.clone(), bought.clone()]), [SAME_KEY]);
+        assert_eq!(heard(&[yes.clone(), Answer::SoldOut, bought.clone()]), [SAME_KEY; 2]);
+        // What was said before the yes is another story, and so is what says nothing.
+        assert_eq!(heard(&[Answer::SoldOut, bought, yes.clone(), yes.clone()]), nothing);
+        let busy = Answer::Refused("busy".into());
+        assert_eq!(heard(&[yes.clone(), busy, Answer::Unknown, yes]), nothing);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::{Millis, SharedClock};
 
 /// 2024-01-01T00:00:00Z. With 41 bits of milliseconds the numbers last until 2093.
 const FIRST_MS: Millis = 1_704_067_200_000;
+const MILLIS_BITS: u32 = 41;
 const NODE_BITS: u32 = 10;
 const SEQUENCE_BITS: u32 = 12;
 const DIGITS: usize = 19;
@@ -39,6 +40,12 @@ impl OrderNo {
 
     pub fn as_u64(self) -> u64 {
         self.0
+    }
+
+    /// At or below every number that is made at this time or later.
+    pub fn floor(ms: Millis) -> Self {
+        let millis = (ms - FIRST_MS).clamp(0, (1 << MILLIS_BITS) - 1) as u64;
+        OrderNo(millis << (NODE_BITS + SEQUENCE_BITS))
     }
 
     /// When it was made, by the clock of the node that made it (or a little ahead of it).
@@ -126,6 +133,16 @@ impl OrderNumbers {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_of_a_time_are_told_by_their_floor() {
+        let now_ms = 1_800_000_000_000;
+        let no = OrderNumbers::new(3, ManualClock::at(now_ms)).next();
+        assert!(OrderNo::floor(now_ms) <= no && no < OrderNo::floor(now_ms + 1));
+        assert_eq!(OrderNo::floor(now_ms).made_ms(), now_ms);
+        assert_eq!(OrderNo::floor(0).as_u64(), 0, "before the first number");
+        assert!(OrderNo::from_u64(OrderNo::floor(Millis::MAX).as_u64()).is_ok());
+    }
     use crate::{Clock, ManualClock};
 
     #[test]

@@ -6,6 +6,7 @@
 
 pub mod api;
 pub mod auth;
+pub mod checkup;
 pub mod cli;
 pub mod commons;
 pub mod config;

@@ -1,6 +1,11 @@
 //! Where log lines go and how they look: to standard error, for people or for machines.
 
-use std::io::IsTerminal;
+use std::{
+    io::IsTerminal,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
 
 use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
 
@@ -37,9 +42,48 @@ pub(crate) fn filter(level: &str) -> Result<EnvFilter, String> {
     EnvFilter::try_new(level).map_err(|cause| cause.to_string())
 }
 
+/// Keeps a line that strangers can cause from filling the log: it is written at most once per
+/// `every`, with how many it stands for.
+pub(crate) struct Seldom {
+    every: Duration,
+    /// When a line was last written, and how many were not since.
+    written: Mutex<(Option<Instant>, u64)>,
+}
+
+impl Seldom {
+    pub(crate) const fn once_per(every: Duration) -> Seldom {
+        Seldom { every, written: Mutex::new((None, 0)) }
+    }
+
+    /// How many events a line written now stands for, this one included; `None` if it is too early.
+    pub(crate) fn count(&self, now: Instant) -> Option<u64> {
+        let mut written = self.written.lock();
+        let (last, kept_back) = &mut *written;
+        *kept_back += 1;
+        if last.is_some_and(|last| now.duration_since(last) < self.every) {
+            return None;
+        }
+        *last = Some(now);
+        Some(std::mem::take(kept_back))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_flood_of_events_is_one_line_per_second() {
+        let seldom = Seldom::once_per(Duration::from_secs(1));
+        let start = Instant::now();
+        let at = |ms| seldom.count(start + Duration::from_millis(ms));
+        assert_eq!(at(0), Some(1));
+        for n in 1..1_000 {
+            assert_eq!(at(n), None);
+        }
+        assert_eq!(at(1_000), Some(1_000), "those that were kept back, and this one");
+        assert_eq!(at(5_000), Some(1));
+    }
 
     #[test]
     fn levels_and_filters_are_told_from_typing_errors() {

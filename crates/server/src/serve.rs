@@ -16,6 +16,7 @@ use tokio::net::{TcpListener, TcpSocket};
 use crate::{
     api::{self, App},
     auth::{Buyers, generate_admin_token, token_hash},
+    checkup,
     config::{Config, Profile, Secret},
     data_dir::DataDir,
     engine::{Engine, Parts},
@@ -105,6 +106,7 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     orders::describe_metrics();
     let opened = open(config).await?;
     let engine = &opened.engine;
+    checkup::log(checkup::machine(opened.data.path())).map_err(CannotStart)?;
     raise_open_files(engine.config.http.connections_max);
     let app = App::new(engine.clone(), opened.secret.expose().as_bytes(), Some(metrics.clone()))
         .map_err(CannotStart::because)?;

@@ -1,7 +1,8 @@
 //! The connection to Redis, whether it is one server or a cluster.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use futures_util::future::try_join_all;
 use redis::{
     Client, Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult, ServerErrorKind,
     aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig},
@@ -10,21 +11,41 @@ use redis::{
     cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr},
 };
 
+use super::keys;
+
 /// How long a new connection may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// How often a cluster's client follows a slot that moved before it gives up.
 const REDIRECTS_MAX: u32 = 4;
 
-/// Clones share the connection.
+/// Connections to one server for the scripts, by partition. Redis flushes to disk once for all that
+/// it has read from all sockets, and reads 16 KiB from each: batches that arrive over several share
+/// the flush.
+const LINES: usize = 8;
+
+/// Clones share the connections.
 #[derive(Clone)]
 pub(super) enum Link {
-    One(ConnectionManager),
+    One(Arc<[ConnectionManager]>),
     Cluster(ClusterConnection),
 }
 
 impl Link {
     /// One address, or several of one cluster. `answer_within` bounds every command.
     pub(super) async fn open(urls: &[String], answer_within: Duration) -> RedisResult<Link> {
+        Link::open_lines(urls, answer_within, LINES).await
+    }
+
+    /// With a single connection, for commands that block it.
+    pub(super) async fn open_alone(urls: &[String], answer_within: Duration) -> RedisResult<Link> {
+        Link::open_lines(urls, answer_within, 1).await
+    }
+
+    async fn open_lines(
+        urls: &[String],
+        answer_within: Duration,
+        lines: usize,
+    ) -> RedisResult<Link> {
         if let [url] = urls {
             let config = ConnectionManagerConfig::new()
                 .set_response_timeout(Some(answer_within))
@@ -32,8 +53,9 @@ impl Link {
                 // Failing fast is our business: the buyer is told "busy" and asks again.
                 .set_number_of_retries(1)
                 .set_max_delay(Duration::from_millis(200));
-            let manager = ConnectionManager::new_with_config(Client::open(url.as_str())?, config);
-            return Ok(Link::One(manager.await?));
+            let client = Client::open(url.as_str())?;
+            let line = |_| ConnectionManager::new_with_config(client.clone(), config.clone());
+            return Ok(Link::One(try_join_all((0..lines).map(line)).await?.into()));
         }
         let client = ClusterClient::builder(urls.iter().map(String::as_str))
             .response_timeout(answer_within)
@@ -46,18 +68,40 @@ impl Link {
     }
 
     pub(super) async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> RedisResult<T> {
-        match self.clone() {
-            Link::One(mut connection) => query(&mut connection, command).await,
-            Link::Cluster(mut connection) => query(&mut connection, command).await,
+        self.ask_over(0, command).await
+    }
+
+    /// A line that was idle while the server was away learns of it by its first command, which is
+    /// therefore sent again. Whatever is asked may be asked twice.
+    async fn ask_over<T: FromRedisValue>(&self, line: usize, command: &Cmd) -> RedisResult<T> {
+        match self.ask_once(line, command).await {
+            Err(error) if error.is_connection_dropped() && self.has_lines() => {
+                self.ask_once(line, command).await
+            }
+            done => done,
         }
+    }
+
+    async fn ask_once<T: FromRedisValue>(&self, line: usize, command: &Cmd) -> RedisResult<T> {
+        match self {
+            Link::One(lines) => query(&mut lines[line % lines.len()].clone(), command).await,
+            Link::Cluster(connection) => query(&mut connection.clone(), command).await,
+        }
+    }
+
+    fn has_lines(&self) -> bool {
+        matches!(self, Link::One(lines) if lines.len() > 1)
     }
 
     /// How many replicas have what this connection wrote to the node that holds `key`.
     pub(super) async fn wait(&self, key: &str, replicas: u32, ms_max: u64) -> RedisResult<i64> {
         let command = redis::cmd("WAIT").arg(replicas).arg(ms_max).to_owned();
-        match self.clone() {
-            Link::One(mut connection) => query(&mut connection, &command).await,
-            Link::Cluster(mut connection) => {
+        match self {
+            // Over the line that wrote, and only once: a new connection has written nothing, and
+            // everybody has that.
+            Link::One(_) => self.ask_once(keys::partition_in(key), &command).await,
+            Link::Cluster(connection) => {
+                let mut connection = connection.clone();
                 let slot: u16 = redis::cmd("CLUSTER")
                     .arg("KEYSLOT")
                     .arg(key)
@@ -73,9 +117,10 @@ impl Link {
 
     /// Run a script by its hash; a server that does not know it yet gets the text.
     pub(super) async fn run<T: FromRedisValue>(&self, call: &Call<'_>) -> RedisResult<T> {
-        match self.ask(&call.command("EVALSHA", call.script.sha())).await {
+        let line = call.keys.first().map_or(0, |key| keys::partition_in(key));
+        match self.ask_over(line, &call.command("EVALSHA", call.script.sha())).await {
             Err(error) if is_no_script(&error) => {
-                self.ask(&call.command("EVAL", call.script.text)).await
+                self.ask_over(line, &call.command("EVAL", call.script.text)).await
             }
             done => done,
         }
@@ -113,12 +158,15 @@ impl Script {
 pub(super) struct Call<'s> {
     script: &'s Script,
     keys: Vec<String>,
-    args: Vec<Vec<u8>>,
+    /// The arguments one behind the other, and where each ends: a batch has hundreds.
+    args: Vec<u8>,
+    ends: Vec<usize>,
 }
 
 impl<'s> Call<'s> {
     pub(super) fn new(script: &'s Script, keys: impl IntoIterator<Item = String>) -> Call<'s> {
-        Call { script, keys: keys.into_iter().collect(), args: Vec::new() }
+        let keys = keys.into_iter().collect();
+        Call { script, keys, args: Vec::new(), ends: Vec::new() }
     }
 
     pub(super) fn arg(mut self, arg: impl ToArg) -> Call<'s> {
@@ -127,17 +175,23 @@ impl<'s> Call<'s> {
     }
 
     pub(super) fn push(&mut self, arg: impl ToArg) {
-        self.args.push(arg.to_arg());
+        arg.write_to(&mut self.args);
+        self.ends.push(self.args.len());
     }
 
     fn command(&self, name: &str, script: &str) -> Cmd {
-        let mut command = redis::cmd(name);
-        command.arg(script).arg(self.keys.len());
+        let words = 3 + self.keys.len() + self.ends.len();
+        let keys_bytes: usize = self.keys.iter().map(String::len).sum();
+        let bytes = name.len() + script.len() + 8 + keys_bytes + self.args.len();
+        let mut command = Cmd::with_capacity(words, bytes);
+        command.arg(name).arg(script).arg(self.keys.len());
         for key in &self.keys {
             command.arg(key);
         }
-        for arg in &self.args {
-            command.arg(arg.as_slice());
+        let mut from = 0;
+        for end in &self.ends {
+            command.arg(&self.args[from..*end]);
+            from = *end;
         }
         command
     }
@@ -145,41 +199,47 @@ impl<'s> Call<'s> {
 
 /// What may be passed to a script.
 pub(super) trait ToArg {
-    fn to_arg(self) -> Vec<u8>;
+    fn write_to(self, out: &mut Vec<u8>);
+}
+
+impl ToArg for &[u8] {
+    fn write_to(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self);
+    }
 }
 
 impl ToArg for &str {
-    fn to_arg(self) -> Vec<u8> {
-        self.as_bytes().to_vec()
+    fn write_to(self, out: &mut Vec<u8>) {
+        self.as_bytes().write_to(out);
     }
 }
 
 impl ToArg for String {
-    fn to_arg(self) -> Vec<u8> {
-        self.into_bytes()
+    fn write_to(self, out: &mut Vec<u8>) {
+        self.as_bytes().write_to(out);
     }
 }
 
 impl ToArg for Vec<u8> {
-    fn to_arg(self) -> Vec<u8> {
-        self
+    fn write_to(self, out: &mut Vec<u8>) {
+        self.as_slice().write_to(out);
     }
 }
 
 impl ToArg for i64 {
-    fn to_arg(self) -> Vec<u8> {
-        self.to_string().into_bytes()
+    fn write_to(self, out: &mut Vec<u8>) {
+        self.to_string().write_to(out);
     }
 }
 
 impl ToArg for u64 {
-    fn to_arg(self) -> Vec<u8> {
-        self.to_string().into_bytes()
+    fn write_to(self, out: &mut Vec<u8>) {
+        self.to_string().write_to(out);
     }
 }
 
 impl ToArg for [u8; 8] {
-    fn to_arg(self) -> Vec<u8> {
-        self.to_vec()
+    fn write_to(self, out: &mut Vec<u8>) {
+        self.as_slice().write_to(out);
     }
 }

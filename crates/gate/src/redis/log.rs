@@ -134,7 +134,7 @@ impl Reader {
 
     async fn round(&self, link: &mut Option<Link>) -> Result<()> {
         if link.is_none() {
-            let opened = Link::open(&self.inner.options.urls, BLOCKED_ANSWER_WITHIN).await?;
+            let opened = Link::open_alone(&self.inner.options.urls, BLOCKED_ANSWER_WITHIN).await?;
             self.make_group(&opened).await?;
             *link = Some(opened);
         }

@@ -37,6 +37,7 @@ mod watch;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
+    hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -52,11 +53,12 @@ use sale::{Claim, ClaimLog, EntryId, Epoch, ItemId, LogEntry, LogError, OrderNo,
 
 use crate::{
     AdjustOutcome, Attempt, Busy, Changed, Gate, GateError, GiveBack, Loaded, Loading, Reading,
-    Readmitted, Result, Shut, Verdict, mark::Garbled,
+    Readmitted, Result, Shut, Verdict,
+    mark::{Garbled, Mark, put_mark},
 };
 use keys::Keys;
 use link::{Call, Link};
-use watch::Watch;
+use watch::{Seen, Watch};
 
 /// How often an admission whose answer did not come is asked for again.
 const ADMIT_TRIES_MAX: u32 = 3;
@@ -85,6 +87,28 @@ pub struct RedisOptions {
     pub wait_ms_max: u64,
 }
 
+/// Hashes of user ids. Two users with one hash are taken for each other where that does no harm.
+type Hashes = HashSet<u64, BuildHasherDefault<AsItIs>>;
+
+/// The hasher of what is a hash already.
+#[derive(Default)]
+struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        // Only `u64`s are hashed with it; anything else is hashed badly but not wrongly.
+        self.0 = bytes.iter().fold(self.0, |hash, byte| hash.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
+
 #[derive(Clone)]
 pub struct RedisGate(Arc<Inner>);
 
@@ -99,7 +123,9 @@ struct Inner {
     lefts: RwLock<HashMap<ItemId, i64>>,
     backlog: AtomicU64,
     watch: Watch,
-    admitted_here: RwLock<HashMap<ItemId, HashSet<UserId>>>,
+    admitted_here: RwLock<HashMap<ItemId, Hashes>>,
+    /// Of user ids, for this process only.
+    hasher: RandomState,
     /// Orders what this process hears, so that an older "sold out" never outlives newer units.
     ticks: AtomicU64,
     log: log::Streams,
@@ -134,6 +160,7 @@ impl RedisGate {
             backlog: AtomicU64::new(0),
             watch: Watch::default(),
             admitted_here: RwLock::default(),
+            hasher: RandomState::new(),
             ticks: AtomicU64::new(1),
         }));
         gate.0.read_directory().await?;
@@ -199,10 +226,18 @@ impl Inner {
     async fn admit(&self, batch: Vec<Attempt>) -> Vec<Verdict> {
         let mut groups: BTreeMap<(usize, ItemId), Vec<usize>> = BTreeMap::new();
         let mut verdicts = vec![Verdict::Busy(Busy::NotLoaded); batch.len()];
-        for (n, attempt) in batch.iter().enumerate() {
-            self.look_for(attempt.item).await;
-            if let Some(partition) = self.home(attempt.item, &attempt.user) {
-                groups.entry((partition, attempt.item)).or_default().push(n);
+        let mut n = 0;
+        // Neighbours mostly want the same item: look it up once per run of them.
+        for run in batch.chunk_by(|a, b| a.item == b.item) {
+            let item = run[0].item;
+            self.look_for(item).await;
+            let shards = self.shards(item);
+            for attempt in run {
+                if let Some(shards) = shards {
+                    let partition = self.partition(item, shard_of(&attempt.user, shards));
+                    groups.entry((partition, item)).or_default().push(n);
+                }
+                n += 1;
             }
         }
         let calls = groups.into_iter().map(|((partition, item), members)| {
@@ -260,7 +295,7 @@ impl Inner {
         for verdict in verdicts {
             match verdict {
                 Verdict::SoldOut { version, .. } => *version = tick,
-                Verdict::Admitted { claim, .. } => winners.push(claim.user.clone()),
+                Verdict::Admitted { claim, .. } => winners.push(self.hasher.hash_one(&claim.user)),
                 _ => {}
             }
         }
@@ -280,7 +315,7 @@ impl Inner {
         }
         for _ in 0..ADMIT_TRIES_MAX {
             let seen = self.watch.seen(partition, item);
-            let call = self.admit_call(partition, item, attempts);
+            let call = self.admit_call(partition, item, attempts, seen);
             let Ok(reply) = self.link.run::<Vec<Value>>(&call).await else { continue };
             match verdict::read(reply, attempts) {
                 Ok(Some(decided)) => {
@@ -300,7 +335,14 @@ impl Inner {
         busy(Busy::Unwritable)
     }
 
-    fn admit_call(&self, partition: usize, item: ItemId, attempts: &[&Attempt]) -> Call<'static> {
+    /// `seen`: the epoch in which everybody may win, if the item is still in it.
+    fn admit_call(
+        &self,
+        partition: usize,
+        item: ItemId,
+        attempts: &[&Attempt],
+        seen: Seen,
+    ) -> Call<'static> {
         let keys = &self.keys;
         let names = [
             keys.meta(partition, item),
@@ -310,15 +352,27 @@ impl Inner {
             keys.orders(partition),
             keys.backlog(partition),
         ];
-        let mut call =
-            Call::new(&scripts::ADMIT, names).arg(item.0).arg(self.options.log_claims_max);
+        let mut users: Vec<u64> =
+            attempts.iter().map(|attempt| self.hasher.hash_one(&attempt.user)).collect();
+        users.sort_unstable();
+        let all_differ = users.windows(2).all(|two| two[0] != two[1]);
+        let epoch = seen.filter(|_| all_differ).map_or(0, |(epoch, _)| epoch);
+        let mut winners = Vec::with_capacity(attempts.len() * 48);
         for attempt in attempts {
-            call.push(attempt.user.as_str());
-            call.push(u64::from(attempt.quantity));
-            call.push(attempt.order_no.as_u64().to_le_bytes());
-            call.push(attempt.key.map_or(0, |key| key.0).to_le_bytes());
+            let Attempt { order_no, quantity, key, .. } = attempt;
+            put_mark(&mut winners, &attempt.user, &Mark::new(*order_no, *quantity, epoch, *key));
         }
-        call
+        let quantities = || attempts.iter().map(|attempt| u64::from(attempt.quantity));
+        let keyed = attempts.iter().any(|attempt| attempt.key.is_some());
+        Call::new(&scripts::ADMIT, names)
+            .arg(item.0)
+            .arg(self.options.log_claims_max)
+            .arg(attempts.len() as u64)
+            .arg(epoch)
+            .arg(quantities().sum::<u64>())
+            .arg(quantities().max().unwrap_or(0))
+            .arg(u64::from(keyed))
+            .arg(winners)
     }
 
     /// With `wait_replicas`, a promise that too few replicas have is no promise yet.
@@ -742,8 +796,15 @@ impl Gate for RedisGate {
     fn may_hold_mark(&self, item: ItemId, user: &UserId, with_key: bool) -> bool {
         let here = self.0.admitted_here.read();
         let of_item = here.get(&item);
-        with_key
-            || of_item.is_some_and(|users| users.len() >= ADMITTED_HERE_MAX || users.contains(user))
+        let known = |users: &Hashes| {
+            users.len() >= ADMITTED_HERE_MAX || users.contains(&self.0.hasher.hash_one(user))
+        };
+        with_key || of_item.is_some_and(known)
+    }
+
+    async fn measure_backlog(&self) -> Result<u64> {
+        self.0.read_backlog().await?;
+        Ok(self.backlog())
     }
 
     fn blocks(&self) -> bool {

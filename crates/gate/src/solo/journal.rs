@@ -14,8 +14,9 @@
 //! 2. delivered to a worker from memory, settled in the ledger, acknowledged by moving `cursor`.
 //!    A crash in between delivers it again, which the ledger makes a no-op. For that reason the
 //!    cursor is written without waiting for the disk, on a second connection.
-//! 3. kept until the item's row is written anew (at a start after many entries) or the item leaves
-//!    the gate, because until then a restart needs it to know who is marked.
+//! 3. kept until the item's row is written anew (after many entries, at a start or in a quiet
+//!    moment) or the item leaves the gate, because until then a restart needs it to know who is
+//!    marked.
 //!
 //! A write that fails is *unknown*: the caller asks again by reading what is there (`read_all`).
 

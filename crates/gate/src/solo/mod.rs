@@ -52,8 +52,15 @@ use crate::{
 /// The journal's file in the data directory.
 pub const JOURNAL_FILE: &str = "journal.db";
 
-/// At a start, items are written anew when more entries than this had to be applied.
-const REWRITE_AFTER_ENTRIES: u64 = 20_000;
+/// Items are written anew, and the entries they contain dropped, when more entries than this lie on
+/// top of them: at a start, and in a quiet moment ([`SoloGate::tidy`]).
+pub const REWRITE_AFTER_ENTRIES: u64 = 20_000;
+/// With this many times as many, no quiet moment is waited for: the journal must not grow for ever,
+/// nor a restart take for ever.
+const REWRITE_AT_ONCE_TIMES: u64 = 10;
+/// A moment is quiet when nobody was admitted for this long and no more claims than this wait.
+const QUIET_MS: Millis = 1_000;
+const QUIET_CLAIMS_MAX: u64 = 1_000;
 
 /// After a failed write, how long everyone is told *busy* before the next try.
 const UNWRITABLE_MS: Millis = 200;
@@ -84,6 +91,10 @@ struct Inner {
 struct Pen {
     journal: Journal,
     last_seq: u64,
+    /// The items' rows contain all entries up to about this one.
+    rewritten_seq: u64,
+    /// When somebody was last admitted.
+    admitted_ms: Millis,
     /// Set by a failed write: do nothing before this time, then read everything back.
     doubt: Option<Millis>,
 }
@@ -129,7 +140,13 @@ impl SoloGate {
             options,
             clock,
             path: path.clone(),
-            pen: Mutex::new(Pen { journal, last_seq: 0, doubt: None }),
+            pen: Mutex::new(Pen {
+                journal,
+                last_seq: 0,
+                rewritten_seq: 0,
+                admitted_ms: 0,
+                doubt: None,
+            }),
             shelves: RwLock::default(),
             log: Mutex::default(),
             arrived: Notify::new(),
@@ -157,6 +174,23 @@ impl SoloGate {
             shelf.marks.values().map(|mark| mark.order_no).max().max(spent).max(adjusted)
         });
         marked.max().max(self.0.log.lock().by_order.keys().max().copied())
+    }
+
+    /// Write the items anew and drop the entries they contain, if there are more than `entries_max`
+    /// and the moment is quiet, for nobody is admitted meanwhile. Answers whether it was done.
+    pub async fn tidy(&self, entries_max: u64) -> Result<bool> {
+        self.with_pen(move |inner, pen| {
+            let entries = pen.last_seq - pen.rewritten_seq;
+            let at_once = entries_max.saturating_mul(REWRITE_AT_ONCE_TIMES);
+            if entries <= entries_max || (entries <= at_once && !inner.is_quiet(pen)) {
+                return Ok(false);
+            }
+            inner.rewrite(pen)?;
+            let trimmed = pen.journal.trim()?;
+            tracing::info!(entries, trimmed, "the journal was tidied up");
+            Ok(true)
+        })
+        .await
     }
 
     /// Run a change on a thread that may block, holding the pen.
@@ -212,6 +246,7 @@ impl Inner {
     fn read_back(&self, pen: &mut Pen) -> std::result::Result<u64, JournalError> {
         let contents = pen.journal.read_all()?;
         pen.last_seq = contents.last_seq;
+        pen.rewritten_seq = contents.last_seq - contents.replayed;
         let shelf = |shelf: Shelf| (shelf.item, Arc::new(RwLock::new(shelf)));
         *self.shelves.write() = contents.shelves.into_iter().map(shelf).collect();
         let mut log = self.log.lock();
@@ -230,11 +265,18 @@ impl Inner {
         Ok(contents.replayed)
     }
 
+    fn is_quiet(&self, pen: &Pen) -> bool {
+        self.clock.now_ms() - pen.admitted_ms >= QUIET_MS
+            && self.backlog.load(Ordering::Acquire) <= QUIET_CLAIMS_MAX
+    }
+
     /// Write every item anew, so that the next start has nothing to apply.
     fn rewrite(&self, pen: &mut Pen) -> std::result::Result<(), JournalError> {
         let shelves: Vec<_> = self.shelves.read().values().cloned().collect();
         let guards: Vec<_> = shelves.iter().map(|shelf| shelf.read()).collect();
-        pen.journal.put_items(pen.last_seq, guards.iter().map(|shelf| &**shelf))
+        pen.journal.put_items(pen.last_seq, guards.iter().map(|shelf| &**shelf))?;
+        pen.rewritten_seq = pen.last_seq;
+        Ok(())
     }
 
     fn shelf(&self, item: ItemId) -> Option<Arc<RwLock<Shelf>>> {
@@ -295,6 +337,7 @@ impl Inner {
         let first = pen.last_seq + 1;
         pen.journal.append(first, &records)?;
         pen.last_seq += records.len() as u64;
+        pen.admitted_ms = self.clock.now_ms();
         self.enlist(first, won);
         Ok(())
     }
@@ -642,6 +685,10 @@ impl Gate for SoloGate {
 
     fn blocks(&self) -> bool {
         true
+    }
+
+    async fn upkeep(&self) -> Result<()> {
+        self.tidy(REWRITE_AFTER_ENTRIES).await.map(drop)
     }
 
     async fn ping(&self) -> Result<()> {

@@ -129,6 +129,51 @@ async fn a_batch_sells_what_there_is_and_no_more() {
     );
 }
 
+/// A batch whose epoch is known and in which everybody wins is written as the caller prepared it;
+/// any other is decided buyer by buyer. Both must leave the same behind.
+#[tokio::test]
+async fn a_batch_in_which_everybody_wins_is_like_any_other() {
+    let house = House::one();
+    let gate = house.open().await;
+    gate.load(loading(7, 10, 1)).await.unwrap();
+    let keyed = |user: &str, key| Attempt { key: Some(KeyHash(key)), ..house.attempt(user, 1) };
+    let wish = vec![house.attempt("a", 1), house.attempt("b", 2), keyed("c", 5)];
+    let prepared = vec![house.attempt("d", 2), keyed("e", 6), house.attempt("用户", 1)];
+    let mut claims = Vec::new();
+    for (before, batch) in [(0, wish), (3, prepared)] {
+        let verdicts = gate.admit(batch.clone()).await;
+        for ((place, attempt), verdict) in (before..).zip(&batch).zip(&verdicts) {
+            let claim = admitted(verdict);
+            assert_eq!((claim.order_no, &claim.user), (attempt.order_no, &attempt.user));
+            assert_eq!((claim.quantity, claim.key), (attempt.quantity, attempt.key));
+            assert_eq!((claim.item, claim.epoch), (ITEM, 7));
+            assert!(matches!(verdict, Verdict::Admitted { ahead, .. } if *ahead == place));
+            claims.push(claim);
+        }
+    }
+    let mixed = vec![house.attempt("f", 2), keyed("e", 6), house.attempt("f", 1)];
+    let mixed = gate.admit(mixed).await;
+    let last = admitted(&mixed[0]);
+    assert_eq!(mixed[2], Verdict::AlreadyBought { order_no: last.order_no });
+    assert!(matches!(&mixed[1], Verdict::Admitted { claim, repeated: true, .. }
+        if claim.order_no == claims[4].order_no));
+    claims.push(last);
+    let entries = gate.take(100).await.unwrap();
+    let logged: Vec<Claim> = entries.into_iter().flat_map(|entry| entry.claims).collect();
+    assert_eq!(logged, claims, "the log says what the buyers were told");
+    let reading = gate.reading(ITEM).await.unwrap().unwrap();
+    let units: i64 = claims.iter().map(|claim| i64::from(claim.quantity)).sum();
+    assert_eq!((reading.left, reading.marked_units), (10 - units, units));
+    assert_eq!((reading.marks, reading.epoch), (claims.len() as u64, 7));
+    assert_eq!(gate.measure_backlog().await.unwrap(), claims.len() as u64);
+
+    // Another instance loads it anew: what was prepared for the old epoch is not written.
+    house.open_as("other").await.load(loading(8, 10, 1)).await.unwrap();
+    let anew = admitted(&gate.admit(vec![house.attempt("g", 1)]).await[0]);
+    assert_eq!(anew.epoch, 8);
+    assert_eq!(gate.take(100).await.unwrap()[0].claims, [anew]);
+}
+
 #[tokio::test]
 async fn the_window_is_by_the_clock_of_redis() {
     let house = House::one();

@@ -5,7 +5,7 @@ use std::{collections::HashMap, path::Path, sync::Arc};
 use gate::{
     AdjustOutcome, Attempt, Busy, Gate, GiveBack, LaneOptions, Lanes, Loading, Readmitted, Shut,
     TooHot, Verdict,
-    solo::{JOURNAL_FILE, OpenError, SoloGate, SoloOptions},
+    solo::{JOURNAL_FILE, OpenError, REWRITE_AFTER_ENTRIES, SoloGate, SoloOptions},
 };
 use proptest::prelude::*;
 use sale::{Claim, ClaimLog, ItemId, KeyHash, ManualClock, OrderNo, OrderNumbers, UserId};
@@ -35,6 +35,10 @@ impl House {
 
     fn open_with(&self, log_claims_max: u64) -> SoloGate {
         SoloGate::open(self.path(), SoloOptions { log_claims_max }, self.clock.clone()).unwrap()
+    }
+
+    fn attempt_of(&self, item: ItemId, user: &str) -> Attempt {
+        Attempt { item, ..self.attempt(user, 1) }
     }
 
     fn attempt(&self, user: &str, quantity: u32) -> Attempt {
@@ -445,6 +449,7 @@ enum Step {
     Adjust(i64),
     Settle,
     Restart,
+    Upkeep,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -454,7 +459,83 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (-5i64..6).prop_map(Step::Adjust),
         1 => Just(Step::Settle),
         1 => Just(Step::Restart),
+        1 => Just(Step::Upkeep),
     ]
+}
+
+/// Entries in the journal's file.
+fn entries(house: &House) -> i64 {
+    let file = rusqlite::Connection::open(house.path().join(JOURNAL_FILE)).unwrap();
+    file.query_row("SELECT count(*) FROM entry", [], |row| row.get(0)).unwrap()
+}
+
+#[tokio::test]
+async fn a_journal_that_grew_long_is_tidied_in_a_quiet_moment() {
+    const ITEMS: i64 = 150;
+    let house = House::new();
+    let gate = house.open();
+    for item in 1..=ITEMS {
+        gate.load(Loading { item: ItemId(item), ..loading(1, 1_000) }).await.unwrap();
+    }
+    let mut rounds = 0;
+    // Each batch leaves an entry per item.
+    while rounds * ITEMS as u64 <= REWRITE_AFTER_ENTRIES {
+        rounds += 1;
+        let one = |item| house.attempt_of(ItemId(item), &format!("u{rounds}"));
+        gate.admit((1..=ITEMS).map(one).collect()).await;
+        let taken = gate.take(usize::MAX).await.unwrap();
+        gate.ack(&taken.iter().map(|entry| entry.id).collect::<Vec<_>>()).await.unwrap();
+    }
+    let last = admitted(&gate.admit(vec![house.attempt_of(ItemId(1), "last")]).await[0]);
+    house.clock.advance(999);
+    gate.upkeep().await.unwrap();
+    assert!(entries(&house) as u64 > REWRITE_AFTER_ENTRIES, "not while buyers come");
+    house.clock.advance(1);
+    gate.upkeep().await.unwrap();
+    assert_eq!(entries(&house), 1, "only what the ledger does not have yet");
+    drop(gate);
+    let gate = house.open();
+    let reading = gate.reading(ItemId(1)).await.unwrap().unwrap();
+    assert_eq!((reading.left, reading.marks), (1_000 - rounds as i64 - 1, rounds + 1));
+    assert_eq!(reading.in_flight, [last]);
+}
+
+#[tokio::test]
+async fn a_journal_that_is_far_too_long_waits_for_no_quiet_moment() {
+    let house = House::new();
+    let gate = house.open();
+    gate.load(loading(1, 100)).await.unwrap();
+    for n in 0..21 {
+        gate.admit(vec![house.attempt(&format!("u{n}"), 1)]).await;
+        assert_eq!(gate.tidy(2).await.unwrap(), n == 20, "after {n}");
+    }
+    assert_eq!(entries(&house), 21, "none is in the ledger");
+}
+
+#[tokio::test]
+async fn a_lane_that_died_is_noticed() {
+    for dies in [false, true] {
+        let house = House::new();
+        let gate = Arc::new(house.open());
+        gate.load(loading(1, 10)).await.unwrap();
+        let options = LaneOptions { queue_max: 10, batch_max: 10, sold_out_ms_max: 1_000 };
+        let may_number = Arc::new(move || !dies || panic!("a test kills this lane"));
+        let numbers = house.numbers.clone();
+        let lanes = Lanes::start(options, gate, numbers, may_number, house.clock.clone()).unwrap();
+        assert!(lanes.are_running());
+        let verdict = lanes.claim(ITEM, "a".parse().unwrap(), 1, None).await.unwrap();
+        assert_eq!(matches!(verdict, Verdict::Admitted { .. }), !dies, "{verdict:?}");
+        // The buyer hears of it a moment before the thread has ended.
+        let ended = async {
+            while lanes.are_running() {
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+        };
+        let noticed = tokio::time::timeout(std::time::Duration::from_secs(1), ended).await.is_ok();
+        assert_eq!(noticed, dies);
+        lanes.stop().await;
+        assert!(!lanes.are_running());
+    }
 }
 
 proptest! {
@@ -502,6 +583,11 @@ proptest! {
                         gate.ack(&ids).await.unwrap();
                     }
                     Step::Settle => {}
+                    Step::Upkeep => {
+                        house.clock.advance(1_000);
+                        gate.upkeep().await.unwrap();
+                        gate.tidy(0).await.unwrap();
+                    }
                     Step::Restart => {
                         drop(gate);
                         gate = house.open();

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     Moved, WarmBasis,
-    columns::{ACTIVITY_COLUMNS, CLAIM_COLUMNS, ITEM_COLUMNS},
+    columns::{ACTIVITY_COLUMNS, CLAIM_COLUMNS, ITEM_COLUMNS, NO_STATE},
 };
 
 fn read_activity(row: &Row) -> Outcome<Activity> {
@@ -100,14 +100,16 @@ pub(super) async fn one(session: &mut Session, id: ActivityId) -> Outcome<Option
 
 pub(super) async fn shown(
     session: &mut Session,
+    hidden: Option<ActivityState>,
     closed_after_ms: Millis,
     limit: usize,
 ) -> Outcome<Vec<Activity>> {
     let sql = format!(
         "SELECT {ACTIVITY_COLUMNS} FROM tb_seckill_activity
-         WHERE state <> ? OR closes_at > ? ORDER BY id DESC LIMIT ?"
+         WHERE (state <> ? OR closes_at > ?) AND state <> ? ORDER BY id DESC LIMIT ?"
     );
-    let asked = (ActivityState::Ended.code(), closed_after_ms, at_most(limit));
+    let hidden = hidden.map_or(NO_STATE, ActivityState::code);
+    let asked = (ActivityState::Ended.code(), closed_after_ms, hidden, at_most(limit));
     let found = session.all(&sql, asked, read_activity).await?;
     with_items(session, found).await
 }

@@ -4,7 +4,7 @@
 //! void) already: its units are accounted for there. The lock of the item's row keeps the two apart.
 
 use mysql_async::Row;
-use sale::{Claim, FailedClaim, ItemId, Millis, OrderNo};
+use sale::{Claim, FailedClaim, ItemId, Millis, OrderNo, UserId};
 
 use super::{
     columns::{at_most, claim, coded, get, key_bits},
@@ -122,13 +122,16 @@ pub(super) async fn list(
 ) -> Outcome<Vec<DeadLetter>> {
     let open = [DeadLetterState::Retrying, DeadLetterState::Dead];
     let (one, other) = state.map_or((open[0], open[1]), |state| (state, state));
-    // Every number is below this text.
-    let before = before.map_or_else(|| "SL".into(), |no| no.to_string());
     let sql = format!(
         "SELECT {CLAIM_COLUMNS}, {LETTER_COLUMNS} FROM tb_dead_letter
          WHERE state IN (?, ?) AND order_no < ? ORDER BY order_no DESC LIMIT ?"
     );
-    session.all(&sql, (one.code(), other.code(), before, at_most(limit)), read).await
+    session.all(&sql, (one.code(), other.code(), below(before), at_most(limit)), read).await
+}
+
+/// A text that the numbers before this one are below; without one, all are.
+fn below(before: Option<OrderNo>) -> String {
+    before.map_or_else(|| "SL".into(), |no| no.to_string())
 }
 
 pub(super) async fn one(session: &mut Session, no: OrderNo) -> Outcome<Option<DeadLetter>> {
@@ -144,6 +147,20 @@ pub(super) async fn open_of(session: &mut Session, item: ItemId) -> Outcome<Vec<
          WHERE product_id = ? AND state IN (0, 1) ORDER BY order_no"
     );
     session.all(&sql, (item.0,), claim).await
+}
+
+/// The claims of a buyer that hold units without being orders.
+pub(super) async fn open_of_user(
+    session: &mut Session,
+    user: &UserId,
+    before: Option<OrderNo>,
+    limit: usize,
+) -> Outcome<Vec<Claim>> {
+    let sql = format!(
+        "SELECT {CLAIM_COLUMNS} FROM tb_dead_letter
+         WHERE user_id = ? AND state IN (0, 1) AND order_no < ? ORDER BY order_no DESC LIMIT ?"
+    );
+    session.all(&sql, (user.as_str(), below(before), at_most(limit)), claim).await
 }
 
 pub(super) async fn replay(

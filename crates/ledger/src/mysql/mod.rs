@@ -32,7 +32,7 @@ use mysql_async::{Opts, OptsBuilder};
 use sale::{
     Activity, ActivityId, ActivityState, BookError, Claim, CloseReason, Epoch, FailedClaim, Item,
     ItemId, Millis, NewActivity, Order, OrderBook, OrderNo, OrderStatus, Settled, SharedClock,
-    VoidReason,
+    UserId, VoidReason,
 };
 
 use self::{
@@ -41,8 +41,8 @@ use self::{
 };
 use crate::{
     Adjusted, AdminToken, AuditRow, Credit, DeadLetter, DeadLetterState, ItemBooks, JobRun, Ledger,
-    Moved, NewAudit, NewJobRun, OrderFilter, OutboxRow, Overdue, PaymentNotice, PaymentProblem,
-    PaymentRow, RefundDone, Result, Role, StockLogRow, WarmBasis,
+    Moved, NewAudit, NewJobRun, OrderFilter, OutboxQueue, OutboxRow, Overdue, PaymentNotice,
+    PaymentProblem, PaymentRow, RefundDone, Result, Role, StockLogRow, Unanswered, WarmBasis,
 };
 
 pub use connections::LOCK_TRIES_MAX;
@@ -265,7 +265,12 @@ impl Ledger for MysqlLedger {
     }
 
     async fn activities(&self, closed_after_ms: Millis, limit: usize) -> Result<Vec<Activity>> {
-        read!(self, |session| activities::shown(session, closed_after_ms, limit))
+        read!(self, |session| activities::shown(session, None, closed_after_ms, limit))
+    }
+
+    async fn published(&self, closed_after_ms: Millis, limit: usize) -> Result<Vec<Activity>> {
+        let hidden = Some(ActivityState::Draft);
+        read!(self, |session| activities::shown(session, hidden, closed_after_ms, limit))
     }
 
     async fn item(&self, id: ItemId) -> Result<Option<Item>> {
@@ -335,6 +340,11 @@ impl Ledger for MysqlLedger {
         look!(self, |session| orders::one(session, no))
     }
 
+    async fn orders_by_no(&self, numbers: &[OrderNo]) -> Result<Vec<Order>> {
+        let numbers = numbers.to_vec();
+        look!(self, |session| orders::by_no(session, &numbers))
+    }
+
     async fn orders(&self, filter: &OrderFilter) -> Result<Vec<Order>> {
         let filter = filter.clone();
         look!(self, |session| orders::list(session, &filter))
@@ -392,8 +402,17 @@ impl Ledger for MysqlLedger {
         look!(self, |session| payments::of_order(session, no))
     }
 
-    async fn outbox_due(&self, now_ms: Millis, limit: usize) -> Result<Vec<OutboxRow>> {
-        look!(self, |session| outbox::due(session, now_ms, limit))
+    async fn unanswered_payments(&self, after: OrderNo, limit: usize) -> Result<Vec<Unanswered>> {
+        look!(self, |session| payments::unanswered(session, after, limit))
+    }
+
+    async fn outbox_due(
+        &self,
+        queue: OutboxQueue,
+        now_ms: Millis,
+        limit: usize,
+    ) -> Result<Vec<OutboxRow>> {
+        look!(self, |session| outbox::due(session, queue, now_ms, limit))
     }
 
     async fn outbox_done(&self, ids: &[i64]) -> Result<()> {
@@ -421,6 +440,16 @@ impl Ledger for MysqlLedger {
 
     async fn dead_letter(&self, no: OrderNo) -> Result<Option<DeadLetter>> {
         look!(self, |session| dead_letters::one(session, no))
+    }
+
+    async fn failed_of(
+        &self,
+        user: &UserId,
+        before: Option<OrderNo>,
+        limit: usize,
+    ) -> Result<Vec<Claim>> {
+        let user = user.clone();
+        look!(self, |session| dead_letters::open_of_user(session, &user, before, limit))
     }
 
     async fn replay(&self, no: OrderNo, now_ms: Millis) -> Result<Moved<DeadLetterState>> {

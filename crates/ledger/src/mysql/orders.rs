@@ -83,6 +83,15 @@ pub(super) async fn one(session: &mut Session, no: OrderNo) -> Outcome<Option<Or
     session.first(&sql, (no.to_string(),), order).await
 }
 
+pub(super) async fn by_no(session: &mut Session, numbers: &[OrderNo]) -> Outcome<Vec<Order>> {
+    let mut found = Vec::with_capacity(numbers.len());
+    for list in number_lists(numbers.iter().copied()) {
+        let sql = format!("SELECT {ORDER_COLUMNS} FROM tb_seckill_order WHERE order_no IN {list}");
+        found.extend(session.all_of_text(&sql, order).await?);
+    }
+    Ok(found)
+}
+
 /// An order nobody else can move before this transaction ends.
 pub(super) async fn locked(tx: &mut Session, no: OrderNo) -> Outcome<Option<Order>> {
     let sql = format!("SELECT {ORDER_COLUMNS} FROM tb_seckill_order WHERE order_no = ? FOR UPDATE");

@@ -3,7 +3,7 @@
 //! A row is written in the transaction that causes it and deleted once delivered. It carries when to
 //! try next; zero means at once, so that clocks that differ a little delay nothing.
 //!
-//! One leased job empties it. Should two run at once, both deliver the same rows, which is idempotent
+//! Two leased jobs empty it, one per queue. Should two run at once, both deliver the same rows, which is idempotent
 //! at the other end; deleting or postponing a row that is gone changes nothing.
 
 use mysql_async::Row;
@@ -15,8 +15,8 @@ use super::{
     failure::Outcome,
 };
 use crate::{
-    OutboxMessage, OutboxRow, Release,
-    outbox::{ADJUST, RELEASE, kind_of, payment_of, release_of, shortened},
+    OutboxMessage, OutboxQueue, OutboxRow, Release,
+    outbox::{ADJUST, RELEASE, kind_of, of_queue, payment_of, release_of, shortened},
 };
 
 /// Ids of one DELETE.
@@ -83,21 +83,20 @@ fn readable(row: &Row) -> Outcome<(i64, Option<OutboxRow>)> {
 
 pub(super) async fn due(
     session: &mut Session,
+    queue: OutboxQueue,
     now_ms: Millis,
     limit: usize,
 ) -> Outcome<Vec<OutboxRow>> {
+    let sql = format!(
+        "SELECT id, body, tries, created_at FROM tb_outbox
+         WHERE {} AND next_try_at <= ? AND id > ? ORDER BY id LIMIT ?",
+        of_queue(queue)
+    );
     let mut due = Vec::new();
     let mut last_id = i64::MIN;
     while due.len() < limit {
         let missing = limit - due.len();
-        let page = session
-            .all(
-                "SELECT id, body, tries, created_at FROM tb_outbox
-                 WHERE next_try_at <= ? AND id > ? ORDER BY id LIMIT ?",
-                (now_ms, last_id, at_most(missing)),
-                readable,
-            )
-            .await?;
+        let page = session.all(&sql, (now_ms, last_id, at_most(missing)), readable).await?;
         let ended = page.len() < missing;
         last_id = page.last().map_or(last_id, |(id, _)| *id);
         due.extend(page.into_iter().filter_map(|(_, row)| row));

@@ -24,8 +24,8 @@ use super::{
 };
 use crate::{
     Credit, Moved, OutboxMessage, PaymentKind, PaymentNotice, PaymentProblem, PaymentRow,
-    RefundDone, Release,
-    columns::{NOT_REFUNDED, OWED, PAYMENT_COLUMNS},
+    RefundDone, Release, Unanswered,
+    columns::{NOT_REFUNDED, OWED, PAYMENT_COLUMNS, UNANSWERED},
 };
 
 fn read(row: &Row) -> Outcome<PaymentRow> {
@@ -251,6 +251,22 @@ pub(super) async fn requeue_refund(
         Some(payment) => queue_refund(tx, &payment, now_ms).await,
         None => Ok(false),
     }
+}
+
+pub(super) async fn unanswered(
+    session: &mut Session,
+    after: OrderNo,
+    limit: usize,
+) -> Outcome<Vec<Unanswered>> {
+    let sql = format!(
+        "SELECT p.order_no, p.provider FROM tb_payment AS p JOIN (
+             SELECT DISTINCT p.order_no FROM tb_payment AS p
+             WHERE p.order_no > ? AND {UNANSWERED} ORDER BY p.order_no LIMIT ?
+         ) AS page ON page.order_no = p.order_no
+         WHERE {UNANSWERED} ORDER BY p.order_no, p.id"
+    );
+    let read = |row: &Row| Ok((parsed(row, 0)?, get(row, 1)?));
+    Ok(Unanswered::by_order(session.all(&sql, (after.to_string(), at_most(limit)), read).await?))
 }
 
 pub(super) async fn problems(session: &mut Session, limit: usize) -> Outcome<Vec<PaymentProblem>> {

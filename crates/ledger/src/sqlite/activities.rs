@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     Moved, WarmBasis,
-    columns::{ACTIVITY_COLUMNS, CLAIM_COLUMNS, ITEM_COLUMNS},
+    columns::{ACTIVITY_COLUMNS, CLAIM_COLUMNS, ITEM_COLUMNS, NO_STATE},
 };
 
 fn read_activity(row: &Row<'_>) -> rusqlite::Result<Activity> {
@@ -95,14 +95,17 @@ pub(super) fn one(conn: &Connection, id: ActivityId) -> Outcome<Option<Activity>
 
 pub(super) fn shown(
     conn: &Connection,
+    hidden: Option<ActivityState>,
     closed_after_ms: Millis,
     limit: usize,
 ) -> Outcome<Vec<Activity>> {
     let sql = format!(
         "SELECT {ACTIVITY_COLUMNS} FROM tb_seckill_activity
-         WHERE state <> ?1 OR closes_at > ?2 ORDER BY id DESC LIMIT ?3"
+         WHERE (state <> ?1 OR closes_at > ?2) AND state <> ?3
+         ORDER BY id DESC LIMIT ?4"
     );
-    let asked = params![ActivityState::Ended.code(), closed_after_ms, at_most(limit)];
+    let hidden = hidden.map_or(NO_STATE, ActivityState::code);
+    let asked = params![ActivityState::Ended.code(), closed_after_ms, hidden, at_most(limit)];
     let found: Vec<Activity> = conn
         .prepare_cached(&sql)?
         .query_map(asked, read_activity)?

@@ -4,7 +4,7 @@
 //! void) already: its units are accounted for there.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
-use sale::{Claim, FailedClaim, ItemId, Millis, OrderNo};
+use sale::{Claim, FailedClaim, ItemId, Millis, OrderNo, UserId};
 
 use super::{
     columns::{at_most, claim, coded, key_bits},
@@ -145,6 +145,24 @@ pub(super) fn open_of(conn: &Connection, item: ItemId) -> Outcome<Vec<Claim>> {
     let mut statement = conn.prepare_cached(&sql)?;
     let asked = params![item.0, DeadLetterState::Retrying.code(), DeadLetterState::Dead.code()];
     let rows = statement.query_map(asked, claim)?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
+}
+
+/// The claims of a buyer that hold units without being orders.
+pub(super) fn open_of_user(
+    conn: &Connection,
+    user: &UserId,
+    before: Option<OrderNo>,
+    limit: usize,
+) -> Outcome<Vec<Claim>> {
+    let sql = format!(
+        "SELECT {CLAIM_COLUMNS} FROM tb_dead_letter
+         WHERE user_id = ?1 AND state IN (0, 1) AND (?2 IS NULL OR order_no < ?2)
+         ORDER BY order_no DESC LIMIT ?3"
+    );
+    let before = before.map(|no| no.to_string());
+    let mut statement = conn.prepare_cached(&sql)?;
+    let rows = statement.query_map(params![user.as_str(), before, at_most(limit)], claim)?;
     Ok(rows.collect::<rusqlite::Result<_>>()?)
 }
 

@@ -28,7 +28,7 @@ use rusqlite::Connection;
 use sale::{
     Activity, ActivityId, ActivityState, BookError, Claim, CloseReason, Epoch, FailedClaim, Item,
     ItemId, Millis, NewActivity, Order, OrderBook, OrderNo, OrderStatus, Settled, SharedClock,
-    VoidReason,
+    UserId, VoidReason,
 };
 
 use self::{
@@ -37,8 +37,8 @@ use self::{
 };
 use crate::{
     Adjusted, AdminToken, AuditRow, Credit, DeadLetter, DeadLetterState, ItemBooks, JobRun, Ledger,
-    Moved, NewAudit, NewJobRun, OrderFilter, OutboxRow, Overdue, PaymentNotice, PaymentProblem,
-    PaymentRow, RefundDone, Result, Role, StockLogRow, WarmBasis,
+    Moved, NewAudit, NewJobRun, OrderFilter, OutboxQueue, OutboxRow, Overdue, PaymentNotice,
+    PaymentProblem, PaymentRow, RefundDone, Result, Role, StockLogRow, Unanswered, WarmBasis,
 };
 
 pub use connections::BUSY_TIMEOUT_MS;
@@ -163,7 +163,12 @@ impl Ledger for SqliteLedger {
     }
 
     async fn activities(&self, closed_after_ms: Millis, limit: usize) -> Result<Vec<Activity>> {
-        Ok(self.read(move |conn| activities::shown(conn, closed_after_ms, limit)).await?)
+        Ok(self.read(move |conn| activities::shown(conn, None, closed_after_ms, limit)).await?)
+    }
+
+    async fn published(&self, closed_after_ms: Millis, limit: usize) -> Result<Vec<Activity>> {
+        let hidden = Some(ActivityState::Draft);
+        Ok(self.read(move |conn| activities::shown(conn, hidden, closed_after_ms, limit)).await?)
     }
 
     async fn item(&self, id: ItemId) -> Result<Option<Item>> {
@@ -233,6 +238,11 @@ impl Ledger for SqliteLedger {
         Ok(self.read(move |conn| orders::one(conn, no)).await?)
     }
 
+    async fn orders_by_no(&self, numbers: &[OrderNo]) -> Result<Vec<Order>> {
+        let numbers = numbers.to_vec();
+        Ok(self.read(move |conn| orders::by_no(conn, &numbers)).await?)
+    }
+
     async fn orders(&self, filter: &OrderFilter) -> Result<Vec<Order>> {
         let filter = filter.clone();
         Ok(self.read(move |conn| orders::list(conn, &filter)).await?)
@@ -290,8 +300,17 @@ impl Ledger for SqliteLedger {
         Ok(self.read(move |conn| payments::of_order(conn, no)).await?)
     }
 
-    async fn outbox_due(&self, now_ms: Millis, limit: usize) -> Result<Vec<OutboxRow>> {
-        Ok(self.read(move |conn| outbox::due(conn, now_ms, limit)).await?)
+    async fn unanswered_payments(&self, after: OrderNo, limit: usize) -> Result<Vec<Unanswered>> {
+        Ok(self.read(move |conn| payments::unanswered(conn, after, limit)).await?)
+    }
+
+    async fn outbox_due(
+        &self,
+        queue: OutboxQueue,
+        now_ms: Millis,
+        limit: usize,
+    ) -> Result<Vec<OutboxRow>> {
+        Ok(self.read(move |conn| outbox::due(conn, queue, now_ms, limit)).await?)
     }
 
     async fn outbox_done(&self, ids: &[i64]) -> Result<()> {
@@ -319,6 +338,16 @@ impl Ledger for SqliteLedger {
 
     async fn dead_letter(&self, no: OrderNo) -> Result<Option<DeadLetter>> {
         Ok(self.read(move |conn| dead_letters::one(conn, no)).await?)
+    }
+
+    async fn failed_of(
+        &self,
+        user: &UserId,
+        before: Option<OrderNo>,
+        limit: usize,
+    ) -> Result<Vec<Claim>> {
+        let user = user.clone();
+        Ok(self.read(move |conn| dead_letters::open_of_user(conn, &user, before, limit)).await?)
     }
 
     async fn replay(&self, no: OrderNo, now_ms: Millis) -> Result<Moved<DeadLetterState>> {

@@ -83,6 +83,16 @@ pub(super) fn one(conn: &Connection, no: OrderNo) -> Outcome<Option<Order>> {
     Ok(conn.prepare_cached(&sql)?.query_row([no.to_string()], order).optional()?)
 }
 
+pub(super) fn by_no(conn: &Connection, numbers: &[OrderNo]) -> Outcome<Vec<Order>> {
+    let sql = format!(
+        "SELECT {ORDER_COLUMNS} FROM tb_seckill_order
+         WHERE order_no IN (SELECT value FROM json_each(?1))"
+    );
+    let mut statement = conn.prepare_cached(&sql)?;
+    let rows = statement.query_map([serde_json::to_string(numbers)?], order)?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
+}
+
 pub(super) fn status_of(conn: &Connection, no: OrderNo) -> Outcome<Option<OrderStatus>> {
     Ok(conn
         .prepare_cached("SELECT status FROM tb_seckill_order WHERE order_no = ?1")?

@@ -8,8 +8,8 @@ use sale::{Claim, Millis, OrderNo, UserId};
 
 use super::{columns::json, failure::Outcome};
 use crate::{
-    OutboxMessage, OutboxRow, Release,
-    outbox::{ADJUST, RELEASE, kind_of, payment_of, release_of, shortened},
+    OutboxMessage, OutboxQueue, OutboxRow, Release,
+    outbox::{ADJUST, RELEASE, kind_of, of_queue, payment_of, release_of, shortened},
 };
 
 /// Writes a row. A refund of a payment whose refund waits already is not written again; answers
@@ -77,10 +77,18 @@ fn readable(row: &Row<'_>) -> Option<OutboxRow> {
         .ok()
 }
 
-pub(super) fn due(conn: &Connection, now_ms: Millis, limit: usize) -> Outcome<Vec<OutboxRow>> {
-    let mut statement = conn.prepare_cached(
-        "SELECT id, body, tries, created_at FROM tb_outbox WHERE next_try_at <= ?1 ORDER BY id",
-    )?;
+pub(super) fn due(
+    conn: &Connection,
+    queue: OutboxQueue,
+    now_ms: Millis,
+    limit: usize,
+) -> Outcome<Vec<OutboxRow>> {
+    let sql = format!(
+        "SELECT id, body, tries, created_at FROM tb_outbox
+         WHERE {} AND next_try_at <= ?1 ORDER BY id",
+        of_queue(queue)
+    );
+    let mut statement = conn.prepare_cached(&sql)?;
     let mut rows = statement.query([now_ms])?;
     let mut due = Vec::new();
     while due.len() < limit

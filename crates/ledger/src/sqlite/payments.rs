@@ -20,8 +20,8 @@ use super::{
 };
 use crate::{
     Credit, Moved, OutboxMessage, PaymentKind, PaymentNotice, PaymentProblem, PaymentRow,
-    RefundDone, Release,
-    columns::{NOT_REFUNDED, OWED, PAYMENT_COLUMNS},
+    RefundDone, Release, Unanswered,
+    columns::{NOT_REFUNDED, OWED, PAYMENT_COLUMNS, UNANSWERED},
 };
 
 fn read(row: &Row<'_>) -> rusqlite::Result<PaymentRow> {
@@ -232,6 +232,24 @@ pub(super) fn requeue_refund(
     );
     let owed = tx.prepare_cached(&sql)?.query_row([provider, provider_txn], read).optional()?;
     owed.map_or(Ok(false), |payment| queue_refund(tx, &payment, now_ms))
+}
+
+pub(super) fn unanswered(
+    conn: &Connection,
+    after: OrderNo,
+    limit: usize,
+) -> Outcome<Vec<Unanswered>> {
+    let sql = format!(
+        "SELECT p.order_no, p.provider FROM tb_payment AS p JOIN (
+             SELECT DISTINCT p.order_no FROM tb_payment AS p
+             WHERE p.order_no > ?1 AND {UNANSWERED} ORDER BY p.order_no LIMIT ?2
+         ) AS page ON page.order_no = p.order_no
+         WHERE {UNANSWERED} ORDER BY p.order_no, p.id"
+    );
+    let mut statement = conn.prepare_cached(&sql)?;
+    let asked = params![after.to_string(), at_most(limit)];
+    let rows = statement.query_map(asked, |row| Ok((parsed(row, 0)?, row.get(1)?)))?;
+    Ok(Unanswered::by_order(rows.collect::<rusqlite::Result<_>>()?))
 }
 
 pub(super) fn problems(conn: &Connection, limit: usize) -> Outcome<Vec<PaymentProblem>> {

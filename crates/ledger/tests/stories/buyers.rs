@@ -2,8 +2,8 @@
 
 use ledger::{Credit, OrderFilter, OutboxMessage, StockLogType};
 use sale::{
-    BookError, Claim, CloseReason, Currency, ItemId, Money, OrderStatus, PAY_WITHIN_MS_DEFAULT,
-    Reason, VoidReason,
+    BookError, Claim, CloseReason, Currency, ItemId, Money, OrderNo, OrderStatus,
+    PAY_WITHIN_MS_DEFAULT, Reason, VoidReason,
 };
 
 use crate::{NOON_MS, PRICE, all_void, check, news, numbers_of, release, yuan};
@@ -262,6 +262,23 @@ async fn a_buyer_and_an_operator_find_their_orders() {
         assert_eq!(find(OrderFilter { activity, ..none() }).await.len(), 3);
         let one_row = OrderFilter { limit: 1, ..none() };
         assert_eq!(shop.orders(&one_row).await.unwrap(), newest_first[..1]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn many_orders_are_found_by_their_numbers_at_once() {
+    check(async |shop| {
+        let item = shop.sale_of(1_200).await;
+        let batch = shop.crowd(item.id, 1_200);
+        shop.settle(item.id, &batch).await.unwrap();
+        let mut asked = numbers_of(&batch);
+        asked.push(shop.number());
+        let mut found: Vec<OrderNo> =
+            shop.orders_by_no(&asked).await.unwrap().iter().map(|order| order.order_no).collect();
+        found.sort();
+        assert_eq!(found, numbers_of(&batch));
+        assert!(shop.orders_by_no(&[]).await.unwrap().is_empty());
     })
     .await;
 }

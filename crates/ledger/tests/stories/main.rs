@@ -20,7 +20,9 @@ use std::{
     },
 };
 
-use ledger::{Ledger, OutboxMessage, OutboxRow, PaymentNotice, RefundDone, Release, StockLogRow};
+use ledger::{
+    Ledger, OutboxMessage, OutboxQueue, OutboxRow, PaymentNotice, RefundDone, Release, StockLogRow,
+};
 use sale::{
     Activity, Claim, Currency, Item, ItemId, KeyHash, ManualClock, Millis, Money, NewActivity,
     NewItem, Order, OrderNo, OrderNumbers, OrderStatus, PAY_WITHIN_MS_DEFAULT, UserId, VoidReason,
@@ -174,8 +176,12 @@ impl Shop {
         }
     }
 
+    /// What waits, of both queues.
     pub(crate) async fn outbox(&self) -> Vec<OutboxRow> {
-        self.outbox_due(self.now(), 1_000).await.unwrap()
+        let mut rows = self.outbox_due(OutboxQueue::House, self.now(), 1_000).await.unwrap();
+        rows.extend(self.outbox_due(OutboxQueue::Refunds, self.now(), 1_000).await.unwrap());
+        rows.sort_by_key(|row| row.id);
+        rows
     }
 
     pub(crate) async fn messages(&self) -> Vec<OutboxMessage> {

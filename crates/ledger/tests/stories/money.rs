@@ -2,7 +2,7 @@
 
 use ledger::{
     Credit, LedgerError, Moved, OutboxMessage, PaymentKind, PaymentNotice, PaymentProblem,
-    RefundDone,
+    RefundDone, Unanswered,
 };
 use sale::{CloseReason, OrderStatus, VoidReason};
 
@@ -39,6 +39,44 @@ async fn a_payment_is_credited_once_however_often_it_is_told() {
         assert_eq!(opened, Moved::Was(OrderStatus::Paid));
         let closed = shop.close(&[order.order_no], CloseReason::Cancelled, shop.now()).await;
         assert!(closed.unwrap().is_empty());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn payments_nobody_told_us_of_are_known() {
+    check(async |shop| {
+        let item = shop.sale_of(5).await;
+        let mut orders = Vec::new();
+        for user in ["ann", "bob", "cat", "dan"] {
+            orders.push(shop.bought(item.id, user, 1).await);
+        }
+        let [ann, bob, cat, dan] = &orders[..] else { panic!() };
+        let open = async |order: &sale::Order, provider| {
+            shop.open_payment(order.order_no, provider, shop.now()).await.unwrap();
+        };
+        open(ann, "alipay").await;
+        open(ann, "wechat").await;
+        open(bob, "wechat").await;
+        open(cat, "wechat").await;
+        shop.close(&[cat.order_no], CloseReason::Cancelled, shop.now()).await.unwrap();
+        let first = sale::OrderNo::from_u64(0).unwrap();
+        let waiting = async |after, limit| shop.unanswered_payments(after, limit).await.unwrap();
+        let of = |order: &sale::Order, providers: &[&str]| Unanswered {
+            order_no: order.order_no,
+            providers: providers.iter().map(|name| (*name).into()).collect(),
+        };
+        let (anns, cats) = (of(ann, &["alipay", "wechat"]), of(cat, &["wechat"]));
+        let all = [anns.clone(), of(bob, &["wechat"]), cats.clone()];
+        assert_eq!(waiting(first, 10).await, all, "a closed order may have been paid all the same");
+        assert_eq!(waiting(first, 1).await, all[..1], "an order is not cut in two");
+        assert_eq!(waiting(ann.order_no, 10).await, all[1..]);
+        // The providers tell: one of ann's two, and bob's only one.
+        for order in [ann, bob] {
+            shop.credit(&shop.money_for(order), shop.now()).await.unwrap();
+        }
+        assert_eq!(waiting(first, 10).await, [of(ann, &["alipay"]), cats]);
+        assert_eq!(waiting(dan.order_no, 10).await, []);
     })
     .await;
 }

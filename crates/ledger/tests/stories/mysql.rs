@@ -180,6 +180,22 @@ async fn buyers_are_told_apart_by_every_bit_of_their_names() {
 }
 
 #[tokio::test]
+async fn a_batch_longer_than_a_statement_may_be_is_still_one_transaction() {
+    let (shop, _) = shop_and_url().await;
+    let item = shop.sale_of(3_000).await;
+    let names = (0..3_500).map(|n| format!("{}{n:04}", "😀".repeat(60)));
+    let batch: Vec<Claim> = names.map(|user| shop.claim(item.id, &user, 1)).collect();
+    let settled = shop.settle(item.id, &batch).await.unwrap();
+    assert_eq!((settled.created.len(), settled.void.len()), (3_000, 500));
+    assert_eq!(shop.settle(item.id, &batch).await.unwrap().repeated, numbers_of(&batch));
+    shop.books_add_up(item.id).await;
+    let closed = shop.close(&settled.created, CloseReason::Cancelled, NOON_MS).await.unwrap();
+    assert_eq!(closed, settled.created);
+    shop.books_add_up(item.id).await;
+    assert_eq!(shop.stock(item.id).await, (3_000, 3_000));
+}
+
+#[tokio::test]
 async fn the_audit_log_cannot_be_rewritten() {
     let (shop, url) = shop_and_url().await;
     let entry = NewAudit {
@@ -298,7 +314,8 @@ async fn an_outbox_row_nobody_can_read_holds_up_nothing() {
     let future = r#"UPDATE tb_outbox SET body = '{"kind":"from.the.future.v9"}'"#;
     back_door(&url).await.query_drop(future).await.unwrap();
     shop.bought(item.id, "bob", 1).await;
-    assert_eq!(shop.outbox_due(NOON_MS, 1).await.unwrap().len(), 1);
+    let due = shop.outbox_due(ledger::OutboxQueue::House, NOON_MS, 1).await.unwrap();
+    assert_eq!(due.len(), 1);
     assert_eq!(shop.outbox_depth().await.unwrap(), 2, "it is still there for whoever can");
     shop.books_add_up(item.id).await;
 }

@@ -1,8 +1,8 @@
 //! Operators: sales prepared, stock changed, failed claims looked after, and who did what.
 
 use ledger::{
-    Adjusted, DeadLetterState, LedgerError, Moved, NewAudit, NewJobRun, OutboxMessage, Release,
-    Role, StockLogType,
+    Adjusted, DeadLetterState, LedgerError, Moved, NewAudit, NewJobRun, OutboxMessage, OutboxQueue,
+    Release, Role, StockLogType,
 };
 use sale::{
     ActivityId, ActivityState, FailedClaim, ItemId, ItemState, OrderStatus, Reason, STOCK_MAX,
@@ -184,6 +184,33 @@ async fn a_failed_claim_is_tried_again_until_it_is_an_order() {
 }
 
 #[tokio::test]
+async fn a_buyer_finds_what_failed() {
+    check(async |shop| {
+        let activity = shop.activity_of(&[10, 10, 10]).await;
+        let [phone, pad, pen] = [0, 1, 2].map(|n| shop.claim(activity.items[n].id, "ann", 1));
+        let bobs = shop.claim(phone.item, "bob", 1);
+        let of_ann =
+            async |before, limit| shop.failed_of(&phone.user, before, limit).await.unwrap();
+        assert_eq!(of_ann(None, 10).await, []);
+        let letters = [
+            failed(&phone, 16, None),
+            failed(&pad, 1, Some(NOON_MS)),
+            failed(&pen, 1, Some(NOON_MS)),
+            failed(&bobs, 1, Some(NOON_MS)),
+        ];
+        shop.defer(&letters).await.unwrap();
+        assert_eq!(of_ann(None, 10).await, [pen.clone(), pad.clone(), phone.clone()]);
+        assert_eq!(of_ann(None, 1).await[..], *std::slice::from_ref(&pen));
+        assert_eq!(of_ann(Some(pen.order_no), 10).await, [pad.clone(), phone.clone()]);
+        // What became an order, or void, is found there.
+        shop.settle(pen.item, std::slice::from_ref(&pen)).await.unwrap();
+        shop.void(&[pad], VoidReason::Operator, shop.now()).await.unwrap();
+        assert_eq!(of_ann(None, 10).await[..], *std::slice::from_ref(&phone));
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_dead_letter_waits_for_a_person() {
     check(async |shop| {
         let item = shop.sale_of(10).await;
@@ -243,7 +270,7 @@ async fn the_outbox_keeps_order_and_remembers_what_failed() {
         assert!(rows.is_sorted_by_key(|row| row.id));
         shop.outbox_later(rows[0].id, NOON_MS + 1_000, "the gate is down").await.unwrap();
         let ids = async |now_ms, limit| -> Vec<(i64, u32)> {
-            let due = shop.outbox_due(now_ms, limit).await.unwrap();
+            let due = shop.outbox_due(OutboxQueue::House, now_ms, limit).await.unwrap();
             due.iter().map(|row| (row.id, row.tries)).collect()
         };
         assert_eq!(ids(NOON_MS, 10).await, [(rows[1].id, 0), (rows[2].id, 0)]);
@@ -256,6 +283,44 @@ async fn the_outbox_keeps_order_and_remembers_what_failed() {
         // A number that was used is never used again, or a late "done" would delete the wrong row.
         shop.bought(item.id, "dan", 1).await;
         assert!(shop.outbox().await[0].id > rows[2].id);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn refunds_wait_in_a_queue_of_their_own() {
+    check(async |shop| {
+        let item = shop.sale_of(10).await;
+        let (order, _) = shop.paid(item.id, "ann").await;
+        shop.deliver_all().await;
+        shop.start_refund(order.order_no, shop.now()).await.unwrap();
+        let of = async |queue, limit| -> Vec<bool> {
+            let rows = shop.outbox_due(queue, NOON_MS, limit).await.unwrap();
+            rows.iter().map(|row| matches!(row.message, OutboxMessage::Refund { .. })).collect()
+        };
+        assert_eq!(of(OutboxQueue::House, 10).await, [false, false], "the release and the news");
+        assert_eq!(of(OutboxQueue::House, 1).await, [false], "though the refund was written first");
+        assert_eq!(of(OutboxQueue::Refunds, 10).await, [true]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_public_sees_no_drafts_however_many_there_are() {
+    check(async |shop| {
+        let shown = shop.activity_of(&[1]).await;
+        shop.move_activity(shown.id, ActivityState::Published, shop.now()).await.unwrap();
+        for _ in 0..3 {
+            shop.activity_of(&[1]).await;
+        }
+        let listed = async |closed_after_ms, limit| -> Vec<ActivityId> {
+            let found = shop.published(closed_after_ms, limit).await.unwrap();
+            found.iter().map(|activity| activity.id).collect()
+        };
+        assert_eq!(listed(i64::MAX, 2).await, [shown.id], "drafts take nobody's place");
+        shop.move_activity(shown.id, ActivityState::Ended, shop.now()).await.unwrap();
+        assert_eq!(listed(shown.closes_ms, 2).await, []);
+        assert_eq!(listed(shown.closes_ms - 1, 2).await, [shown.id]);
     })
     .await;
 }

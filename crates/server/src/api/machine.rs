@@ -31,6 +31,8 @@ pub(super) struct Ready {
     #[schema(example = "ok")]
     gate: &'static str,
     #[schema(example = "ok")]
+    lanes: &'static str,
+    #[schema(example = "ok")]
     ledger: &'static str,
     #[schema(example = "ok")]
     workers: &'static str,
@@ -42,32 +44,32 @@ pub(super) async fn healthz() -> Json<Alive> {
     Json(Alive { status: "ok", version: env!("CARGO_PKG_VERSION") })
 }
 
-/// Gate and ledger answer, and the workers between them run.
+/// Gate and ledger answer, and the lanes before them and the workers between them run.
 #[utoipa::path(get, path = "/readyz", tag = "machine",
     responses(
         (status = OK, body = Ready),
-        (status = SERVICE_UNAVAILABLE, description = "`busy`; `gate`, `ledger` and `workers` say which is down")))]
+        (status = SERVICE_UNAVAILABLE, description = "`busy`; `gate`, `lanes`, `ledger` and `workers` say which is down")))]
 pub(super) async fn readyz(State(app): State<Shared>) -> Result<Json<Ready>, Problem> {
     let engine = &app.engine;
     let (gate, ledger) = tokio::join!(part(engine.gate.ping()), part(engine.ledger.ping()));
-    // A worker that died comes back only with a restart; until then claims do not become orders.
-    let workers = if engine.workers.as_ref().is_none_or(|workers| workers.is_running()) {
-        Ok(())
-    } else {
-        Err("they do not run".to_owned())
-    };
-    if gate.is_ok() && ledger.is_ok() && workers.is_ok() {
-        return Ok(Json(Ready { gate: "ok", ledger: "ok", workers: "ok" }));
+    // What died comes back only with a restart. Until then a lane's buyers are not admitted, and
+    // without a worker claims do not become orders.
+    let lanes = running(engine.lanes.are_running());
+    let workers = running(engine.workers.as_ref().is_none_or(|workers| workers.is_running()));
+    let parts = [("gate", gate), ("lanes", lanes), ("ledger", ledger), ("workers", workers)];
+    if parts.iter().all(|(_, part)| part.is_ok()) {
+        return Ok(Json(Ready { gate: "ok", lanes: "ok", ledger: "ok", workers: "ok" }));
     }
-    let word = |part: &Result<(), String>| if part.is_ok() { "ok" } else { "down" };
-    let causes = [("gate", &gate), ("ledger", &ledger), ("workers", &workers)];
-    let causes = causes.iter().filter_map(|(name, part)| Some((name, part.as_ref().err()?)));
+    let causes = parts.iter().filter_map(|(name, part)| Some((name, part.as_ref().err()?)));
     let causes: Vec<String> = causes.map(|(name, cause)| format!("{name}: {cause}")).collect();
-    Err(Problem::new(Code::Busy)
-        .with("gate", word(&gate))
-        .with("ledger", word(&ledger))
-        .with("workers", word(&workers))
-        .inside(causes.join("; ")))
+    let busy = Problem::new(Code::Busy).inside(causes.join("; "));
+    Err(parts
+        .into_iter()
+        .fold(busy, |busy, (name, part)| busy.with(name, if part.is_ok() { "ok" } else { "down" })))
+}
+
+fn running(runs: bool) -> Result<(), String> {
+    if runs { Ok(()) } else { Err("they do not run".into()) }
 }
 
 async fn part<E: ToString>(ping: impl Future<Output = Result<(), E>>) -> Result<(), String> {

@@ -46,7 +46,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
     auth::{Admins, Buyers, KeyError},
-    config::Http,
+    config::{Http, Role},
     edge::Edge,
     engine::Engine,
     metrics::Metrics,
@@ -122,10 +122,16 @@ impl FromRef<Shared> for Arc<Admins> {
     }
 }
 
-/// Everything that can be asked, without the edge: errors have a status and no body yet.
+/// Everything that can be asked, without the edge: errors have a status and no body yet. A process
+/// that is not for buyers answers machines and operators only.
 pub fn router(app: Arc<App>) -> Router {
-    let routes: Router<Shared> = routing_table(&app.engine.config.http).into();
-    routes.merge(web::routes()).with_state(Shared(app))
+    let http = &app.engine.config.http;
+    let routes: Router<Shared> = if app.engine.does(Role::Web) {
+        Router::from(routing_table(http)).merge(web::routes())
+    } else {
+        inner_table(http).into()
+    };
+    routes.with_state(Shared(app))
 }
 
 /// The router inside its edge, as [`crate::net::serve`] wants it.
@@ -134,13 +140,20 @@ pub fn service(app: Arc<App>) -> Edge<Router> {
     Edge::new(router(app), timeout)
 }
 
+/// What operators and machines ask.
+fn inner_table(http: &Http) -> OpenApiRouter<Shared> {
+    OpenApiRouter::default()
+        .nest(BASE, operators().layer(DefaultBodyLimit::max(http.admin_body_bytes_max)))
+        .merge(machines())
+        .route_layer(middleware::from_fn(counts::by_route))
+}
+
 /// Routes and document in one.
 fn routing_table(http: &Http) -> OpenApiRouter<Shared> {
     let counted = OpenApiRouter::default()
         .nest(BASE, public_and_buyers().layer(DefaultBodyLimit::max(http.body_bytes_max)))
-        .nest(BASE, operators().layer(DefaultBodyLimit::max(http.admin_body_bytes_max)))
-        .merge(machines())
-        .route_layer(middleware::from_fn(counts::by_route));
+        .route_layer(middleware::from_fn(counts::by_route))
+        .merge(inner_table(http));
     // The one path that a sale is about counts for itself, and passes nothing on its way.
     let hot = OpenApiRouter::default()
         .routes(routes!(claims::claim))

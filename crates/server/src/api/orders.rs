@@ -1,10 +1,10 @@
 //! A buyer's own orders.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use axum::extract::State;
 use ledger::OrderFilter;
-use sale::{OrderNo, UserId};
+use sale::{Claim, OrderNo, UserId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -61,17 +61,22 @@ pub(super) async fn of_buyer(
     before: Option<OrderNo>,
     rows: usize,
 ) -> Result<Vec<OrderView>, Problem> {
-    // The log first: a claim that a worker settles in between is then in both, never in neither.
+    // In the order in which a claim moves: from the log to the orders, perhaps by way of those that
+    // failed. One that moves in between is then seen twice, never not at all.
     let queued = engine.gate.queued_of(user).await?;
+    let failed = engine.ledger.failed_of(user, before, rows).await?;
     let filter =
         OrderFilter { user: Some(user.clone()), before, limit: rows, ..OrderFilter::default() };
     let known = engine.ledger.orders(&filter).await?;
     let settled: HashSet<OrderNo> = known.iter().map(|order| order.order_no).collect();
-    let waiting = queued
+    let waiting: BTreeMap<OrderNo, Claim> = queued
         .into_iter()
         .filter(|claim| before.is_none_or(|before| claim.order_no < before))
+        .chain(failed)
         .filter(|claim| !settled.contains(&claim.order_no))
-        .map(OrderView::Queued);
+        .map(|claim| (claim.order_no, claim))
+        .collect();
+    let waiting = waiting.into_values().map(OrderView::Queued);
     let mut views: Vec<OrderView> =
         waiting.chain(known.into_iter().map(OrderView::Known)).collect();
     views.sort_by_key(|view| std::cmp::Reverse(view.order_no()));

@@ -1,5 +1,7 @@
 //! Paying an order, and hearing from the providers that it was paid.
 
+use std::time::{Duration, Instant};
+
 use axum::{
     body::{Body, Bytes},
     extract::State,
@@ -15,8 +17,12 @@ use crate::{
     auth::Buyer,
     engine::NoticeFailure,
     extract::{Json, Path},
+    logging::Seldom,
     problem::Problem,
 };
+
+/// Anybody can post a notice, as fast as the network lets them.
+static NOT_ACCEPTED: Seldom = Seldom::once_per(Duration::from_secs(1));
 
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -71,8 +77,10 @@ pub(super) async fn notify(
     let provider = app.engine.providers.get(&name).cloned().ok_or_else(Problem::not_found)?;
     let outcome = finish(async move {
         let outcome = app.engine.notice(&name, &headers, &body).await;
-        if let Err(failure) = &outcome {
-            tracing::warn!(provider = name, %failure, "a notice was not accepted");
+        if let Err(failure) = &outcome
+            && let Some(notices) = NOT_ACCEPTED.count(Instant::now())
+        {
+            tracing::warn!(provider = name, %failure, notices, "a notice was not accepted");
         }
         Ok::<_, Problem>(outcome)
     })

@@ -4,7 +4,7 @@ mod shop;
 
 use futures_util::StreamExt;
 use http::Method;
-use sale::{ItemId, SaleToken};
+use sale::{Claim, FailedClaim, ItemId, SaleToken};
 use serde_json::{Value, json};
 
 use super::BASE;
@@ -621,14 +621,72 @@ async fn a_stream_begins_with_what_is_true_and_ends_with_the_server() {
 }
 
 #[tokio::test]
+async fn a_claim_that_failed_is_queued_wherever_its_buyer_looks() {
+    let shop = Shop::open().await;
+    let (_, item) = shop.stage(5, 1).await;
+    shop.clock.set(OPENS_MS);
+    let engine = &shop.app.engine;
+    let mut failed = Vec::new();
+    for next_try_ms in [None, Some(CLOSES_MS)] {
+        let claim = Claim {
+            order_no: engine.numbers.next(),
+            item: ItemId(item),
+            user: "ann".parse().unwrap(),
+            quantity: 1,
+            epoch: 1,
+            claimed_ms: OPENS_MS,
+            key: None,
+        };
+        failed.push(FailedClaim { claim, tries: 1, next_try_ms, cause: "poison".into() });
+    }
+    engine.ledger.defer(&failed).await.unwrap();
+    let [dead, retrying] = [0, 1].map(|n: usize| failed[n].claim.order_no.to_string());
+    // One more, which became an order.
+    let bought = shop.buy("ann", item).await;
+    shop.settled("ann", &bought).await;
+
+    let jwt = shop.jwt("ann");
+    let list = async |query: &str| -> Vec<(String, String)> {
+        let asked = shop.get(&format!("/api/v1/orders{query}")).bearer(&jwt);
+        let orders = asked.send().await.is(200)["orders"].clone();
+        let word = |order: &Value, name: &str| order[name].as_str().unwrap().to_owned();
+        let orders = orders.as_array().unwrap().iter();
+        orders.map(|order| (word(order, "order_no"), word(order, "status"))).collect()
+    };
+    let told = |no: &String, status: &str| (no.clone(), status.to_owned());
+    let all = [told(&bought, "unpaid"), told(&retrying, "queued"), told(&dead, "queued")];
+    assert_eq!(list("").await, all);
+    assert_eq!(list("?limit=2").await, all[..2]);
+    assert_eq!(list(&format!("?before={retrying}")).await, all[2..]);
+    for no in [&dead, &retrying] {
+        let one = shop.get(&format!("/orders/{no}")).bearer(&jwt).send().await.is(200);
+        assert_eq!(one["status"], "queued");
+    }
+    let response = shop.get("/api/v1/events").bearer(&jwt).response().await;
+    let mut events = response.into_body().into_data_stream();
+    for (no, status) in all {
+        let event = String::from_utf8(events.next().await.unwrap().unwrap().to_vec()).unwrap();
+        assert!(
+            event.contains(&no) && event.contains(&format!(r#""status":"{status}""#)),
+            "{event}"
+        );
+    }
+    let nobody = shop.get("/api/v1/orders").bearer(&shop.jwt("bob")).send().await.is(200);
+    assert_eq!(nobody["orders"], json!([]));
+}
+
+#[tokio::test]
 async fn machines_are_told_how_it_is() {
     let shop = Shop::open().await;
     assert_eq!(shop.get("/healthz").send().await.is(200)["status"], "ok");
     let ready = shop.get("/readyz").send().await.is(200);
-    assert_eq!(ready, json!({"gate": "ok", "ledger": "ok", "workers": "ok"}));
+    assert_eq!(ready, json!({"gate": "ok", "lanes": "ok", "ledger": "ok", "workers": "ok"}));
     shop.app.engine.workers.as_ref().unwrap().stop().await;
     let down = shop.get("/readyz").send().await;
     assert_eq!(down.is_refused(503, "busy", None).json()["workers"], "down");
+    assert_eq!(down.json()["lanes"], "ok");
+    shop.app.engine.lanes.stop().await;
+    assert_eq!(shop.get("/readyz").send().await.json()["lanes"], "down");
     assert_eq!(shop.get("/metrics").send().await.status, 200);
     let document = shop.get("/openapi.json").send().await.is(200);
     assert_eq!(document["info"]["title"], "Seckill");

@@ -7,54 +7,42 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sale::{Clock, SystemClock};
-
 use crate::{
-    config::Config,
+    checkup::{Finding, machine, mysql, redis},
+    config::{Config, Profile},
     data_dir::{DataDir, DataDirError},
-    engine::LEDGER_FILE,
+    engine::{LEDGER_FILE, SANDBOX_FILE},
     serve::Running,
 };
 
 /// A promise is one fsync away. Slower than this, buyers notice.
 const FSYNC_SLOW: Duration = Duration::from_millis(20);
 const FSYNC_ROUNDS: u32 = 20;
-/// 2024-01-01: order numbers count from there, so a clock before it is wrong for sure.
-const CLOCK_MS_MIN: i64 = 1_704_067_200_000;
 const OTHER_FILES: u64 = 256;
-
-enum Finding {
-    Ok(String),
-    /// Allowed, but rarely meant.
-    Warn(String),
-    /// Must be mended before a sale.
-    Fail(String),
-}
 
 /// Prints what it finds. True if nothing must be mended.
 pub(super) async fn doctor(config: &Config) -> bool {
-    let mut findings = vec![clock(), open_files(config)];
+    // The directory first: looking at it makes it.
+    let mut findings = data(config).await;
+    findings.extend(machine(&config.data));
+    findings.push(open_files(config));
     findings.extend(config.warnings().into_iter().map(Finding::Warn));
-    findings.extend(data(config).await);
+    if config.profile == Profile::Cluster {
+        findings.extend(redis::look(&config.redis).await);
+        findings.extend(mysql::look(&config.ledger).await);
+    }
     let mut fit = true;
     for finding in findings {
         match finding {
             Finding::Ok(text) => println!("  ok    {text}"),
             Finding::Warn(text) => println!("  warn  {text}"),
-            Finding::Fail(text) => {
+            Finding::Fail(text) | Finding::Refuse(text) => {
                 fit = false;
                 println!("  FAIL  {text}");
             }
         }
     }
     fit
-}
-
-fn clock() -> Finding {
-    if SystemClock.now_ms() < CLOCK_MS_MIN {
-        return Finding::Fail("the clock is before 2024: sales would not open, set it".into());
-    }
-    Finding::Ok("the clock is plausible".into())
 }
 
 fn open_files(config: &Config) -> Finding {
@@ -75,8 +63,12 @@ async fn data(config: &Config) -> Vec<Finding> {
                 Finding::Ok(format!("{} is free and can be written", data.path().display())),
                 fsync(data.path()),
             ];
-            for file in [LEDGER_FILE, gate::solo::JOURNAL_FILE] {
+            for file in [LEDGER_FILE, gate::solo::JOURNAL_FILE, SANDBOX_FILE] {
                 findings.extend(database(&data.file(file)));
+            }
+            let elsewhere = &config.payment.sandbox_file;
+            if !elsewhere.as_os_str().is_empty() {
+                findings.extend(database(elsewhere));
             }
             findings
         }
@@ -146,4 +138,32 @@ fn database(path: &Path) -> Option<Finding> {
         Ok(verdict) => Finding::Fail(format!("{name} is damaged: {verdict}")),
         Err(error) => Finding::Fail(format!("{name} cannot be read: {error}")),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_damaged_file_is_found_whichever_it_is() {
+        for file in [LEDGER_FILE, gate::solo::JOURNAL_FILE, SANDBOX_FILE] {
+            let home = tempfile::tempdir().unwrap();
+            let mut config = Config::defaults();
+            config.data = home.path().join("data");
+            assert!(doctor(&config).await, "a directory that is still to be made is fine");
+            fs::write(config.data.join(file), [b'x'; 4_096]).unwrap();
+            assert!(!doctor(&config).await, "{file}");
+        }
+    }
+
+    #[tokio::test]
+    async fn in_a_cluster_its_engines_are_looked_at() {
+        let home = tempfile::tempdir().unwrap();
+        let mut config = Config::defaults();
+        config.data = home.path().into();
+        config.profile = Profile::Cluster;
+        config.redis.url = crate::config::Secret::new("redis://127.0.0.1:1");
+        config.ledger.url = crate::config::Secret::new("mysql://root@127.0.0.1:1/none");
+        assert!(!doctor(&config).await);
+    }
 }

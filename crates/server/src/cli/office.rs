@@ -249,6 +249,9 @@ fn print_report(report: &Report) {
             finding.healed.as_deref().map_or("LEFT".into(), |how| format!("healed: {how}"));
         println!("  {}: {} ({healed})", finding.kind, finding.detail);
     }
+    if report.moving > 0 {
+        println!("{} items changed all the time and were not compared", report.moving);
+    }
     println!(
         "{} differences, {} healed, {} left; {} claims on the log, {} dead letters",
         report.differences, report.healed, report.left, report.backlog, report.dead_letters

@@ -173,7 +173,7 @@ impl Engine {
         };
         tracing::warn!(order_no = %claim.order_no, ?reason, "a lost claim could not be admitted again");
         self.ledger.void(&[claim], reason, self.clock.now_ms()).await?;
-        self.outbox_wake.notify_one();
+        self.wake_outbox();
         self.order(receipt.order_no, Some(&receipt.user)).await
     }
 }

@@ -7,7 +7,7 @@ use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use ledger::Ledger;
 use parking_lot::RwLock;
-use sale::{Activity, ActivityId, ActivityState, Item, ItemId, Millis};
+use sale::{Activity, ActivityId, Item, ItemId, Millis};
 
 /// Activities that are over stay on the pages this long.
 const SHOWN_AFTER_CLOSE_MS: Millis = 24 * 60 * 60 * 1_000;
@@ -84,10 +84,34 @@ impl Catalogue {
     }
 
     pub async fn refresh(&self, ledger: &dyn Ledger, now_ms: Millis) -> ledger::Result<()> {
-        let mut activities =
-            ledger.activities(now_ms - SHOWN_AFTER_CLOSE_MS, ACTIVITIES_MAX).await?;
-        activities.retain(|activity| activity.state != ActivityState::Draft);
-        self.show(activities);
+        self.show(ledger.published(now_ms - SHOWN_AFTER_CLOSE_MS, ACTIVITIES_MAX).await?);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sale::NewActivity;
+
+    use super::*;
+    use crate::engine::night::{NOW_MS, Night};
+
+    #[tokio::test]
+    async fn drafts_push_no_sale_off_the_pages() {
+        let (night, activity) = Night::fall(|_| {}).await;
+        let draft = NewActivity {
+            name: "draft".into(),
+            opens_ms: NOW_MS,
+            closes_ms: NOW_MS + 1,
+            pay_within_ms: 1,
+            items: vec![],
+        };
+        for _ in 0..ACTIVITIES_MAX {
+            night.engine.ledger.create_activity(&draft, NOW_MS).await.unwrap();
+        }
+        night.engine.refresh_catalogue().await;
+        let shown = night.engine.catalogue.snapshot();
+        assert!(shown.item(activity.items[0].id).is_some());
+        assert_eq!(shown.activities.len(), 1);
     }
 }

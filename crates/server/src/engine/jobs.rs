@@ -7,7 +7,9 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream};
 use gate::{AdjustOutcome, GiveBack, Shut};
-use ledger::{LedgerError, OutboxMessage, OutboxRow, Overdue, PaymentNotice, RefundDone, Release};
+use ledger::{
+    LedgerError, OutboxMessage, OutboxQueue, OutboxRow, Overdue, PaymentNotice, RefundDone, Release,
+};
 use payment::{CloseOutcome, ProviderError, RefundOutcome, RefundRequest};
 use sale::{ActivityState, CloseReason, ItemState, Millis, OrderNo, UserId};
 use tokio::{
@@ -15,15 +17,15 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::Engine;
+use super::{Engine, NoticeFailure};
 use crate::{
     commons::Hint,
     config::{Profile, Role},
 };
 
 const ACTIVITIES_MAX: usize = 10_000;
-/// Payments that are closed at their provider at the same time.
-const PROVIDER_CALLS_MAX: usize = 16;
+/// Calls of payment providers that a job makes at the same time.
+pub(super) const PROVIDER_CALLS_MAX: usize = 16;
 /// How long the time-out job looks past an order that its provider does not let go of. Longer if
 /// they are many, so that asking for all of them again leaves time for the others.
 const UNCLOSABLE_PAUSE_MS_MIN: Millis = 1_000;
@@ -32,15 +34,20 @@ const UNCLOSABLE_MAX: usize = 100_000;
 /// The pauses between deliveries of an outbox row double from one to the other.
 const OUTBOX_PAUSE_MS_MIN: Millis = 500;
 const OUTBOX_PAUSE_MS_MAX: Millis = 60_000;
+/// When a job that saw something move looks again.
+const LOOK_AGAIN: Duration = Duration::from_secs(20);
 
-type JobError = Box<dyn std::error::Error + Send + Sync>;
-type JobResult = Result<Progress, JobError>;
+pub(super) type JobError = Box<dyn std::error::Error + Send + Sync>;
+pub(super) type JobResult = Result<Progress, JobError>;
 
-/// Whether a run left work behind that it could go on with at once.
-#[derive(PartialEq, Eq)]
-enum Progress {
+/// Whether a run left work behind.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Progress {
     CaughtUp,
+    /// It could go on at once.
     MoreToDo,
+    /// What it looked at would not hold still: worth another look before the usual time.
+    LookAgainSoon,
 }
 
 /// Starts the jobs of these roles; they end when `stop` says so.
@@ -74,10 +81,12 @@ pub(super) fn start(engine: &Arc<Engine>, stop: &watch::Receiver<bool>) -> Vec<J
                 .spawn(|e| async move { e.time_out().await }),
             job("outbox", config.outbox_poll_ms, &engine.outbox_wake)
                 .spawn(|e| async move { e.deliver_outbox().await }),
+            job("refund", config.outbox_poll_ms, &engine.refund_wake)
+                .spawn(|e| async move { e.deliver_refunds().await }),
             job("reconcile", config.reconcile_every_ms, &engine.reconcile_wake).after_a_pause(
                 |e| async move {
-                    e.reconcile(true).await?;
-                    Ok(Progress::CaughtUp)
+                    let moving = e.reconcile(true).await?.moving > 0;
+                    Ok(if moving { Progress::LookAgainSoon } else { Progress::CaughtUp })
                 },
             ),
         ]);
@@ -143,7 +152,12 @@ impl Job {
             if *self.stop.borrow() {
                 return;
             }
-            if !matches!(done, Ok(Progress::MoreToDo)) && !self.pause().await {
+            let goes_on = match done {
+                Ok(Progress::MoreToDo) => true,
+                Ok(Progress::LookAgainSoon) => self.pause_for(self.every.min(LOOK_AGAIN)).await,
+                Ok(Progress::CaughtUp) | Err(_) => self.pause().await,
+            };
+            if !goes_on {
                 return;
             }
         }
@@ -151,8 +165,12 @@ impl Job {
 
     /// False when it is time to stop.
     async fn pause(&mut self) -> bool {
+        self.pause_for(self.every).await
+    }
+
+    async fn pause_for(&mut self, pause: Duration) -> bool {
         tokio::select! {
-            () = tokio::time::sleep(self.every) => true,
+            () = tokio::time::sleep(pause) => true,
             () = self.wake.notified() => true,
             _ = self.stop.wait_for(|stop| *stop) => false,
         }
@@ -250,7 +268,7 @@ impl Engine {
         if !closed.is_empty() {
             metrics::counter!("seckill_orders_timed_out_total").increment(closed.len() as u64);
             tracing::info!(orders = closed.len(), "unpaid orders closed, units returned");
-            self.outbox_wake.notify_one();
+            self.wake_outbox();
         }
         // A full batch of which nothing could be closed would come again at once: wait instead.
         Ok(if full && !closed.is_empty() { Progress::MoreToDo } else { Progress::CaughtUp })
@@ -301,10 +319,9 @@ impl Engine {
                         amount: paid.amount,
                         paid_ms: paid.paid_ms,
                     };
-                    if let Err(error) = self.ledger.credit(&notice, self.clock.now_ms()).await {
+                    if let Err(NoticeFailure::Ledger(error)) = self.credit(&notice).await {
                         tracing::warn!(%error, "a payment could not be credited, will try again");
                     }
-                    self.outbox_wake.notify_one();
                     return false;
                 }
                 Err(error) => {
@@ -316,14 +333,28 @@ impl Engine {
         true
     }
 
-    /// Deliver what committed transactions still owe, in their order.
-    async fn deliver_outbox(&self) -> JobResult {
+    /// Deliver what committed transactions still owe to gate and buyers, in their order.
+    pub(super) async fn deliver_outbox(&self) -> JobResult {
+        self.deliver_queue(OutboxQueue::House, 1).await
+    }
+
+    /// Give money back. A provider may take its time over it, and nobody else waits for that.
+    pub(super) async fn deliver_refunds(&self) -> JobResult {
+        self.deliver_queue(OutboxQueue::Refunds, PROVIDER_CALLS_MAX).await
+    }
+
+    async fn deliver_queue(&self, queue: OutboxQueue, at_once: usize) -> JobResult {
         let limit = self.config.jobs.outbox_batch_max;
-        let rows = self.ledger.outbox_due(self.clock.now_ms(), limit).await?;
+        let rows = self.ledger.outbox_due(queue, self.clock.now_ms(), limit).await?;
         let full = rows.len() == limit;
         let mut done = Vec::with_capacity(rows.len());
-        for row in &rows {
-            match self.deliver(row).await {
+        let delivery = |row: OutboxRow| async move {
+            let delivered = self.deliver(&row).await;
+            (row, delivered)
+        };
+        let mut deliveries = stream::iter(rows).map(delivery).buffer_unordered(at_once);
+        while let Some((row, delivered)) = deliveries.next().await {
+            match delivered {
                 Ok(()) => done.push(row.id),
                 Err(error) => {
                     tracing::warn!(outbox = row.id, tries = row.tries, %error, "not delivered yet");
@@ -371,32 +402,38 @@ impl Engine {
             }
             OutboxMessage::News { orders } => self.spread(orders).await?,
             OutboxMessage::Refund { provider, provider_txn, order_no, amount } => {
-                let bank = self.providers.get(provider).ok_or("no such provider")?;
-                let request = RefundRequest {
-                    order_no: *order_no,
-                    provider_txn: provider_txn.clone(),
-                    amount: *amount,
-                };
-                match bank.refund(&request).await {
-                    Ok(RefundOutcome::Done) => {}
-                    Ok(RefundOutcome::Pending) => {
-                        return Err("the provider is working on it".into());
-                    }
-                    Err(error @ ProviderError::Unavailable(_)) => return Err(error.into()),
-                    Err(error @ ProviderError::Refused(_)) => {
-                        tracing::error!(%order_no, provider, %error, "a refund was refused");
-                        return Err(error.into());
-                    }
-                }
-                let done = RefundDone {
+                let refund = RefundDone {
                     provider: provider.clone(),
                     provider_txn: provider_txn.clone(),
                     order_no: *order_no,
                     amount: *amount,
                 };
-                self.ledger.refunded(&done, self.clock.now_ms()).await?;
+                self.refund_at_provider(&refund).await?;
             }
         }
+        Ok(())
+    }
+
+    async fn refund_at_provider(&self, refund: &RefundDone) -> Result<(), JobError> {
+        let RefundDone { provider, provider_txn, order_no, amount } = refund;
+        let bank = self.providers.get(provider).ok_or("no such provider")?;
+        let request = RefundRequest {
+            order_no: *order_no,
+            provider_txn: provider_txn.clone(),
+            amount: *amount,
+        };
+        match bank.refund(&request).await {
+            Ok(RefundOutcome::Done) => {}
+            Ok(RefundOutcome::Pending) => return Err("the provider is working on it".into()),
+            Err(error @ ProviderError::Unavailable(_)) => return Err(error.into()),
+            Err(error @ ProviderError::Refused(_)) => {
+                tracing::error!(%order_no, provider, %error, "a refund was refused");
+                return Err(error.into());
+            }
+        }
+        self.ledger.refunded(refund, self.clock.now_ms()).await?;
+        // The buyer hears of it through the other queue.
+        self.outbox_wake.notify_one();
         Ok(())
     }
 }
@@ -412,65 +449,11 @@ fn give_back(release: &Release) -> GiveBack {
 
 #[cfg(test)]
 mod tests {
-    use sale::{Currency, Keys, ManualClock, NewActivity, NewItem};
+    use ledger::Credit;
+    use sale::OrderStatus;
 
     use super::*;
-    use crate::{config::Config, engine::Parts};
-
-    const NOW_MS: Millis = 1_800_000_000_000;
-
-    struct Night {
-        engine: Arc<Engine>,
-        clock: Arc<ManualClock>,
-        _data: tempfile::TempDir,
-    }
-
-    impl Night {
-        /// An engine whose jobs run when the test says so, and an open sale of one item.
-        async fn fall(change: impl FnOnce(&mut Config)) -> (Night, sale::Activity) {
-            let data = tempfile::tempdir().unwrap();
-            let clock = ManualClock::at(NOW_MS);
-            let mut config = Config::defaults();
-            change(&mut config);
-            let keys = Keys::from_secret(b"a secret of the tests").unwrap();
-            let parts = Parts::open(&config, data.path(), clock.clone()).await.unwrap();
-            let opened = Engine::open(config, data.path(), b"x", keys, clock.clone(), parts).await;
-            let engine = opened.unwrap();
-            let item = NewItem {
-                name: "iPhone".into(),
-                image_url: String::new(),
-                price: 1,
-                origin_price: None,
-                currency: Currency::CNY,
-                stock: 10,
-                limit_per_user: 1,
-                shards: 1,
-            };
-            let new = NewActivity {
-                name: "sale".into(),
-                opens_ms: NOW_MS - 1,
-                closes_ms: NOW_MS + 3_600_000,
-                pay_within_ms: 60_000,
-                items: vec![item],
-            };
-            let id = engine.create_activity("ann", &new).await.unwrap().id;
-            let activity = engine.move_activity("ann", id, ActivityState::Published).await.unwrap();
-            engine.warm_activity("ann", id, false).await.unwrap();
-            (Night { engine, clock, _data: data }, activity)
-        }
-
-        /// Buys one, and waits until it is an order.
-        async fn buy(&self, item: sale::ItemId, user: &str) -> OrderNo {
-            let answer = self.engine.claim(item, user.parse().unwrap(), 1, None).await;
-            let super::super::ClaimAnswer::Admitted { claim, .. } = answer else {
-                panic!("{answer:?}")
-            };
-            while self.engine.ledger.order(claim.order_no).await.unwrap().is_none() {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-            claim.order_no
-        }
-    }
+    use crate::engine::night::{Bank, NOW_MS, Night, Webhook};
 
     #[tokio::test]
     async fn orders_that_a_provider_does_not_let_go_of_hold_up_no_others() {
@@ -485,8 +468,8 @@ mod tests {
             engine.time_out().await.unwrap();
         }
         let status = async |no| engine.ledger.order(no).await.unwrap().unwrap().status;
-        assert_eq!(status(free).await, sale::OrderStatus::Closed);
-        assert_eq!(status(stuck).await, sale::OrderStatus::Unpaid, "it stays until asked");
+        assert_eq!(status(free).await, OrderStatus::Closed);
+        assert_eq!(status(stuck).await, OrderStatus::Unpaid, "it stays until asked");
     }
 
     #[tokio::test]
@@ -498,7 +481,7 @@ mod tests {
         assert!(engine.ledger.move_activity(activity.id, ended, NOW_MS).await.unwrap().is_done());
         engine.lifecycle().await.unwrap();
         let answer = engine.claim(item, "ann".parse().unwrap(), 1, None).await;
-        assert!(matches!(answer, super::super::ClaimAnswer::Ended), "{answer:?}");
+        assert!(matches!(answer, crate::engine::ClaimAnswer::Ended), "{answer:?}");
     }
 
     #[tokio::test]
@@ -519,5 +502,54 @@ mod tests {
         drop(load);
         assert!(delivery.await.unwrap());
         assert_eq!(engine.gate.left(item), Some(10));
+    }
+
+    #[tokio::test]
+    async fn a_slow_refund_holds_up_no_unit_on_its_way_back() {
+        let (mut night, activity) = Night::fall(|_| {}).await;
+        let bank = night.bank(Bank::default());
+        let item = activity.items[0].id;
+        let (paid, free) = (night.buy(item, "ann").await, night.buy(item, "bob").await);
+        let engine = night.engine.clone();
+        assert_eq!(engine.credit(&bank.money(paid)).await.unwrap(), Credit::Paid);
+        engine.refund("ann", paid).await.unwrap();
+        engine.ledger.close(&[free], CloseReason::Cancelled, NOW_MS).await.unwrap();
+        bank.hang(true);
+        let refunds = tokio::spawn({
+            let engine = engine.clone();
+            async move { engine.deliver_refunds().await.is_ok() }
+        });
+        bank.called().await;
+        let releases = tokio::time::timeout(Duration::from_secs(5), engine.deliver_outbox()).await;
+        releases.expect("the bank is not waited for").unwrap();
+        assert_eq!(engine.gate.left(item), Some(10), "both units are back");
+        let status = async |no| engine.ledger.order(no).await.unwrap().unwrap().status;
+        assert_eq!(status(paid).await, OrderStatus::Refunding);
+        bank.hang(false);
+        assert!(refunds.await.unwrap());
+        assert_eq!(status(paid).await, OrderStatus::Refunded);
+    }
+
+    #[tokio::test]
+    async fn money_that_does_not_fit_wakes_somebody_once_and_the_order_stays_open() {
+        let webhook = Webhook::open().await;
+        let url = webhook.url();
+        let (mut night, activity) = Night::fall(|config| config.alerts.webhook_url = url).await;
+        let bank = night.bank(Bank::default());
+        let no = night.buy(activity.items[0].id, "ann").await;
+        let engine = night.engine.clone();
+        engine.ledger.open_payment(no, Bank::NAME, NOW_MS).await.unwrap();
+        bank.pay(no, 2, NOW_MS);
+        night.clock.advance(60_000);
+        for _ in 0..3 {
+            engine.time_out().await.unwrap();
+            night.clock.advance(UNCLOSABLE_PAUSE_MS_MAX);
+        }
+        engine.alerts.stop().await;
+        let heard = webhook.heard();
+        assert_eq!(heard.len(), 1, "{heard:?}");
+        assert!(heard[0].contains(&no.to_string()) && heard[0].contains("amount"), "{heard:?}");
+        let order = engine.ledger.order(no).await.unwrap().unwrap();
+        assert_eq!(order.status, OrderStatus::Unpaid);
     }
 }

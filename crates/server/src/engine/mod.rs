@@ -9,14 +9,18 @@ mod catalogue;
 mod demo;
 mod jobs;
 mod news;
+#[cfg(test)]
+mod night;
 mod operating;
 mod parts;
 mod paying;
 mod reconcile;
+#[cfg(test)]
+mod restless;
 mod warming;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     path::Path,
     sync::{Arc, Weak},
 };
@@ -54,7 +58,7 @@ use crate::{
     config::{Config, Profile, Role},
 };
 
-const SANDBOX_FILE: &str = "sandbox.db";
+pub const SANDBOX_FILE: &str = "sandbox.db";
 /// How often the listener for hints looks whether it should stop.
 const HINT_ROUND: std::time::Duration = std::time::Duration::from_millis(500);
 
@@ -76,6 +80,7 @@ pub struct Engine {
     pub catalogue: Catalogue,
     pub news: Arc<News>,
     outbox_wake: Arc<Notify>,
+    refund_wake: Arc<Notify>,
     warm_wake: Arc<Notify>,
     reconcile_wake: Arc<Notify>,
     /// Held by whoever carries something from the ledger to the gate in two steps: a load, a release,
@@ -86,6 +91,10 @@ pub struct Engine {
     /// Overdue orders whose payment could not be closed at its provider, and until when the time-out
     /// job looks past them.
     unclosable: Mutex<HashMap<OrderNo, Millis>>,
+    /// Orders whose money does not fit, so that each of them wakes somebody once.
+    strange_money: Mutex<HashSet<OrderNo>>,
+    /// Up to which order the last comparison asked the providers, if it did not get to the end.
+    asked_up_to: Mutex<Option<OrderNo>>,
     stop: watch::Sender<bool>,
     jobs: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -132,9 +141,12 @@ impl Engine {
             sandbox,
             catalogue: Catalogue::default(),
             outbox_wake,
+            refund_wake: Arc::new(Notify::new()),
             warm_wake: Arc::new(Notify::new()),
             reconcile_wake: Arc::new(Notify::new()),
             unclosable: Mutex::default(),
+            strange_money: Mutex::default(),
+            asked_up_to: Mutex::default(),
             gate_turn: tokio::sync::Mutex::new(()),
             reconcile_turn: tokio::sync::Mutex::new(()),
             stop: watch::Sender::new(false),
@@ -159,6 +171,12 @@ impl Engine {
         if let Some(workers) = &self.workers {
             workers.retry_now();
         }
+    }
+
+    /// Something was written to the outbox: both who empty it look now and not at the next poll.
+    fn wake_outbox(&self) {
+        self.outbox_wake.notify_one();
+        self.refund_wake.notify_one();
     }
 
     pub fn run_jobs(self: &Arc<Self>) {

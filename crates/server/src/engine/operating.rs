@@ -238,7 +238,7 @@ impl Engine {
             self.lanes.news(change);
         }
         let adjusted = done?;
-        self.outbox_wake.notify_one();
+        self.wake_outbox();
         let detail = json!({"delta": delta, "before": adjusted.before, "after": adjusted.after,
             "adjust_no": adjust_no});
         self.audit(who, "stock.adjust", format!("item:{item}"), detail).await?;
@@ -251,7 +251,7 @@ impl Engine {
             Moved::Was(OrderStatus::Refunding | OrderStatus::Refunded) => return Ok(()),
             Moved::Was(status) => return Err(OperateError::Conflict(status.as_str())),
         }
-        self.outbox_wake.notify_one();
+        self.wake_outbox();
         self.audit(who, "order.refund", format!("order:{no}"), Value::Null).await
     }
 
@@ -274,7 +274,7 @@ impl Engine {
         if voided.is_empty() {
             return Err(OperateError::Conflict(DeadLetterState::Settled.as_str()));
         }
-        self.outbox_wake.notify_one();
+        self.wake_outbox();
         self.audit(who, "dead_letter.void", format!("order:{no}"), Value::Null).await
     }
 

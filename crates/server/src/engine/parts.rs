@@ -19,8 +19,9 @@ use ledger::{
 use sale::{OrderNumbers, SharedClock};
 
 use crate::{
+    checkup,
     commons::{Alone, Commons, RedisCommons, RedisCommonsOptions},
-    config::{Config, Profile},
+    config::{self, Config, Profile},
 };
 
 /// The files of the solo profile in the data directory.
@@ -46,6 +47,9 @@ pub enum OpenError {
     Lanes(std::io::Error),
     #[error("the ledger cannot be read: {0}")]
     Read(#[from] ledger::LedgerError),
+    /// An engine on which promises would be lost.
+    #[error("{0}")]
+    Unfit(String),
     #[error("the system gives no random bytes: {0}")]
     NoRandomness(getrandom::Error),
 }
@@ -100,11 +104,13 @@ async fn solo_parts(
 
 async fn cluster_parts(config: &Config, clock: SharedClock) -> Result<Parts, OpenError> {
     let instance = instance_name()?;
+    check_redis(&config.redis).await?;
     let options = mysql::Options {
         connections_max: config.ledger.connections_max,
         ..mysql::Options::default()
     };
     let books = MysqlLedger::open(config.ledger.url.expose(), clock.clone(), options).await?;
+    checkup::log(checkup::mysql::look_at(&books).await).map_err(OpenError::Unfit)?;
     let redis = &config.redis;
     let urls: Vec<String> =
         redis.url.expose().split(',').map(|url| url.trim().to_owned()).collect();
@@ -135,6 +141,15 @@ async fn cluster_parts(config: &Config, clock: SharedClock) -> Result<Parts, Ope
         numbers.start_after(seen);
     }
     Ok(Parts { gate: Arc::new(gate), ledger: Arc::new(books), commons, numbers })
+}
+
+/// Say what is not good about it, and refuse one that would lose promises without a word.
+async fn check_redis(redis: &config::Redis) -> Result<(), OpenError> {
+    let findings = checkup::redis::look(redis).await;
+    checkup::log(findings).map_err(OpenError::Unfit)?;
+    let agreed = checkup::redis::agree_on_partitions(redis).await;
+    let agreed = agreed.map_err(|error| gate::GateError(error.to_string()))?;
+    checkup::log(vec![agreed]).map_err(OpenError::Unfit)
 }
 
 /// A name that no other process has, and that a person can find: the host's, the process id, and

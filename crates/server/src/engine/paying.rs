@@ -19,6 +19,9 @@ use sale::{CloseReason, OrderNo, OrderStatus};
 
 use super::{Engine, OrderView};
 
+/// Orders with money that does not fit that are remembered as told.
+const STRANGE_MAX: usize = 10_000;
+
 /// The providers this deployment sells through, by name.
 pub type Providers = HashMap<String, Arc<dyn Provider>>;
 
@@ -98,7 +101,7 @@ impl Engine {
         if self.may_close(&overdue).await {
             let now_ms = self.clock.now_ms();
             self.ledger.close(&[order.order_no], CloseReason::Cancelled, now_ms).await?;
-            self.outbox_wake.notify_one();
+            self.wake_outbox();
         }
         // Whoever was first: say what is true now.
         match self.ledger.order(order.order_no).await?.map(|order| order.status) {
@@ -131,7 +134,12 @@ impl Engine {
             amount: notice.amount,
             paid_ms: notice.paid_ms,
         };
-        let credit = self.ledger.credit(&money, self.clock.now_ms()).await?;
+        self.credit(&money).await.map(drop)
+    }
+
+    /// Money a provider is sure of, whoever brought the news.
+    pub(super) async fn credit(&self, money: &PaymentNotice) -> Result<Credit, NoticeFailure> {
+        let credit = self.ledger.credit(money, self.clock.now_ms()).await?;
         let order_no = money.order_no;
         match credit {
             Credit::Paid => {
@@ -147,13 +155,23 @@ impl Engine {
             }
             Credit::Mismatch => return Err(self.strange_money(order_no, NoticeFailure::Mismatch)),
         }
-        self.outbox_wake.notify_one();
-        Ok(())
+        self.wake_outbox();
+        Ok(credit)
     }
 
-    /// Proved to come from the provider, and yet not ours: somebody should look.
+    /// Proved to come from the provider, and yet not ours: somebody should look. Providers tell again
+    /// and jobs ask again, so it is said once per order.
     fn strange_money(&self, order_no: OrderNo, failure: NoticeFailure) -> NoticeFailure {
-        tracing::error!(%order_no, %failure, "a verified payment does not fit");
+        {
+            let mut known = self.strange_money.lock();
+            if known.len() >= STRANGE_MAX {
+                // Told twice is better than never.
+                known.clear();
+            }
+            if !known.insert(order_no) {
+                return failure;
+            }
+        }
         self.alerts.raise(Alert {
             kind: "payment",
             message: "a verified payment does not fit any order".into(),

@@ -10,31 +10,48 @@
 //! ```
 //!
 //! The two sides cannot be read in one instant, so the gate is read before and after the ledger; if
-//! its version moved in between, the reading is thrown away and taken again. An item that never
-//! holds still that long is reported as *moving*, which is not a difference.
+//! its version moved in between, the reading is thrown away and taken again, after a pause that grows
+//! from try to try. An item that changed during every one of them is reported as *moving*: that says
+//! nothing was compared, neither that the two agree nor that they differ. The job looks at it again
+//! soon, for a rush ends when the stock does; freezing it would make the comparison sure and the
+//! sale stop.
+//!
+//! A provider's notice may get lost. So the providers are asked about payments that were opened in
+//! the last day and of which nothing was heard; what is paid is credited like a notice.
 //!
 //! What has a rule is healed: a gate that disagrees is loaded anew from ledger and log (the same
 //! steps as warming; no number of one is ever written over the other's), a refund nobody is working
-//! on is put back into the outbox. What has no rule, such as a broken chain in the stock log, is
-//! shown to a person. Heals are in the audit.
+//! on is put back into the outbox, unnoticed money is credited (or given back if the order is over).
+//! What has no rule, such as a broken chain in the stock log, is shown to a person. Heals of the gate
+//! and of payments are in the audit.
 
 use std::collections::{HashMap, HashSet};
 
+use futures_util::{StreamExt, stream};
 use gate::{Reading, Shut};
-use ledger::{ItemBooks, NewJobRun, PaymentProblem};
+use ledger::{Credit, ItemBooks, NewJobRun, PaymentNotice, PaymentProblem};
 use orders::Alert;
+use parking_lot::Mutex;
+use payment::{Paid, QueryOutcome};
 use sale::{Claim, Epoch, Item, ItemId, ItemState, Millis, OrderNo, UserId};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Engine, warming::WarmError};
+use super::{Engine, NoticeFailure, jobs::PROVIDER_CALLS_MAX, warming::WarmError};
 
-/// How often an item that moves is read again, and how long to wait in between.
-const READINGS_MAX: u32 = 5;
-const READING_PAUSE_MS: u64 = 100;
+/// How often an item that moves is read, and how long to wait before the second reading; before the
+/// third it is twice as long, and so on: under four seconds in all.
+const READINGS_MAX: u64 = 20;
+const READING_PAUSE_MS: u64 = 20;
 /// A lowering of the stock that the ledger has not confirmed after this long never will be.
 const ADJUST_AGE_MS_MAX: Millis = 60_000;
 const PAYMENT_PROBLEMS_MAX: usize = 1_000;
+/// Orders whose providers are asked in one run. The next run goes on where this one ended.
+const UNANSWERED_MAX: usize = 1_000;
+/// Orders older than this are not asked about any more.
+const UNANSWERED_AGE_MS_MAX: Millis = 24 * 60 * 60 * 1_000;
+/// A notice takes its time; only when none has come this long after the payment is it lost.
+const NOTICE_MS_MAX: Millis = 60_000;
 const ACTIVITIES_MAX: usize = 10_000;
 /// Activities are compared until this long after their end.
 const COMPARED_AFTER_CLOSE_MS: Millis = 7 * 24 * 60 * 60 * 1_000;
@@ -52,6 +69,9 @@ pub struct Report {
     pub dead_letters: u64,
     pub items: Vec<ItemReport>,
     pub payments: Vec<Finding>,
+    /// Items that changed during every reading and were not compared.
+    #[serde(default)]
+    pub moving: usize,
     pub differences: usize,
     pub healed: usize,
     /// Differences that are still there. Zero means that all agree.
@@ -80,7 +100,7 @@ pub struct ItemReport {
 pub enum ItemVerdict {
     Agree,
     Differ,
-    /// Too busy to be compared; the ledger's own books were still checked.
+    /// It changed during every reading and was not compared; the ledger's own books were checked.
     Moving,
     /// Not at the gate; only the ledger's own books were checked.
     NotAtGate,
@@ -137,7 +157,8 @@ impl Engine {
         for item in activities.iter().flat_map(|activity| &activity.items) {
             items.push(self.reconcile_item(item, heal).await?);
         }
-        let payments = self.reconcile_payments(heal).await?;
+        let mut payments = self.reconcile_payments(heal).await?;
+        payments.extend(self.unnoticed_payments(heal).await?);
         let dead = ledger::DeadLetterState::Dead;
         let dead_letters = self.ledger.dead_letters(Some(dead), None, 10_000).await?.len() as u64;
         let findings = || items.iter().flat_map(|item| &item.findings).chain(&payments);
@@ -148,6 +169,7 @@ impl Engine {
             ended_at: self.clock.now_ms(),
             backlog: self.gate.backlog(),
             dead_letters,
+            moving: items.iter().filter(|item| item.verdict == ItemVerdict::Moving).count(),
             differences,
             healed,
             left: differences - healed,
@@ -223,32 +245,35 @@ impl Engine {
         Ok(format!("loaded anew from the ledger, epoch {}", warmed.epoch))
     }
 
-    /// Not while something is on its way between the two: a load or an adjustment that is half done
-    /// would look like a difference.
     async fn look(&self, item: ItemId) -> Result<(Sides, ItemReport), ReconcileError> {
-        let _turn = self.gate_turn.lock().await;
-        let sides = self.both_sides(item).await?;
-        let report = self.compare(&sides).await?;
-        Ok((sides, report))
+        let mut readings = 0;
+        loop {
+            readings += 1;
+            {
+                // Not while something is on its way between the two: a load or an adjustment that is
+                // half done would look like a difference. It goes on in the pauses.
+                let _turn = self.gate_turn.lock().await;
+                let sides = self.both_sides(item).await?;
+                if !sides.moving || readings >= READINGS_MAX {
+                    let report = self.compare(&sides).await?;
+                    return Ok((sides, report));
+                }
+            }
+            let pause_ms = READING_PAUSE_MS * readings;
+            tokio::time::sleep(std::time::Duration::from_millis(pause_ms)).await;
+        }
     }
 
     async fn both_sides(&self, item: ItemId) -> Result<Sides, ReconcileError> {
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            let before = self.gate.reading(item).await?;
-            let marks = self.gate.marks(item).await?;
-            let in_flight: Vec<OrderNo> =
-                before.iter().flat_map(|r| &r.in_flight).map(|claim| claim.order_no).collect();
-            let books = self.ledger.item_books(item, &in_flight).await?;
-            let after = self.gate.reading(item).await?;
-            let version = |reading: &Option<Reading>| reading.as_ref().map(|r| r.version);
-            let moving = version(&before) != version(&after);
-            if !moving || tries >= READINGS_MAX {
-                return Ok(Sides { gate: before, marks, books, moving });
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(READING_PAUSE_MS)).await;
-        }
+        let before = self.gate.reading(item).await?;
+        let marks = self.gate.marks(item).await?;
+        let in_flight: Vec<OrderNo> =
+            before.iter().flat_map(|r| &r.in_flight).map(|claim| claim.order_no).collect();
+        let books = self.ledger.item_books(item, &in_flight).await?;
+        let after = self.gate.reading(item).await?;
+        let version = |reading: &Option<Reading>| reading.as_ref().map(|r| r.version);
+        let moving = version(&before) != version(&after);
+        Ok(Sides { gate: before, marks, books, moving })
     }
 
     async fn compare(&self, sides: &Sides) -> Result<ItemReport, ReconcileError> {
@@ -323,7 +348,7 @@ impl Engine {
                     let mut finding = Finding::new("refund_forgotten", detail);
                     let now_ms = self.clock.now_ms();
                     if heal && self.ledger.requeue_refund(provider, provider_txn, now_ms).await? {
-                        self.outbox_wake.notify_one();
+                        self.wake_outbox();
                         finding.healed = Some("put back into the outbox".into());
                     }
                     finding
@@ -332,6 +357,100 @@ impl Engine {
             findings.push(finding);
         }
         Ok(findings)
+    }
+
+    /// Payments that were made and that nobody told us of.
+    async fn unnoticed_payments(&self, heal: bool) -> Result<Vec<Finding>, ReconcileError> {
+        let oldest = OrderNo::floor(self.clock.now_ms() - UNANSWERED_AGE_MS_MAX);
+        let after = self.asked_up_to.lock().map_or(oldest, |last| last.max(oldest));
+        let page = self.ledger.unanswered_payments(after, UNANSWERED_MAX).await?;
+        let full = page.len() == UNANSWERED_MAX;
+        *self.asked_up_to.lock() = page.last().filter(|_| full).map(|last| last.order_no);
+        let asked = page.into_iter().flat_map(|unanswered| {
+            let no = unanswered.order_no;
+            unanswered.providers.into_iter().map(move |provider| (no, provider))
+        });
+        let silent = Mutex::new(HashSet::new());
+        let silent = &silent;
+        let question = |(no, provider): (OrderNo, String)| async move {
+            let paid = self.ask_provider(no, &provider, silent).await?;
+            Some((no, provider, paid))
+        };
+        let answers = stream::iter(asked).map(question).buffer_unordered(PROVIDER_CALLS_MAX);
+        let answers: Vec<_> = answers.collect().await;
+        let mut findings = Vec::new();
+        for (no, provider, paid) in answers.into_iter().flatten() {
+            findings.extend(self.unnoticed(no, provider, paid, heal).await?);
+        }
+        Ok(findings)
+    }
+
+    /// The money the provider has for this order, if a notice of it is overdue. A provider that does
+    /// not answer is not asked again in this run.
+    async fn ask_provider(
+        &self,
+        no: OrderNo,
+        name: &str,
+        silent: &Mutex<HashSet<String>>,
+    ) -> Option<Paid> {
+        let provider = self.providers.get(name)?;
+        if silent.lock().contains(name) {
+            return None;
+        }
+        match provider.query(no).await {
+            Ok(QueryOutcome::Paid(paid)) => {
+                let lost = self.clock.now_ms() - paid.paid_ms > NOTICE_MS_MAX;
+                lost.then_some(paid)
+            }
+            Ok(_) => None,
+            Err(error) => {
+                if silent.lock().insert(name.to_owned()) {
+                    tracing::warn!(provider = name, %error, "payments cannot be asked for now");
+                }
+                None
+            }
+        }
+    }
+
+    async fn unnoticed(
+        &self,
+        no: OrderNo,
+        provider: String,
+        paid: Paid,
+        heal: bool,
+    ) -> Result<Option<Finding>, ReconcileError> {
+        let detail = format!("{no}: {provider} has money for it and its notice never came");
+        let mut finding = Finding::new("payment_unnoticed", detail);
+        if !heal {
+            return Ok(Some(finding));
+        }
+        let money = PaymentNotice {
+            provider,
+            provider_txn: paid.provider_txn,
+            order_no: no,
+            amount: paid.amount,
+            paid_ms: paid.paid_ms,
+        };
+        let how = match self.credit(&money).await {
+            Ok(Credit::Repeated) => return Ok(None),
+            Ok(Credit::Refunding(_)) => "the order was over, the money goes back",
+            Ok(_) => "credited",
+            Err(NoticeFailure::Ledger(error)) => return Err(error.into()),
+            // Somebody was woken already.
+            Err(failure) => {
+                finding.detail.push_str(&format!(", but {failure}"));
+                return Ok(Some(finding));
+            }
+        };
+        finding.healed = Some(how.into());
+        let entry = ledger::NewAudit {
+            who: "system".into(),
+            action: "reconcile.heal".into(),
+            target: format!("order:{no}"),
+            detail: json!({"how": how, "findings": [finding]}),
+        };
+        self.ledger.audit(&entry, self.clock.now_ms()).await?;
+        Ok(Some(finding))
     }
 }
 
@@ -417,5 +536,89 @@ fn expected(
         marks: books.live_orders + open.len() as u64 + coming.len() as u64,
         in_flight,
         returning,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use sale::{CloseReason, OrderStatus};
+
+    use super::*;
+    use crate::engine::night::{Bank, NOW_MS, Night};
+
+    #[tokio::test]
+    async fn a_payment_whose_notice_got_lost_is_found_and_credited() {
+        let (mut night, activity) = Night::fall(|_| {}).await;
+        let bank = night.bank(Bank::default());
+        let (engine, item) = (night.engine.clone(), activity.items[0].id);
+        let mut orders = Vec::new();
+        for user in ["ann", "bob", "cat", "dan"] {
+            let no = night.buy(item, user).await;
+            engine.ledger.open_payment(no, Bank::NAME, NOW_MS).await.unwrap();
+            orders.push(no);
+        }
+        let [paid, late, wrong, unpaid] = orders[..] else { panic!() };
+        bank.pay(paid, 1, NOW_MS);
+        bank.pay(late, 1, NOW_MS);
+        bank.pay(wrong, 7, NOW_MS);
+        engine.ledger.close(&[late], CloseReason::Cancelled, NOW_MS).await.unwrap();
+
+        let soon = engine.reconcile(true).await.unwrap();
+        assert_eq!(soon.differences, 0, "the notices may still come: {:?}", soon.payments);
+        night.clock.advance(NOTICE_MS_MAX + 1);
+        let looked = engine.reconcile(false).await.unwrap();
+        assert_eq!((looked.differences, looked.left), (3, 3), "{:?}", looked.payments);
+        let status = async |no| engine.ledger.order(no).await.unwrap().unwrap().status;
+        assert_eq!(status(paid).await, OrderStatus::Unpaid, "only looked at");
+        let healed = engine.reconcile(true).await.unwrap();
+        assert!(healed.payments.iter().all(|found| found.kind == "payment_unnoticed"));
+        assert_eq!((healed.differences, healed.healed), (3, 2), "{:?}", healed.payments);
+        assert_eq!(status(paid).await, OrderStatus::Paid);
+        assert_eq!(status(late).await, OrderStatus::Refunding);
+        assert_eq!(status(wrong).await, OrderStatus::Unpaid, "not that amount");
+        assert_eq!(status(unpaid).await, OrderStatus::Unpaid);
+        assert_eq!(engine.reconcile(true).await.unwrap().differences, 1, "the wrong one");
+        let audit = engine.ledger.audit_log(None, 10).await.unwrap();
+        assert_eq!(audit.iter().filter(|row| row.action == "reconcile.heal").count(), 2);
+
+        // Of last week nobody asks any more.
+        night.clock.advance(UNANSWERED_AGE_MS_MAX);
+        let calls = bank.calls();
+        engine.reconcile(true).await.unwrap();
+        assert_eq!(bank.calls(), calls);
+    }
+
+    #[tokio::test]
+    async fn an_item_that_never_holds_still_is_said_to_move() {
+        let (mut night, _) = Night::fall(|_| {}).await;
+        let readings = night.make_restless(u64::MAX);
+        let engine = night.engine.clone();
+        // What else is done at the gate meanwhile does not wait for the last reading.
+        let other = tokio::spawn({
+            let (engine, readings) = (engine.clone(), readings.clone());
+            async move {
+                while readings.load(Ordering::SeqCst) < 2 {
+                    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+                }
+                drop(engine.gate_turn.lock().await);
+                readings.load(Ordering::SeqCst)
+            }
+        });
+        let report = engine.reconcile(true).await.unwrap();
+        assert_eq!((report.moving, report.differences), (1, 0));
+        assert_eq!(report.items[0].verdict, ItemVerdict::Moving);
+        assert_eq!(readings.load(Ordering::SeqCst), 2 * READINGS_MAX);
+        assert!(other.await.unwrap() < READINGS_MAX);
+    }
+
+    #[tokio::test]
+    async fn an_item_that_comes_to_rest_is_compared() {
+        let (mut night, _) = Night::fall(|_| {}).await;
+        let readings = night.make_restless(2 * READINGS_MAX - 2);
+        let report = night.engine.reconcile(true).await.unwrap();
+        assert_eq!((report.moving, report.items[0].verdict), (0, ItemVerdict::Agree));
+        assert_eq!(readings.load(Ordering::SeqCst), 2 * READINGS_MAX);
     }
 }

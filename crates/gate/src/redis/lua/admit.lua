@@ -1,34 +1,69 @@
 -- Decide a batch of attempts on one item in one partition.
 --
 -- KEYS  meta  stock  users  spent  orders  backlog
--- ARGV  item  log_claims_max  then per attempt: user  quantity  order_no (8 bytes)  key (8 bytes, zero: none)
--- Answers {epoch, seq, now_ms, backlog, verdict…}, or an empty list if the item is not here.
--- A verdict is a letter and what belongs to it; crates/gate/src/redis/verdict.rs reads them.
-local meta = redis.call('HMGET', KEYS[1], 'epoch', 'shut', 'opens', 'closes', 'limit', 'seq')
+-- ARGV  item  log_claims_max  n  epoch  units  most  keyed  winners
+-- Answers {epoch, seq, now_ms, backlog}: everybody is admitted; or the same and n verdicts; or an
+-- empty list if the item is not here. A verdict is a letter and what belongs to it;
+-- crates/gate/src/redis/verdict.rs reads them.
+--
+-- While there are units left nearly every batch is of buyers who all win. So the caller has written
+-- the log entry as it will be if everybody wins in `epoch`, the last it saw: `winners` is n marks
+-- (order_no 8 bytes, quantity 4, epoch 4, key 8, zero: none), each with its user's length and name.
+-- `units` are wanted in all, `most` by one of them, `keyed` is 1 if any has a key. Then nothing is
+-- left to do per buyer but to look for a mark and to set it. `epoch` 0: no such hope, the epoch is not
+-- known or a buyer comes twice.
+local meta = redis.call('HMGET', KEYS[1], 'epoch', 'shut', 'opens', 'closes', 'limit', 'seq', 'units')
 if not meta[1] then return {} end
 local epoch, shut = tonumber(meta[1]), tonumber(meta[2])
 local opens, closes = tonumber(meta[3]), tonumber(meta[4])
 local limit, seq = tonumber(meta[5]), tonumber(meta[6])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local left = tonumber(redis.call('GET', KEYS[2]) or '0')
-local backlog = tonumber(redis.call('GET', KEYS[6]) or '0')
-local log_max = tonumber(ARGV[2])
-local none = string.rep('\0', 8)
-
-local users = {}
-for at = 3, #ARGV, 4 do users[#users + 1] = ARGV[at] end
+local counts = redis.call('MGET', KEYS[2], KEYS[6])
+local left, backlog = tonumber(counts[1] or '0'), tonumber(counts[2] or '0')
+local log_max, n = tonumber(ARGV[2]), tonumber(ARGV[3])
+local users, hoped = {}, {}
+local cut, winners, from = struct.unpack, ARGV[8], 1
+for at = 1, n do
+  local mark, user
+  mark, user, from = cut('<c24I2c0', winners, from)
+  users[at], hoped[2 * at - 1], hoped[2 * at] = user, user, mark
+end
 local marks = redis.call('HMGET', KEYS[3], unpack(users))
 
+local function write(new_marks, units, count, winners)
+  -- The first write is one that a full memory refuses, so that either all of this happens or nothing.
+  redis.call('HSET', KEYS[3], unpack(new_marks))
+  redis.call('MSET', KEYS[2], left - units, KEYS[6], backlog + count)
+  redis.call('HSET', KEYS[1], 'seq', seq + 1, 'units', tonumber(meta[7] or '0') + units)
+  redis.call('XADD', KEYS[5], '*', 'i', ARGV[1], 'b',
+    struct.pack('<I8I8I8', epoch, now, count) .. winners)
+end
+
+local function everybody_wins()
+  local units = tonumber(ARGV[5])
+  if tonumber(ARGV[4]) ~= epoch or shut ~= 0 or now < opens or now >= closes
+    or tonumber(ARGV[6]) > limit or units > left or backlog + n > log_max
+    or (ARGV[7] ~= '0' and redis.call('EXISTS', KEYS[4]) == 1) then return false end
+  for at = 1, n do
+    if marks[at] then return false end
+  end
+  write(hoped, units, n, winners)
+  return true
+end
+
+if everybody_wins() then return {epoch, seq + 1, now, backlog} end
+
+local none = string.rep('\0', 8)
 local reply = {epoch, seq, now, backlog}
 local mine = {}      -- winners of this very batch
 local new_marks = {} -- for HSET
-local winners = {}   -- for the log
+local won = {}       -- for the log
 local units = 0
-for n, user in ipairs(users) do
-  local at = 3 + (n - 1) * 4
-  local quantity, order_no, key = tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3]
-  local mark = mine[user] or marks[n]
+for at = 1, n do
+  local user, wanted = users[at], hoped[2 * at]
+  local quantity, key = struct.unpack('<I4', wanted, 9), string.sub(wanted, 17, 24)
+  local mark = mine[user] or marks[at]
   local spent = key ~= none and redis.call('HGET', KEYS[4], key)
   local verdict
   -- What was answered before is true whether or not the window is open; a spent key comes before
@@ -43,28 +78,20 @@ for n, user in ipairs(users) do
   elseif now < opens then verdict = 'N' .. meta[3]
   elseif now >= closes then verdict = 'E'
   elseif quantity > limit then verdict = 'O' .. meta[5]
-  elseif quantity > left then verdict = 'S' .. left
-  elseif backlog + #winners >= log_max then verdict = 'L'
+  elseif quantity > left - units then verdict = 'S' .. (left - units)
+  elseif backlog + #won >= log_max then verdict = 'L'
   else
-    mark = order_no .. struct.pack('<I4I4', quantity, epoch) .. key
+    mark = string.sub(wanted, 1, 12) .. struct.pack('<I4', epoch) .. key
     mine[user] = mark
     new_marks[#new_marks + 1] = user
     new_marks[#new_marks + 1] = mark
-    winners[#winners + 1] = mark .. struct.pack('<I2', #user) .. user
-    left = left - quantity
+    won[#won + 1] = mark .. struct.pack('<I2', #user) .. user
     units = units + quantity
     verdict = 'A' .. mark
   end
-  reply[4 + n] = verdict
+  reply[4 + at] = verdict
 end
-if #winners == 0 then return reply end
-
--- The first write is one that a full memory refuses, so that either all of this happens or nothing.
-redis.call('HSET', KEYS[3], unpack(new_marks))
-redis.call('SET', KEYS[2], left)
-redis.call('HINCRBY', KEYS[1], 'units', units)
-reply[2] = redis.call('HINCRBY', KEYS[1], 'seq', 1)
-redis.call('INCRBY', KEYS[6], #winners)
-redis.call('XADD', KEYS[5], '*', 'i', ARGV[1], 'b',
-  struct.pack('<I8I8I8', epoch, now, #winners) .. table.concat(winners))
+if #won == 0 then return reply end
+write(new_marks, units, #won, table.concat(won))
+reply[2] = seq + 1
 return reply

@@ -149,6 +149,7 @@ CREATE TABLE IF NOT EXISTS tb_dead_letter (
     updated_at  BIGINT       NOT NULL,
     KEY ix_dead_letter_due (state, next_try_at),
     KEY ix_dead_letter_product (product_id, state),
+    KEY ix_dead_letter_user (user_id),
     CONSTRAINT ck_dead_letter_state CHECK (state BETWEEN 0 AND 3)
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
 

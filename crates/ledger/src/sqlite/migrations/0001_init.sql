@@ -123,6 +123,7 @@ CREATE TABLE tb_dead_letter (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX ix_dead_letter_due ON tb_dead_letter (state, next_try_at);
 CREATE INDEX ix_dead_letter_product ON tb_dead_letter (product_id, state);
+CREATE INDEX ix_dead_letter_user ON tb_dead_letter (user_id, order_no);
 
 -- AUTOINCREMENT, because rows are deleted when delivered and an id must never come back.
 -- provider and provider_txn are set on refunds only, so that one payment never waits twice.

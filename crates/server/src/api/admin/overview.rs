@@ -105,7 +105,7 @@ pub(in super::super) async fn overview(
             admitted: app.claims.admitted_total(),
         },
         orders: OrderFlow {
-            backlog: engine.gate.backlog(),
+            backlog: engine.gate.measure_backlog().await?,
             rate_per_s: engine.rate_per_s(),
             running: engine.workers.as_ref().is_some_and(|workers| workers.is_running()),
             paused: engine.workers.as_ref().is_some_and(|workers| workers.is_paused()),

@@ -1,45 +1,30 @@
-//! `cargo xtask bench`: what a release build does on this machine, over real HTTP.
-//!
-//! Starts a solo server on a data directory of the real disk (a RAM disk would make every fsync
-//! free), lets a crowd buy everything, and then lets another crowd be told that it is sold out.
-//! Several rounds; the best one is shown, because a shared machine only ever adds noise. Client and
-//! server share the cores.
+//! A whole solo server over real HTTP: a crowd buys everything, and another one is told that it is
+//! sold out.
 
 use std::{
-    path::{Path, PathBuf},
+    path::Path,
     time::{Duration, Instant},
 };
 
 use rehearsal::{Api, ApiError, Crowd, CrowdReport, Deployment, Launch, SaleTokens, settled};
 use sale::{Clock, ItemId, Keys, SaleToken, SystemClock};
-use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::{
+    Failure, Plan,
+    figures::{Figures, Goal},
+};
+
 const SECRET: &str = "only for the benchmark, on loopback";
-const HELP: &str = "\
-cargo xtask bench [--quick] [--connections N] [--json FILE]
 
-  --quick           fewer buyers and rounds
-  --connections N   how many sockets the crowd shares (default 256)
-  --json FILE       write the figures to FILE as well
-";
-
-struct Plan {
-    rounds: usize,
-    buyers: usize,
-    strangers: usize,
-    connections: usize,
-    json: Option<PathBuf>,
-}
-
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 struct Rate {
     per_s: f64,
     p50_ms: f64,
     p99_ms: f64,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 struct Round {
     /// Admitted and on disk, over HTTP.
     claims: Rate,
@@ -49,71 +34,59 @@ struct Round {
     orders_per_s: f64,
 }
 
-type Failure = Box<dyn std::error::Error>;
+/// How large the crowds are.
+struct Size {
+    connections: usize,
+    buyers: usize,
+    strangers: usize,
+}
 
-#[tokio::main]
-async fn main() -> Result<(), Failure> {
-    let Some(plan) = plan(std::env::args().skip(1))? else {
-        print!("{HELP}");
-        return Ok(());
-    };
-    let data = PathBuf::from(format!("target/bench-{}", std::process::id()));
+pub(crate) async fn measure(
+    plan: &Plan,
+    data: &Path,
+    figures: &mut Figures,
+) -> Result<(), Failure> {
+    let (buyers, strangers) = if plan.quick { (20_000, 40_000) } else { (50_000, 100_000) };
+    let size = Size { connections: plan.connections, buyers, strangers };
+    let data = data.join("http");
     std::fs::create_dir_all(&data)?;
-    let measured = measure(&plan, &data).await;
-    std::fs::remove_dir_all(&data)?;
-    let best = best(measured?);
-    println!("\nbest of {} rounds, {} connections", plan.rounds, plan.connections);
-    println!("{:24} {:>10}  {:>8}  {:>8}", "", "per second", "p50 ms", "p99 ms");
-    let row = |name: &str, rate: &Rate| {
-        println!("{name:24} {:>10.0}  {:>8.2}  {:>8.2}", rate.per_s, rate.p50_ms, rate.p99_ms);
-    };
-    row("claims, fsynced", &best.claims);
-    row("sold-out answers", &best.sold_out);
-    println!("{:24} {:>10.0}", "orders into SQLite", best.orders_per_s);
-    if let Some(path) = plan.json {
-        std::fs::write(path, serde_json::to_vec_pretty(&best)?)?;
-    }
-    Ok(())
-}
-
-fn plan(mut args: impl Iterator<Item = String>) -> Result<Option<Plan>, Failure> {
-    let mut plan =
-        Plan { rounds: 5, buyers: 50_000, strangers: 100_000, connections: 256, json: None };
-    while let Some(arg) = args.next() {
-        match arg.as_str() {
-            "--quick" => (plan.rounds, plan.buyers, plan.strangers) = (2, 20_000, 40_000),
-            "--connections" => {
-                plan.connections = args.next().ok_or("--connections needs a number")?.parse()?;
-            }
-            "--json" => plan.json = Some(args.next().ok_or("--json needs a file")?.into()),
-            "--help" => return Ok(None),
-            other => return Err(format!("unknown option {other}\n{HELP}").into()),
-        }
-    }
-    Ok(Some(plan))
-}
-
-async fn measure(plan: &Plan, data: &Path) -> Result<Vec<Round>, Failure> {
-    let server = Launch::new("target/release/seckill", data)
+    let server = Launch::new("target/release/seckill", &data)
         .env("SECKILL_SECRET", SECRET)
         .env("SECKILL_LOG_LEVEL", "warn")
         .log(data.join("server.log"))
         .start()
         .await?;
     let mut rounds = Vec::new();
-    for n in 0..plan.rounds {
-        let round = one_round(plan, &server).await?;
+    for n in 0..plan.rounds(5, 2) {
+        let round = one_round(&size, &server).await?;
         println!(
-            "round {n}: {:.0} claims/s, {:.0} sold-out answers/s, {:.0} orders/s",
+            "  round {n}: {:.0} claims/s, {:.0} sold-out answers/s, {:.0} orders/s",
             round.claims.per_s, round.sold_out.per_s, round.orders_per_s
         );
         rounds.push(round);
     }
     server.stop().await?;
-    Ok(rounds)
+    let best = best(rounds);
+    let mut rate = |key: &str, what: &str, rate: &Rate| {
+        figures.add(
+            &format!("{key}_per_s"),
+            &format!("{what}, per second"),
+            rate.per_s,
+            Goal::None,
+        );
+        for (quantile, ms) in [("p50", rate.p50_ms), ("p99", rate.p99_ms)] {
+            let what = format!("{what}, {quantile} ms");
+            figures.add(&format!("{key}_{quantile}_ms"), &what, ms, Goal::None);
+        }
+    };
+    rate("claims", "fsynced claims over HTTP", &best.claims);
+    rate("sold_out", "sold-out answers over HTTP", &best.sold_out);
+    let what = "orders into SQLite meanwhile, per second";
+    figures.add("orders_per_s", what, best.orders_per_s, Goal::None);
+    Ok(())
 }
 
-async fn one_round(plan: &Plan, server: &Deployment) -> Result<Round, Failure> {
+async fn one_round(plan: &Size, server: &Deployment) -> Result<Round, Failure> {
     let mut admin = server.admin();
     let item = open_sale(&mut admin, plan.buyers).await?;
     let crowd = Crowd {

@@ -1,0 +1,127 @@
+//! The ledgers: batches of a thousand orders, beside a transaction for each order.
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use faults::services::{MariaDb, MariaDbOptions};
+use ledger::{
+    Ledger,
+    mysql::{MysqlLedger, Options},
+    sqlite::SqliteLedger,
+};
+use sale::{
+    Claim, Clock, Currency, Item, NewActivity, NewItem, PAY_WITHIN_MS_DEFAULT, SystemClock,
+};
+
+use crate::{
+    Failure, Plan,
+    claims::{Crowd, clock},
+    figures::{Best, Figures, Goal},
+    peers::per_order,
+};
+
+const BATCH: usize = 1_000;
+/// Orders of one round: about a second's worth.
+const BATCHED: usize = 40_000;
+/// Nobody makes so many one by one in a round.
+const SINGLES: usize = 20_000;
+const SINGLES_FOR: Duration = Duration::from_millis(1_500);
+
+pub(crate) async fn sqlite(plan: &Plan, data: &Path, figures: &mut Figures) -> Result<(), Failure> {
+    let folder = data.join("sqlite");
+    std::fs::create_dir_all(&folder)?;
+    let ledger = SqliteLedger::open(&folder.join("ledger.db"), clock())?;
+    let mut crowd = Crowd::new();
+    let mut best = Best::default();
+    for round in 0..plan.rounds(8, 4) {
+        let per_s = best.note(batches(&ledger, &mut crowd).await?);
+        println!("  round {round}: {per_s:.0} orders/s");
+    }
+    drop(ledger);
+    std::fs::remove_dir_all(folder)?;
+    let what = "SQLite ledger, orders/s, batches of 1,000";
+    figures.add("ledger_sqlite_per_s", what, best.0, Goal::None);
+    Ok(())
+}
+
+pub(crate) async fn mysql(plan: &Plan, figures: &mut Figures) -> Result<(), Failure> {
+    let options =
+        MariaDbOptions { buffer_pool_mb: 512, redo_log_mb: 512, ..MariaDbOptions::default() };
+    let server = MariaDb::start(options)?;
+    let url = server.create_database("bench")?;
+    let ledger = MysqlLedger::open(&url, clock(), Options::default()).await?;
+    let mut crowd = Crowd::new();
+    let [mut batched, mut one, mut eight] = [Best::default(); 3];
+    for round in 0..plan.rounds(8, 4) {
+        let ours = batched.note(batches(&ledger, &mut crowd).await?);
+        let (item, claims) = sale(&ledger, &mut crowd, SINGLES).await?;
+        let alone = per_order::run(&url, item, claims, 1, SINGLES_FOR).await?;
+        one.note(alone.per_s);
+        let (item, claims) = sale(&ledger, &mut crowd, SINGLES).await?;
+        let crowded = per_order::run(&url, item, claims, 8, SINGLES_FOR).await?;
+        eight.note(crowded.per_s);
+        println!(
+            "  round {round}: {ours:.0} orders/s in batches, {:.0} one by one, \
+             {:.0} by eight consumers with {} version conflicts",
+            alone.per_s, crowded.per_s, crowded.conflicts
+        );
+    }
+    let mut add = |key: &str, what: &str, value: f64, goal| figures.add(key, what, value, goal);
+    let what = "a transaction per order, 1 consumer, orders/s";
+    add("per_order_1_per_s", what, one.0, Goal::None);
+    add("per_order_8_per_s", "the same, 8 consumers", eight.0, Goal::None);
+    let what = "MySQL ledger, orders/s, batches of 1,000";
+    add("ledger_mysql_per_s", what, batched.0, Goal::AtLeast(25_000.0));
+    let what = "MySQL ledger ÷ a transaction per order, 1 consumer";
+    add("ledger_mysql_vs_per_order", what, batched.0 / one.0, Goal::AtLeast(25.0));
+    let what = "MySQL ledger ÷ a transaction per order, 8 consumers";
+    add("ledger_mysql_vs_per_order_8", what, batched.0 / eight.0, Goal::AtLeast(25.0));
+    Ok(())
+}
+
+/// Orders per second by one worker.
+async fn batches(ledger: &dyn Ledger, crowd: &mut Crowd) -> Result<f64, Failure> {
+    let (item, claims) = sale(ledger, crowd, BATCHED).await?;
+    let began = Instant::now();
+    let mut created = 0;
+    for batch in claims.chunks(BATCH) {
+        created += ledger.settle(item.id, batch).await?.created.len();
+    }
+    let took = began.elapsed();
+    if created != BATCHED {
+        return Err(format!("{created} orders of {BATCHED} claims").into());
+    }
+    Ok(created as f64 / took.as_secs_f64())
+}
+
+/// A new item with this much stock, and as many claims of it.
+async fn sale(
+    ledger: &dyn Ledger,
+    crowd: &mut Crowd,
+    stock: usize,
+) -> Result<(Item, Vec<Claim>), Failure> {
+    let item = NewItem {
+        name: "iPhone 15 Pro 256GB".into(),
+        image_url: String::new(),
+        price: 699_900,
+        origin_price: Some(799_900),
+        currency: Currency::CNY,
+        stock: stock as i64,
+        limit_per_user: 1,
+        shards: 1,
+    };
+    let activity = NewActivity {
+        name: "bench".into(),
+        opens_ms: 1,
+        closes_ms: i64::MAX,
+        pay_within_ms: PAY_WITHIN_MS_DEFAULT,
+        items: vec![item],
+    };
+    let mut made = ledger.create_activity(&activity, SystemClock.now_ms()).await?;
+    let item = made.items.remove(0);
+    crowd.start_after(ledger.last_order_no().await?);
+    let claims = crowd.claims(item.id, stock)?;
+    Ok((item, claims))
+}

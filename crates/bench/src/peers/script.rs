@@ -1,0 +1,79 @@
+//! One script call per buyer, over bare sockets: no client library stands in its way.
+
+use std::net::SocketAddr;
+
+use faults::services::Redis;
+use gate::Attempt;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::Failure;
+
+/// "You won", as Redis writes it.
+const WON: &[u8] = b":0\r\n";
+
+pub(crate) struct Script {
+    sha: String,
+}
+
+/// A connection, and what will be sent over it.
+pub(crate) struct Line {
+    stream: TcpStream,
+    /// Requests that go out together, and how many buyers they are.
+    requests: Vec<(Vec<u8>, usize)>,
+}
+
+impl Script {
+    pub(crate) fn load(redis: &Redis) -> Result<Script, Failure> {
+        let sha = redis.call(&["SCRIPT", "LOAD", include_str!("seckill.lua")])?.text();
+        Ok(Script { sha })
+    }
+
+    /// Connected, with everything it will say written out.
+    pub(crate) async fn line(
+        &self,
+        address: SocketAddr,
+        attempts: &[Attempt],
+        pipeline: usize,
+    ) -> Result<Line, Failure> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        let request = |together: &[Attempt]| {
+            let text: String = together.iter().map(|attempt| self.call(attempt)).collect();
+            (text.into_bytes(), together.len())
+        };
+        Ok(Line { stream, requests: attempts.chunks(pipeline).map(request).collect() })
+    }
+
+    fn call(&self, attempt: &Attempt) -> String {
+        let (item, order) = (attempt.item.to_string(), attempt.order_no.as_u64().to_string());
+        let words = ["EVALSHA", &self.sha, "0", &item, attempt.user.as_str(), &order];
+        let mut call = format!("*{}\r\n", words.len());
+        for word in words {
+            call.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+        }
+        call
+    }
+}
+
+impl Line {
+    pub(crate) async fn run(mut self) -> Result<(), Failure> {
+        let mut answers = Vec::with_capacity(4 * 1_024);
+        for (request, buyers) in &self.requests {
+            self.stream.write_all(request).await?;
+            answers.clear();
+            while answers.len() < buyers * WON.len() {
+                if self.stream.read_buf(&mut answers).await? == 0 {
+                    return Err("Redis closed the connection".into());
+                }
+                if !answers.chunks_exact(WON.len()).all(|answer| answer == WON) {
+                    let said = String::from_utf8_lossy(&answers).into_owned();
+                    return Err(format!("the script answered {said}").into());
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,38 @@
+//! Is there room for a sale on this disk?
+
+use std::path::Path;
+
+use super::Finding;
+
+/// Journal, ledger and their write-ahead logs of a large sale fit into this.
+const FREE_BYTES_MIN: u64 = 1 << 30;
+
+pub fn room(directory: &Path) -> Finding {
+    match rustix::fs::statvfs(directory) {
+        Ok(disk) => judge(disk.f_bavail.saturating_mul(disk.f_frsize)),
+        Err(error) => Finding::Warn(format!("the free space of the disk cannot be read: {error}")),
+    }
+}
+
+fn judge(free_bytes: u64) -> Finding {
+    let text = format!("{} MiB of the disk are free", free_bytes >> 20);
+    if free_bytes < FREE_BYTES_MIN {
+        return Finding::Warn(format!("{text}: on a full disk nobody is admitted"));
+    }
+    Finding::Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn little_room_is_said() {
+        assert!(matches!(judge(FREE_BYTES_MIN), Finding::Ok(_)));
+        let Finding::Warn(text) = judge(FREE_BYTES_MIN - 1) else { panic!("it is not much") };
+        assert!(text.starts_with("1023 MiB"), "{text}");
+        assert!(matches!(room(Path::new("/")), Finding::Ok(text) | Finding::Warn(text)
+            if text.contains("MiB")));
+        assert!(matches!(room(Path::new("/no such place")), Finding::Warn(_)));
+    }
+}

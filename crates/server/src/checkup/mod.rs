@@ -1,0 +1,73 @@
+//! Is what we run on fit for a sale?
+//!
+//! `seckill doctor` prints all of it. Opening the parts of a cluster looks at the engines as well,
+//! says in the log what is not good, and refuses one that would lose promises without a word.
+
+pub mod disk;
+pub mod mysql;
+pub mod redis;
+
+use std::path::Path;
+
+use sale::{Clock, Millis, SystemClock};
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    Ok(String),
+    /// Allowed, but rarely meant.
+    Warn(String),
+    /// Must be mended before a sale.
+    Fail(String),
+    /// The same, and nothing starts on it: claims that were promised would vanish unnoticed.
+    Refuse(String),
+}
+
+/// What can be told of this machine in no time.
+pub fn machine(data: &Path) -> Vec<Finding> {
+    vec![clock(SystemClock.now_ms()), disk::room(data)]
+}
+
+fn clock(now_ms: Millis) -> Finding {
+    if now_ms < CLOCK_MS_MIN {
+        return Finding::Fail("the clock is before 2024: sales would not open, set it".into());
+    }
+    Finding::Ok("the clock is plausible".into())
+}
+
+/// Write into the log what is not good. The first reason not to start, if there is one.
+pub fn log(findings: Vec<Finding>) -> Result<(), String> {
+    for finding in findings {
+        match finding {
+            Finding::Ok(_) => {}
+            Finding::Warn(text) | Finding::Fail(text) => tracing::warn!("{text}"),
+            Finding::Refuse(text) => return Err(text),
+        }
+    }
+    Ok(())
+}
+
+/// 2024-01-01: order numbers count from there, so a clock before it is wrong for sure.
+const CLOCK_MS_MIN: Millis = 1_704_067_200_000;
+/// Clocks further apart than this deserve a look.
+const CLOCK_OFFSET_MS_MAX: i64 = 1_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_of_last_century_is_wrong() {
+        assert!(matches!(clock(CLOCK_MS_MIN - 1), Finding::Fail(_)));
+        assert_eq!(machine(Path::new("/")).len(), 2);
+        assert!(matches!(machine(Path::new("/"))[0], Finding::Ok(_)));
+    }
+
+    #[test]
+    fn only_what_loses_promises_keeps_us_from_starting() {
+        let bad = vec![Finding::Warn("w".into()), Finding::Fail("f".into())];
+        assert_eq!(log(bad.clone()), Ok(()));
+        let worse = [bad, vec![Finding::Refuse("r".into())]].concat();
+        assert_eq!(log(worse), Err("r".into()));
+    }
+}

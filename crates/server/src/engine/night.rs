@@ -1,0 +1,224 @@
+//! For the tests of the engine: a sale at night, whose jobs run when the test says so.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use ledger::PaymentNotice;
+use parking_lot::Mutex;
+use payment::{
+    CloseOutcome, Notice, NoticeError, Opened, Paid, PayRequest, Provider, ProviderError,
+    QueryOutcome, RefundOutcome, RefundRequest,
+};
+use sale::{
+    Activity, ActivityState, Currency, ItemId, Keys, ManualClock, Millis, Money, NewActivity,
+    NewItem, OrderNo,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+    sync::watch,
+};
+
+use super::{ClaimAnswer, Engine, Parts, restless::Restless};
+use crate::config::{Config, Secret};
+
+pub(super) const NOW_MS: Millis = 1_800_000_000_000;
+
+pub(super) struct Night {
+    pub(super) engine: Arc<Engine>,
+    pub(super) clock: Arc<ManualClock>,
+    _data: tempfile::TempDir,
+}
+
+impl Night {
+    pub(super) async fn without_a_sale(change: impl FnOnce(&mut Config)) -> Night {
+        let data = tempfile::tempdir().unwrap();
+        let clock = ManualClock::at(NOW_MS);
+        let mut config = Config::defaults();
+        change(&mut config);
+        let keys = Keys::from_secret(b"a secret of the tests").unwrap();
+        let parts = Parts::open(&config, data.path(), clock.clone()).await.unwrap();
+        let opened = Engine::open(config, data.path(), b"x", keys, clock.clone(), parts).await;
+        Night { engine: opened.unwrap(), clock, _data: data }
+    }
+
+    /// An open sale of one item, ten units at one fen.
+    pub(super) async fn fall(change: impl FnOnce(&mut Config)) -> (Night, Activity) {
+        let night = Night::without_a_sale(change).await;
+        let engine = &night.engine;
+        let item = NewItem {
+            name: "iPhone".into(),
+            image_url: String::new(),
+            price: 1,
+            origin_price: None,
+            currency: Currency::CNY,
+            stock: 10,
+            limit_per_user: 1,
+            shards: 1,
+        };
+        let new = NewActivity {
+            name: "sale".into(),
+            opens_ms: NOW_MS - 1,
+            closes_ms: NOW_MS + 3_600_000,
+            pay_within_ms: 60_000,
+            items: vec![item],
+        };
+        let id = engine.create_activity("ann", &new).await.unwrap().id;
+        let activity = engine.move_activity("ann", id, ActivityState::Published).await.unwrap();
+        engine.warm_activity("ann", id, false).await.unwrap();
+        (night, activity)
+    }
+
+    /// Buys one, and waits until it is an order.
+    pub(super) async fn buy(&self, item: ItemId, user: &str) -> OrderNo {
+        let answer = self.engine.claim(item, user.parse().unwrap(), 1, None).await;
+        let ClaimAnswer::Admitted { claim, .. } = answer else { panic!("{answer:?}") };
+        while self.engine.ledger.order(claim.order_no).await.unwrap().is_none() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        claim.order_no
+    }
+
+    /// The gate's items seem to move for so many readings. Answers the count of them. Before anybody
+    /// else holds the engine.
+    pub(super) fn make_restless(&mut self, readings: u64) -> Arc<AtomicU64> {
+        let engine = Arc::get_mut(&mut self.engine).unwrap();
+        let (gate, count) = Restless::new(engine.gate.clone(), readings);
+        engine.gate = Arc::new(gate);
+        count
+    }
+
+    /// Another provider beside the sandbox. Before anybody else holds the engine.
+    pub(super) fn bank(&mut self, bank: Bank) -> Bank {
+        let engine = Arc::get_mut(&mut self.engine).unwrap();
+        engine.providers.insert(Bank::NAME.into(), Arc::new(bank.clone()));
+        bank
+    }
+}
+
+/// A provider that never tells of anything by itself.
+#[derive(Clone, Default)]
+pub(super) struct Bank {
+    paid: Arc<Mutex<HashMap<OrderNo, Paid>>>,
+    calls: Arc<AtomicU64>,
+    hangs: Arc<watch::Sender<bool>>,
+}
+
+impl Bank {
+    pub(super) const NAME: &str = "bank";
+
+    pub(super) fn pay(&self, no: OrderNo, minor: i64, paid_ms: Millis) {
+        let amount = Money::new(minor, Currency::CNY);
+        self.paid.lock().insert(no, Paid { provider_txn: format!("T{no}"), amount, paid_ms });
+    }
+
+    /// A good notice of the money for an order.
+    pub(super) fn money(&self, no: OrderNo) -> PaymentNotice {
+        PaymentNotice {
+            provider: Bank::NAME.into(),
+            provider_txn: format!("T{no}"),
+            order_no: no,
+            amount: Money::new(1, Currency::CNY),
+            paid_ms: NOW_MS,
+        }
+    }
+
+    /// While it hangs it answers nobody.
+    pub(super) fn hang(&self, hangs: bool) {
+        self.hangs.send_replace(hangs);
+    }
+
+    /// When it has been called.
+    pub(super) async fn called(&self) {
+        while self.calls() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    pub(super) fn calls(&self) -> u64 {
+        self.calls.load(Ordering::SeqCst)
+    }
+
+    async fn answers(&self) {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        self.hangs.subscribe().wait_for(|hangs| !hangs).await.unwrap();
+    }
+}
+
+#[async_trait]
+impl Provider for Bank {
+    fn name(&self) -> &'static str {
+        Bank::NAME
+    }
+
+    async fn open(&self, _: &PayRequest) -> Result<Opened, ProviderError> {
+        Ok(Opened { payment_url: "/bank".into() })
+    }
+
+    async fn close(&self, no: OrderNo) -> Result<CloseOutcome, ProviderError> {
+        self.answers().await;
+        let paid = self.paid.lock().get(&no).cloned();
+        Ok(paid.map_or(CloseOutcome::Closed, CloseOutcome::AlreadyPaid))
+    }
+
+    async fn query(&self, no: OrderNo) -> Result<QueryOutcome, ProviderError> {
+        self.answers().await;
+        let paid = self.paid.lock().get(&no).cloned();
+        Ok(paid.map_or(QueryOutcome::Open, QueryOutcome::Paid))
+    }
+
+    async fn refund(&self, _: &RefundRequest) -> Result<RefundOutcome, ProviderError> {
+        self.answers().await;
+        Ok(RefundOutcome::Done)
+    }
+
+    fn verify_notice(&self, _: &http::HeaderMap, _: &[u8]) -> Result<Notice, NoticeError> {
+        Err(NoticeError::BadSignature)
+    }
+
+    fn answer(&self, _: bool) -> (u16, &'static str, String) {
+        (200, "text/plain", String::new())
+    }
+}
+
+/// Somebody who is woken by alerts.
+pub(super) struct Webhook {
+    address: std::net::SocketAddr,
+    heard: Arc<Mutex<Vec<String>>>,
+}
+
+impl Webhook {
+    pub(super) async fn open() -> Webhook {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let heard: Arc<Mutex<Vec<String>>> = Arc::default();
+        let hearing = heard.clone();
+        tokio::spawn(async move {
+            while let Ok((mut caller, _)) = listener.accept().await {
+                let mut request = Vec::new();
+                // An alert is one JSON object, and the last thing in its request.
+                while !request.ends_with(b"}") && caller.read_buf(&mut request).await.unwrap() > 0 {
+                }
+                hearing.lock().push(String::from_utf8(request).unwrap());
+                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+                caller.write_all(answer).await.unwrap();
+            }
+        });
+        Webhook { address, heard }
+    }
+
+    pub(super) fn url(&self) -> Secret {
+        Secret::new(format!("http://{}/", self.address))
+    }
+
+    pub(super) fn heard(&self) -> Vec<String> {
+        self.heard.lock().clone()
+    }
+}

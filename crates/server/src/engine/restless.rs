@@ -1,0 +1,143 @@
+//! For the tests of the engine: a gate at which an item seems to change between any two readings.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use async_trait::async_trait;
+use gate::{
+    AdjustOutcome, Attempt, Changed, Gate, GateError, GiveBack, Loaded, Loading, Reading,
+    Readmitted, Shut, Verdict,
+};
+use sale::{Claim, ClaimLog, EntryId, ItemId, LogEntry, LogError, OrderNo, UserId};
+
+type Result<T> = std::result::Result<T, GateError>;
+
+pub(super) struct Restless {
+    gate: Arc<dyn Gate>,
+    readings: Arc<AtomicU64>,
+    /// After so many readings it comes to rest.
+    moves: u64,
+}
+
+impl Restless {
+    /// Beside it, how often it is read.
+    pub(super) fn new(gate: Arc<dyn Gate>, moves: u64) -> (Restless, Arc<AtomicU64>) {
+        let readings = Arc::new(AtomicU64::new(0));
+        (Restless { gate, readings: readings.clone(), moves }, readings)
+    }
+}
+
+#[async_trait]
+impl ClaimLog for Restless {
+    async fn take(&self, claims_max: usize) -> std::result::Result<Vec<LogEntry>, LogError> {
+        self.gate.take(claims_max).await
+    }
+
+    async fn ack(&self, entries: &[EntryId]) -> std::result::Result<(), LogError> {
+        self.gate.ack(entries).await
+    }
+
+    async fn give_back(&self, entries: Vec<LogEntry>) {
+        self.gate.give_back(entries).await;
+    }
+
+    fn backlog(&self) -> u64 {
+        self.gate.backlog()
+    }
+}
+
+#[async_trait]
+impl Gate for Restless {
+    async fn reading(&self, item: ItemId) -> Result<Option<Reading>> {
+        let readings = self.readings.fetch_add(1, Ordering::SeqCst) + 1;
+        let reading = self.gate.reading(item).await?;
+        Ok(reading.map(|mut reading| {
+            reading.version += readings.min(self.moves);
+            reading
+        }))
+    }
+
+    fn partitions(&self) -> usize {
+        self.gate.partitions()
+    }
+
+    fn partition_of(&self, item: ItemId, user: &UserId) -> usize {
+        self.gate.partition_of(item, user)
+    }
+
+    async fn admit(&self, batch: Vec<Attempt>) -> Vec<Verdict> {
+        self.gate.admit(batch).await
+    }
+
+    async fn readmit(&self, claim: &Claim) -> Result<Readmitted> {
+        self.gate.readmit(claim).await
+    }
+
+    async fn release(&self, units: &[GiveBack]) -> Result<Vec<Changed>> {
+        self.gate.release(units).await
+    }
+
+    async fn adjust(
+        &self,
+        item: ItemId,
+        adjust_no: OrderNo,
+        delta: i64,
+        committed: bool,
+    ) -> Result<AdjustOutcome> {
+        self.gate.adjust(item, adjust_no, delta, committed).await
+    }
+
+    async fn forget_adjust(&self, item: ItemId, adjust_no: OrderNo) -> Result<Option<Changed>> {
+        self.gate.forget_adjust(item, adjust_no).await
+    }
+
+    async fn load(&self, loading: Loading) -> Result<bool> {
+        self.gate.load(loading).await
+    }
+
+    async fn shut(&self, item: ItemId, shut: Option<Shut>) -> Result<bool> {
+        self.gate.shut(item, shut).await
+    }
+
+    async fn unload(&self, item: ItemId) -> Result<()> {
+        self.gate.unload(item).await
+    }
+
+    async fn loaded(&self) -> Result<Vec<Loaded>> {
+        self.gate.loaded().await
+    }
+
+    async fn in_flight(&self, item: ItemId) -> Result<Vec<Claim>> {
+        self.gate.in_flight(item).await
+    }
+
+    async fn marks(&self, item: ItemId) -> Result<Vec<(UserId, OrderNo)>> {
+        self.gate.marks(item).await
+    }
+
+    async fn queued(&self, user: &UserId, order_no: OrderNo) -> Result<Option<Claim>> {
+        self.gate.queued(user, order_no).await
+    }
+
+    async fn queued_of(&self, user: &UserId) -> Result<Vec<Claim>> {
+        self.gate.queued_of(user).await
+    }
+
+    fn left(&self, item: ItemId) -> Option<i64> {
+        self.gate.left(item)
+    }
+
+    fn may_hold_mark(&self, item: ItemId, user: &UserId, with_key: bool) -> bool {
+        self.gate.may_hold_mark(item, user, with_key)
+    }
+
+    fn blocks(&self) -> bool {
+        self.gate.blocks()
+    }
+
+    async fn ping(&self) -> Result<()> {
+        self.gate.ping().await
+    }
+}
