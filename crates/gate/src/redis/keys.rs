@@ -28,7 +28,7 @@ impl Keys {
         format!("{}:items", self.prefix)
     }
 
-    /// hash: epoch shut opens closes limit seq units (loading)
+    /// hash: epoch shut opens closes limit seq units server (loading)
     pub(super) fn meta(&self, partition: usize, item: ItemId) -> String {
         self.of_item(partition, "meta", item)
     }

@@ -4,11 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::future::try_join_all;
 use redis::{
-    Client, Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult, ServerErrorKind,
+    Client, Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult, ServerErrorKind, Value,
     aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig},
     cluster::ClusterClient,
     cluster_async::ClusterConnection,
-    cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr},
+    cluster_routing::{Route, SingleNodeRoutingInfo, SlotAddr},
 };
 
 use super::keys;
@@ -93,26 +93,30 @@ impl Link {
         matches!(self, Link::One(lines) if lines.len() > 1)
     }
 
-    /// How many replicas have what this connection wrote to the node that holds `key`.
-    pub(super) async fn wait(&self, key: &str, replicas: u32, ms_max: u64) -> RedisResult<i64> {
-        let command = redis::cmd("WAIT").arg(replicas).arg(ms_max).to_owned();
-        match self {
-            // Over the line that wrote, and only once: a new connection has written nothing, and
-            // everybody has that.
-            Link::One(_) => self.ask_once(keys::partition_in(key), &command).await,
+    /// How many replicas have all that the node that holds this counter has by now. `WAIT` speaks of
+    /// what its own connection wrote, and another one, or another process, may have written what
+    /// matters; so something is written right before it that comes after all of that.
+    pub(super) async fn wait(&self, counter: &str, replicas: u32, ms_max: u64) -> RedisResult<i64> {
+        let mut both = redis::pipe();
+        both.cmd("INCRBY").arg(counter).arg(0).cmd("WAIT").arg(replicas).arg(ms_max);
+        let answers: Vec<Value> = match self {
+            Link::One(lines) => {
+                let mut line = lines[keys::partition_in(counter) % lines.len()].clone();
+                both.query_async(&mut line).await?
+            }
             Link::Cluster(connection) => {
                 let mut connection = connection.clone();
                 let slot: u16 = redis::cmd("CLUSTER")
                     .arg("KEYSLOT")
-                    .arg(key)
+                    .arg(counter)
                     .query_async(&mut connection)
                     .await?;
                 let route = Route::new(slot, SlotAddr::Master);
                 let node = SingleNodeRoutingInfo::SpecificNode(route);
-                let routing = RoutingInfo::SingleNode(node);
-                Ok(redis::from_redis_value(connection.route_command(command, routing).await?)?)
+                connection.route_pipeline(both, 0, 2, node).await?
             }
-        }
+        };
+        Ok(redis::from_redis_value(answers.into_iter().next_back().unwrap_or(Value::Nil))?)
     }
 
     /// Run a script by its hash; a server that does not know it yet gets the text.

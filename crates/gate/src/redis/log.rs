@@ -49,17 +49,14 @@ pub(super) struct Streams {
     queue: tokio::sync::Mutex<Option<mpsc::Receiver<LogEntry>>>,
     returned: Mutex<VecDeque<LogEntry>>,
     came_back: Notify,
-    /// How many claims an entry has, for the count when it is acknowledged.
-    sizes: Mutex<HashMap<EntryId, usize>>,
 }
 
 impl Streams {
-    pub(super) fn new(_: usize) -> Streams {
+    pub(super) fn new() -> Streams {
         Streams {
             queue: tokio::sync::Mutex::new(None),
             returned: Mutex::default(),
             came_back: Notify::new(),
-            sizes: Mutex::default(),
         }
     }
 
@@ -149,7 +146,6 @@ impl Reader {
     }
 
     async fn pass_on(&self, entry: LogEntry) {
-        self.inner.log.sizes.lock().insert(entry.id, entry.claims.len());
         // Nobody listens when the process stops; another one takes the entry over.
         let _ = self.sender.send(entry).await;
     }
@@ -239,13 +235,10 @@ impl Inner {
         for (partition, ids) in by_partition {
             let names = [self.keys.orders(partition), self.keys.backlog(partition)];
             let mut call = Call::new(&scripts::ACK, names).arg(GROUP);
-            for id in &ids {
-                call.push(id_text(*id));
-                call.push(self.log.sizes.lock().get(id).copied().unwrap_or(0) as u64);
+            for id in ids {
+                call.push(id_text(id));
             }
             self.link.run::<i64>(&call).await?;
-            let mut sizes = self.log.sizes.lock();
-            sizes.retain(|id, _| !ids.contains(id));
         }
         Ok(())
     }

@@ -22,6 +22,9 @@
 //! **Lost writes** ([`watch`]). A failover can lose what was acknowledged. Every change bumps `seq`;
 //! an instance that is answered with an older `seq` or epoch than it had seen before it asked calls
 //! the item *suspect*: it admits nobody, and is loaded anew from ledger and log under a new epoch.
+//! That is noticed at once, but not always: others may have made up for the lost numbers, or nobody
+//! who had seen them lives. So a load also notes which server process it was made in, and an item
+//! that is served by another one is suspect as well, whoever looks.
 //!
 //! **Missing state is closed.** A Redis that is empty, evicted, restarted or unreachable is a gate
 //! that says *busy*, until the item has been warmed again from the ledger.
@@ -62,6 +65,8 @@ use watch::{Seen, Watch};
 
 /// How often an admission whose answer did not come is asked for again.
 const ADMIT_TRIES_MAX: u32 = 3;
+/// How often a dry shard looks for units elsewhere when others were faster to take what it found.
+const STEALS_MAX: u32 = 32;
 /// Buyers admitted here whom the sold-out cache must not lie to. Beyond this it is not asked.
 const ADMITTED_HERE_MAX: usize = 1_000_000;
 /// Rows per page of a scan.
@@ -150,7 +155,7 @@ impl RedisGate {
         let link = Link::open(&options.urls, answer_within).await?;
         let gate = RedisGate(Arc::new(Inner {
             keys: Keys::new(&options.prefix),
-            log: log::Streams::new(options.partitions),
+            log: log::Streams::new(),
             mover: moves::Mover::new()?,
             link,
             options,
@@ -171,9 +176,13 @@ impl RedisGate {
 /// The same for every instance and version: it decides where a buyer's mark is.
 fn shard_of(user: &UserId, shards: u32) -> u32 {
     let fnv = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    let hash = user.as_str().bytes().fold(0xcbf2_9ce4_8422_2325, fnv);
-    // The low bits of FNV depend on the low bits of the text alone; the high ones are better mixed.
-    ((hash >> 32) % u64::from(shards.max(1))) as u32
+    let mut hash = user.as_str().bytes().fold(0xcbf2_9ce4_8422_2325, fnv);
+    // The last characters of a text have not reached all bits of FNV, and buyers are often numbered:
+    // without more mixing (MurmurHash3's), a hundred in a row would all meet in one shard.
+    hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    hash = (hash ^ (hash >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    hash ^= hash >> 33;
+    (hash % u64::from(shards.max(1))) as u32
 }
 
 impl Inner {
@@ -261,13 +270,17 @@ impl Inner {
     ) -> Vec<Verdict> {
         let tick = self.tick();
         let mut verdicts = self.decide(partition, item, &attempts).await;
-        let shards = self.shards(item).unwrap_or(1);
         // Each round either finds units elsewhere or finds that there are none.
-        for _ in 0..shards.saturating_sub(1) {
+        for round in 0..=STEALS_MAX {
             let dry: Vec<usize> = (0..verdicts.len())
                 .filter(|n| matches!(verdicts[*n], Verdict::SoldOut { .. }))
                 .collect();
             if dry.is_empty() {
+                break;
+            }
+            if round == STEALS_MAX {
+                // There were units every time, only not for these: that is not sold out.
+                dry.iter().for_each(|n| verdicts[*n] = Verdict::Busy(Busy::Unwritable));
                 break;
             }
             let wanted = dry.iter().map(|n| i64::from(attempts[*n].quantity)).sum();
@@ -319,7 +332,8 @@ impl Inner {
             let Ok(reply) = self.link.run::<Vec<Value>>(&call).await else { continue };
             match verdict::read(reply, attempts) {
                 Ok(Some(decided)) => {
-                    if !self.watch.note(partition, item, seen, (decided.epoch, decided.seq)) {
+                    let answered = (decided.epoch, decided.seq);
+                    if !self.watch.note(partition, item, seen, answered, decided.changed) {
                         tracing::error!(%item, partition, "acknowledged writes were lost, the item is frozen");
                         return busy(Busy::Frozen);
                     }
@@ -377,13 +391,14 @@ impl Inner {
 
     /// With `wait_replicas`, a promise that too few replicas have is no promise yet.
     async fn durable(&self, partition: usize, verdicts: Vec<Verdict>) -> Vec<Verdict> {
-        let promised = |v: &Verdict| matches!(v, Verdict::Admitted { repeated: false, .. });
+        // One that is repeated may be of a call whose replicas did not answer.
+        let promised = |v: &Verdict| matches!(v, Verdict::Admitted { .. });
         let wanted = self.options.wait_replicas;
         if wanted == 0 || !verdicts.iter().any(promised) {
             return verdicts;
         }
-        let slot_of = self.keys.orders(partition);
-        let have = self.link.wait(&slot_of, wanted, self.options.wait_ms_max).await.unwrap_or(0);
+        let backlog = self.keys.backlog(partition);
+        let have = self.link.wait(&backlog, wanted, self.options.wait_ms_max).await.unwrap_or(0);
         if have >= i64::from(wanted) {
             return verdicts;
         }
@@ -413,7 +428,7 @@ impl Inner {
         let seen = self.watch.seen(partition, item);
         let reply: Vec<i64> = self.link.run(&call).await?;
         let [epoch, seq, units] = reply[..] else { return Ok(None) };
-        self.watch.note(partition, item, seen, (epoch as Epoch, seq as u64));
+        self.watch.note(partition, item, seen, (epoch as Epoch, seq as u64), units > 0);
         Ok((units > 0).then(|| Changed { item, version: self.tick(), units }))
     }
 
@@ -565,7 +580,7 @@ impl Inner {
                 let fields: HashMap<String, i64> = self.link.ask(&command).await?;
                 let meta = load::Meta::read(&fields);
                 if let Some(meta) = &meta {
-                    self.watch.note(partition, item, seen, (meta.epoch, meta.seq));
+                    self.watch.note(partition, item, seen, (meta.epoch, meta.seq), false);
                 }
                 Ok::<_, RedisError>(meta)
             }
@@ -658,6 +673,21 @@ impl Inner {
         }
         *self.lefts.write() = lefts;
         Ok(loaded)
+    }
+
+    /// Items that are served by another server process than the one they were loaded in.
+    async fn check_servers(&self) -> Result<()> {
+        let items: Vec<ItemId> = self.directory.read().keys().copied().collect();
+        for item in items {
+            for partition in self.partitions_of(item) {
+                let call = Call::new(&scripts::SAME_SERVER, [self.keys.meta(partition, item)]);
+                if self.link.run::<i64>(&call).await? == 0 {
+                    tracing::warn!(%item, partition, "another server has the item now");
+                    self.watch.suspect(item);
+                }
+            }
+        }
+        Ok(())
     }
 
     async fn read_backlog(&self) -> Result<()> {
@@ -817,10 +847,30 @@ impl Gate for RedisGate {
 
     async fn upkeep(&self) -> Result<()> {
         self.0.read_backlog().await?;
+        self.0.check_servers().await?;
         self.0.finish_moves().await
     }
 
     async fn ping(&self) -> Result<()> {
         Ok(self.0.link.ask::<()>(&redis::cmd("PING")).await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbered_buyers_are_spread_evenly() {
+        for shards in [2, 3, 4, 7, 16] {
+            for hundreds in [0, 7, 1_234] {
+                let mut counts = vec![0; shards as usize];
+                for n in 0..100 * shards {
+                    let user = UserId::new(&format!("u{}", hundreds * 100 + n)).unwrap();
+                    counts[shard_of(&user, shards) as usize] += 1;
+                }
+                assert!(counts.iter().all(|count| (60..150).contains(count)), "{counts:?}");
+            }
+        }
     }
 }

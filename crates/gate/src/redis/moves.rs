@@ -73,16 +73,12 @@ impl Inner {
     /// Bring units of `item` to the shard in partition `to`. Answers how many came; 0 means that
     /// every other shard is dry and no move is open.
     pub(super) async fn steal(&self, to: usize, item: ItemId, wanted: i64) -> Result<i64> {
-        let others: Vec<usize> =
-            self.partitions_of(item).into_iter().filter(|partition| *partition != to).collect();
-        let mut stocks = Vec::new();
-        for partition in &others {
-            let command = redis::cmd("GET").arg(self.keys.stock(*partition, item)).to_owned();
-            let left: Option<i64> = self.link.ask(&command).await?;
-            stocks.push((left.unwrap_or(0), *partition));
-        }
-        let richest = stocks.into_iter().max().filter(|(left, _)| *left > 0);
-        let Some((_, from)) = richest else { return self.finish_moves_of(item).await };
+        let Some(from) = self.richest_but(to, item).await? else {
+            let moved = self.finish_moves_of(item).await?;
+            // Units that moved while we went from shard to shard may have been nowhere we looked.
+            let again = if moved == 0 { self.richest_but(to, item).await? } else { None };
+            return Ok(if again.is_some() { 1 } else { moved });
+        };
         let command = redis::cmd("HGET").arg(self.keys.meta(to, item)).arg("epoch").to_owned();
         let Some(epoch) = self.link.ask::<Option<Epoch>>(&command).await? else { return Ok(0) };
         let id = self.mover.next();
@@ -102,6 +98,18 @@ impl Inner {
         }
         // Somebody else may have been faster; then the caller looks again.
         Ok(units.max(1))
+    }
+
+    /// Another shard of the item that has units.
+    async fn richest_but(&self, to: usize, item: ItemId) -> Result<Option<usize>> {
+        let mut stocks = Vec::new();
+        for partition in self.partitions_of(item).into_iter().filter(|other| *other != to) {
+            let command = redis::cmd("GET").arg(self.keys.stock(partition, item)).to_owned();
+            let left: Option<i64> = self.link.ask(&command).await?;
+            stocks.push((left.unwrap_or(0), partition));
+        }
+        let richest = stocks.into_iter().max().filter(|(left, _)| *left > 0);
+        Ok(richest.map(|(_, partition)| partition))
     }
 
     async fn finish_move(&self, from: usize, stock: &Move) -> Result<()> {

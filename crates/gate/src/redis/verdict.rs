@@ -12,6 +12,8 @@ use crate::{
 pub(super) struct Decided {
     pub(super) epoch: Epoch,
     pub(super) seq: u64,
+    /// Somebody was admitted by this very call, so `seq` is one more than it was.
+    pub(super) changed: bool,
     pub(super) verdicts: Vec<Verdict>,
 }
 
@@ -39,21 +41,23 @@ pub(super) fn read(reply: Vec<Value>, batch: &[&Attempt]) -> Result<Option<Decid
             };
             Verdict::Admitted { claim, repeated: false, ahead }
         });
-        return Ok(Some(Decided { epoch, seq, verdicts: verdicts.collect() }));
+        return Ok(Some(Decided { epoch, seq, changed: true, verdicts: verdicts.collect() }));
     }
     if reply.len() != 4 + batch.len() {
         return Err(Garbled("answer of admit.lua"));
     }
     let mut verdicts = Vec::with_capacity(batch.len());
+    let mut changed = false;
     for (attempt, value) in batch.iter().zip(&reply[4..]) {
         let Value::BulkString(bytes) = value else { return Err(Garbled("verdict")) };
+        changed |= bytes.first() == Some(&b'A');
         let verdict = one(attempt, bytes, version(epoch, seq), now_ms, ahead)?;
         if matches!(verdict, Verdict::Admitted { repeated: false, .. }) {
             ahead += 1;
         }
         verdicts.push(verdict);
     }
-    Ok(Some(Decided { epoch, seq, verdicts }))
+    Ok(Some(Decided { epoch, seq, changed, verdicts }))
 }
 
 /// Orders changes of an item over all its lives.

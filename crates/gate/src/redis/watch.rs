@@ -24,15 +24,18 @@ impl Watch {
         self.seen.lock().get(&(partition, item)).copied()
     }
 
-    /// To be told its answer. False if writes were lost.
+    /// To be told its answer, and whether the call itself bumped `seq`: then it was one less before.
+    /// False if writes were lost.
     pub(super) fn note(
         &self,
         partition: usize,
         item: ItemId,
         seen: Seen,
         answered: (Epoch, u64),
+        changed: bool,
     ) -> bool {
-        if seen.is_some_and(|seen| answered < seen) {
+        let before = (answered.0, answered.1.saturating_sub(u64::from(changed)));
+        if seen.is_some_and(|seen| before < seen) {
             self.suspects.lock().insert(item);
             return false;
         }
@@ -44,6 +47,11 @@ impl Watch {
         let known = all.entry((partition, item)).or_insert(answered);
         *known = (*known).max(answered);
         true
+    }
+
+    /// There is another reason to believe that writes were lost.
+    pub(super) fn suspect(&self, item: ItemId) {
+        self.suspects.lock().insert(item);
     }
 
     pub(super) fn is_suspect(&self, item: ItemId) -> bool {
@@ -72,15 +80,26 @@ mod tests {
         let watch = Watch::default();
         let first = watch.seen(0, ITEM);
         let second = watch.seen(0, ITEM);
-        assert!(watch.note(0, ITEM, second, (1, 8)));
-        assert!(watch.note(0, ITEM, first, (1, 7)), "the earlier answer arrived later");
+        assert!(watch.note(0, ITEM, second, (1, 8), true));
+        assert!(watch.note(0, ITEM, first, (1, 7), true), "the earlier answer arrived later");
         let after = watch.seen(0, ITEM);
         assert_eq!(after, Some((1, 8)));
-        assert!(!watch.note(0, ITEM, after, (1, 7)), "this call was made after 8 was answered");
+        assert!(
+            !watch.note(0, ITEM, after, (1, 7), false),
+            "this call was made after 8 was answered"
+        );
         assert!(watch.is_suspect(ITEM));
         watch.forget(ITEM);
         assert!(!watch.is_suspect(ITEM));
-        assert!(watch.note(0, ITEM, watch.seen(0, ITEM), (2, 1)));
-        assert!(!watch.note(0, ITEM, watch.seen(0, ITEM), (1, 99)), "an older life");
+        assert!(watch.note(0, ITEM, watch.seen(0, ITEM), (2, 1), false));
+        assert!(!watch.note(0, ITEM, watch.seen(0, ITEM), (1, 99), false), "an older life");
+    }
+
+    #[test]
+    fn one_lost_change_is_not_made_up_for_by_the_call_that_looks() {
+        let watch = Watch::default();
+        assert!(watch.note(0, ITEM, None, (1, 8), true));
+        assert!(watch.note(0, ITEM, watch.seen(0, ITEM), (1, 9), true));
+        assert!(!watch.note(0, ITEM, watch.seen(0, ITEM), (1, 9), true), "it was 8 again before");
     }
 }

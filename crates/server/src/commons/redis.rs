@@ -42,6 +42,8 @@ const ORDER_KEPT_MS: i64 = 600_000;
 const CATALOGUE_KEPT_MS: i64 = 60_000;
 const HINTS_WAITING_MAX: usize = 4_096;
 const RECONNECT: Duration = Duration::from_millis(500);
+/// How often a cluster's client follows a slot that moved before it gives up.
+const REDIRECTS_MAX: u32 = 4;
 
 #[derive(Clone, Debug)]
 pub struct RedisCommonsOptions {
@@ -201,8 +203,14 @@ async fn open_link(options: &RedisCommonsOptions) -> RedisResult<Link> {
             ConnectionManager::new_with_config(Client::open(url.as_str())?, config).await?;
         return Ok(Link::One(manager));
     }
+    // By default a command is retried for minutes while a node is away; a lease that is asked for
+    // that long has ended.
     let client = ClusterClient::builder(options.urls.iter().map(String::as_str))
         .response_timeout(answer_within)
+        .connection_timeout(answer_within)
+        .retries(REDIRECTS_MAX)
+        .min_retry_wait(10)
+        .max_retry_wait(200)
         .build()?;
     Ok(Link::Cluster(client.get_async_connection().await?))
 }

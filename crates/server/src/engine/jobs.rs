@@ -183,9 +183,20 @@ impl Engine {
         self.gate.upkeep().await?;
         // Reading what is there also refreshes what pages show of it.
         self.gate.loaded().await?;
-        for item in self.gate.suspects() {
-            let warmed = self.rebuild(item).await?;
-            tracing::warn!(%item, epoch = warmed.epoch, "the gate had lost writes and was rebuilt");
+        use super::WarmError::{Ended, NotPublished, UnknownItem};
+        let suspects = self.gate.suspects();
+        // One process is enough; the others see the new epoch.
+        if suspects.is_empty() || self.commons.lead("rebuild").await.is_none() {
+            return Ok(Progress::CaughtUp);
+        }
+        for item in suspects {
+            match self.rebuild(item).await {
+                Ok(warmed) => tracing::warn!(%item, epoch = warmed.epoch,
+                    "the gate may have lost writes and was rebuilt"),
+                // Nothing will be sold any more.
+                Err(Ended | NotPublished | UnknownItem) => {}
+                Err(error) => tracing::warn!(%item, %error, "the gate could not be rebuilt yet"),
+            }
         }
         Ok(Progress::CaughtUp)
     }

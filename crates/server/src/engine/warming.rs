@@ -155,7 +155,11 @@ impl Engine {
         match here {
             Some(here) if item.state == ItemState::Ready && here.epoch == item.epoch => {
                 let wanted = (activity.state == ActivityState::Paused).then_some(Shut::Paused);
-                if here.shut != wanted && here.shut != Some(Shut::Frozen) {
+                if here.shut == Some(Shut::Frozen) {
+                    // Somebody who was about to load it was overtaken and then died.
+                    return self.rebuild(item.id).await.map(drop);
+                }
+                if here.shut != wanted {
                     self.gate.shut(item.id, wanted).await?;
                 }
                 Ok(())

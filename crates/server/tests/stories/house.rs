@@ -1,6 +1,7 @@
 //! Where the stories happen: a server process, an open sale, and the people in it.
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -28,6 +29,12 @@ pub(crate) enum World {
     Cluster,
 }
 
+/// The places of the processes of a cluster.
+pub(crate) const WEBS: [usize; 2] = [0, 1];
+pub(crate) const WORKERS: [usize; 2] = [2, 3];
+/// Into how many partitions the gate of a cluster is divided.
+pub(crate) const PARTITIONS: usize = 4;
+
 const SECRET: &str = "a secret that all instances of a story share";
 const JWT_SECRET: &str = "the shop's own secret, for its buyers";
 
@@ -36,8 +43,8 @@ pub(crate) struct House {
     pub(crate) world: World,
     pub(crate) dir: tempfile::TempDir,
     pub(crate) launches: Vec<Launch>,
-    /// The ledger's database, in a cluster.
-    database: String,
+    /// The ledger's database, and the prefix of all keys in Redis, in a cluster.
+    pub(crate) database: String,
 }
 
 impl House {
@@ -74,7 +81,7 @@ impl House {
                 .env("SECKILL_REDIS_URL", shared_redis().url())
                 .env("SECKILL_LEDGER_URL", ledger)
                 .env("SECKILL_JWT_SECRET", JWT_SECRET)
-                .env("SECKILL_REDIS_PARTITIONS", 4)
+                .env("SECKILL_REDIS_PARTITIONS", PARTITIONS)
                 .env("SECKILL_REDIS_TAKEOVER_MS", 2_000);
             let prefix = house.database.clone();
             let bank = house.dir.path().join("bank.db");
@@ -132,8 +139,9 @@ impl House {
 
     /// Start the servers and open a sale of one item.
     pub(crate) async fn open_sale(self, sale: NewSale) -> Sale {
-        let running = self.start().await;
-        let (activity, item) = sale.create(&mut running[0].admin()).await;
+        let running: BTreeMap<usize, Deployment> =
+            self.start().await.into_iter().enumerate().collect();
+        let (activity, item) = sale.create(&mut running[&0].admin()).await;
         Sale { house: self, running, activity, item, history: History::default() }
     }
 
@@ -179,6 +187,7 @@ pub(crate) enum Blocked {
 pub(crate) struct NewSale {
     pub(crate) stock: i64,
     pub(crate) limit_per_user: u32,
+    pub(crate) shards: u32,
     pub(crate) pay_within_ms: i64,
     pub(crate) opens_ms: i64,
     pub(crate) closes_ms: i64,
@@ -190,6 +199,7 @@ impl NewSale {
         NewSale {
             stock,
             limit_per_user: 1,
+            shards: 1,
             pay_within_ms: 1_800_000,
             opens_ms: now_ms() - 1_000,
             closes_ms: now_ms() + 3_600_000,
@@ -200,12 +210,17 @@ impl NewSale {
         NewSale { pay_within_ms, ..self }
     }
 
+    pub(crate) fn shards(self, shards: u32) -> NewSale {
+        NewSale { shards, ..self }
+    }
+
     pub(crate) async fn create(&self, admin: &mut Api) -> (i64, i64) {
         let body = json!({
             "name": "story", "opens_at": self.opens_ms, "closes_at": self.closes_ms,
             "pay_within_ms": self.pay_within_ms,
             "items": [{"name": "iPhone 15 Pro 256GB", "price": 699_900, "origin_price": 799_900,
-                "currency": "CNY", "stock": self.stock, "limit_per_user": self.limit_per_user}]
+                "currency": "CNY", "stock": self.stock, "limit_per_user": self.limit_per_user,
+                "shards": self.shards}]
         });
         let created: Value = admin.write("/api/v1/admin/activities", &body).await.unwrap();
         let activity = created["id"].as_i64().unwrap();
@@ -221,7 +236,8 @@ impl NewSale {
 /// A sale under way.
 pub(crate) struct Sale {
     pub(crate) house: House,
-    running: Vec<Deployment>,
+    /// By their places.
+    running: BTreeMap<usize, Deployment>,
     pub(crate) activity: i64,
     pub(crate) item: i64,
     pub(crate) history: History,
@@ -230,13 +246,31 @@ pub(crate) struct Sale {
 impl Sale {
     /// One that answers buyers.
     pub(crate) fn server(&self) -> &Deployment {
-        self.running.first().expect("the server runs")
+        self.running.values().next().expect("the server runs")
     }
 
     /// All that answer buyers.
-    fn addresses(&self) -> Vec<std::net::SocketAddr> {
-        let webs = if self.house.world == World::Solo { 1 } else { 2 };
-        self.running[..webs].iter().map(|server| server.address).collect()
+    pub(crate) fn addresses(&self) -> Vec<std::net::SocketAddr> {
+        let webs = if self.house.world == World::Solo { 1 } else { WEBS.len() };
+        self.running.range(..webs).map(|(_, server)| server.address).collect()
+    }
+
+    /// The process at this place.
+    pub(crate) fn process(&self, place: usize) -> &Deployment {
+        &self.running[&place]
+    }
+
+    /// `kill -9`, one of them.
+    pub(crate) fn kill_one(&mut self, place: usize) {
+        self.running.remove(&place).expect("it runs").kill().unwrap();
+    }
+
+    /// Start again what was killed.
+    pub(crate) async fn start_again(&mut self, place: usize) {
+        match self.house.launches[place].start().await {
+            Ok(server) => drop(self.running.insert(place, server)),
+            Err(error) => panic!("the server did not start: {error}\n{}", self.house.log()),
+        }
     }
 
     pub(crate) fn admin(&self) -> Api {
@@ -245,17 +279,18 @@ impl Sale {
 
     /// `kill -9`, all of them.
     pub(crate) fn kill(&mut self) {
-        self.running.drain(..).for_each(|server| server.kill().unwrap());
+        let running = std::mem::take(&mut self.running);
+        running.into_values().for_each(|server| server.kill().unwrap());
     }
 
     pub(crate) async fn stop(&mut self) {
-        for server in self.running.drain(..) {
+        for server in std::mem::take(&mut self.running).into_values() {
             assert_eq!(server.stop().await.unwrap(), Some(0));
         }
     }
 
     pub(crate) async fn start(&mut self) {
-        self.running = self.house.start().await;
+        self.running = self.house.start().await.into_iter().enumerate().collect();
     }
 
     pub(crate) fn crowd(&self, connections: usize) -> Crowd {

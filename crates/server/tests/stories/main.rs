@@ -34,6 +34,7 @@ macro_rules! tests_in {
 use {in_every_world, only_in_solo, tests_in};
 
 mod browser;
+mod cluster;
 mod failures;
 mod house;
 mod kills;
@@ -41,3 +42,4 @@ mod money;
 mod operators;
 mod rush;
 mod startup;
+mod traffic;
