@@ -96,7 +96,7 @@ impl<'de> Deserialize<'de> for OrderNo {
 #[derive(Debug)]
 pub struct OrderNumbers {
     clock: SharedClock,
-    node: u64,
+    node: AtomicU64,
     /// Milliseconds and sequence of the last number, without the node between them.
     last: AtomicU64,
 }
@@ -104,7 +104,13 @@ pub struct OrderNumbers {
 impl OrderNumbers {
     pub fn new(node: u16, clock: SharedClock) -> Self {
         assert!(node < NODES_MAX, "node {node} is not below {NODES_MAX}");
-        OrderNumbers { clock, node: u64::from(node), last: AtomicU64::new(0) }
+        OrderNumbers { clock, node: AtomicU64::new(u64::from(node)), last: AtomicU64::new(0) }
+    }
+
+    /// Go on as another node: the lease of this one went to somebody else. Numbers keep growing.
+    pub fn set_node(&self, node: u16) {
+        assert!(node < NODES_MAX, "node {node} is not below {NODES_MAX}");
+        self.node.store(u64::from(node), Ordering::Relaxed);
     }
 
     /// Never hand out a number at or below one that was seen, whatever the clock says after a
@@ -125,7 +131,8 @@ impl OrderNumbers {
         let this = (now << SEQUENCE_BITS).max(last + 1);
         let sequence = this & ((1 << SEQUENCE_BITS) - 1);
         let millis = this >> SEQUENCE_BITS;
-        let number = (millis << NODE_BITS | self.node) << SEQUENCE_BITS | sequence;
+        let node = self.node.load(Ordering::Relaxed);
+        let number = (millis << NODE_BITS | node) << SEQUENCE_BITS | sequence;
         OrderNo::from_u64(number).expect("41 bits of milliseconds last until 2093")
     }
 }
@@ -169,6 +176,17 @@ mod tests {
         for _ in 0..9_000 {
             assert!(seen.insert(a.next()) && seen.insert(b.next()));
         }
+    }
+
+    #[test]
+    fn another_node_goes_on_where_this_one_was() {
+        let numbers = OrderNumbers::new(9, ManualClock::at(FIRST_MS + 1_000));
+        let before = numbers.next();
+        numbers.set_node(3);
+        let after = numbers.next();
+        assert_eq!((after.as_u64() >> SEQUENCE_BITS) & ((1 << NODE_BITS) - 1), 3);
+        assert_eq!(after.made_ms(), before.made_ms());
+        assert_ne!(after, before);
     }
 
     #[test]

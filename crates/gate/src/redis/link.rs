@@ -7,11 +7,10 @@ use redis::{
     Client, Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult, ServerErrorKind, Value,
     aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig},
     cluster::ClusterClient,
-    cluster_async::ClusterConnection,
     cluster_routing::{Route, SingleNodeRoutingInfo, SlotAddr},
 };
 
-use super::keys;
+use super::{cluster_line::ClusterLine, keys};
 
 /// How long a new connection may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
@@ -27,7 +26,7 @@ const LINES: usize = 8;
 #[derive(Clone)]
 pub(super) enum Link {
     One(Arc<[ConnectionManager]>),
-    Cluster(ClusterConnection),
+    Cluster(Arc<ClusterLine>),
 }
 
 impl Link {
@@ -64,7 +63,7 @@ impl Link {
             .min_retry_wait(10)
             .max_retry_wait(200)
             .build()?;
-        Ok(Link::Cluster(client.get_async_connection().await?))
+        Ok(Link::Cluster(Arc::new(ClusterLine::open(client).await?)))
     }
 
     pub(super) async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> RedisResult<T> {
@@ -85,7 +84,7 @@ impl Link {
     async fn ask_once<T: FromRedisValue>(&self, line: usize, command: &Cmd) -> RedisResult<T> {
         match self {
             Link::One(lines) => query(&mut lines[line % lines.len()].clone(), command).await,
-            Link::Cluster(connection) => query(&mut connection.clone(), command).await,
+            Link::Cluster(line) => line.query(command).await,
         }
     }
 
@@ -104,8 +103,8 @@ impl Link {
                 let mut line = lines[keys::partition_in(counter) % lines.len()].clone();
                 both.query_async(&mut line).await?
             }
-            Link::Cluster(connection) => {
-                let mut connection = connection.clone();
+            Link::Cluster(line) => {
+                let mut connection = line.connection();
                 let slot: u16 = redis::cmd("CLUSTER")
                     .arg("KEYSLOT")
                     .arg(counter)

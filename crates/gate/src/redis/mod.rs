@@ -29,6 +29,7 @@
 //! **Missing state is closed.** A Redis that is empty, evicted, restarted or unreachable is a gate
 //! that says *busy*, until the item has been warmed again from the ledger.
 
+mod cluster_line;
 mod keys;
 mod link;
 mod load;
@@ -59,6 +60,7 @@ use crate::{
     Readmitted, Result, Shut, Verdict,
     mark::{Garbled, Mark, put_mark},
 };
+pub use cluster_line::ClusterLine;
 use keys::Keys;
 use link::{Call, Link};
 use watch::{Seen, Watch};

@@ -40,6 +40,10 @@ impl Commons for Alone {
 
     async fn put_catalogue(&self, _: &[Activity]) {}
 
+    fn node(&self) -> u16 {
+        0
+    }
+
     fn node_is_ours(&self) -> bool {
         true
     }

@@ -54,4 +54,7 @@ pub trait Commons: Send + Sync {
 
     /// May order numbers of this process's node still be handed out?
     fn node_is_ours(&self) -> bool;
+
+    /// That node. It may change when it is not ours; ask [`Commons::node_is_ours`] first.
+    fn node(&self) -> u16;
 }

@@ -15,18 +15,18 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicI64, Ordering},
+        atomic::{AtomicI64, AtomicU16, Ordering},
     },
     time::Duration,
 };
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
+use gate::redis::ClusterLine;
 use redis::{
     Client, Cmd, FromRedisValue, RedisResult, Script,
     aio::{ConnectionManager, ConnectionManagerConfig},
     cluster::ClusterClient,
-    cluster_async::ClusterConnection,
 };
 use sale::{Activity, Clock, Item, Order, OrderNo, SystemClock};
 use tokio::sync::broadcast;
@@ -57,7 +57,7 @@ pub struct RedisCommonsOptions {
 #[derive(Clone)]
 enum Link {
     One(ConnectionManager),
-    Cluster(ClusterConnection),
+    Cluster(Arc<ClusterLine>),
 }
 
 pub struct RedisCommons {
@@ -66,7 +66,8 @@ pub struct RedisCommons {
     lead: Script,
     keep_order: Script,
     hints: broadcast::Sender<Hint>,
-    node: u16,
+    /// The node whose order numbers this process hands out. Written before `node_until_ms`, read after.
+    node: AtomicU16,
     /// Until when the node is surely ours, by our clock.
     node_until_ms: AtomicI64,
 }
@@ -82,25 +83,20 @@ pub enum CommonsError {
 impl RedisCommons {
     pub async fn open(options: RedisCommonsOptions) -> Result<Arc<RedisCommons>, CommonsError> {
         let link = open_link(&options).await?;
-        let mut commons = RedisCommons {
+        let commons = RedisCommons {
             link,
             lead: Script::new(include_str!("lua/lead.lua")),
             keep_order: Script::new(include_str!("lua/keep_order.lua")),
             hints: broadcast::Sender::new(HINTS_WAITING_MAX),
-            node: 0,
+            node: AtomicU16::new(0),
             node_until_ms: AtomicI64::new(0),
             options,
         };
-        commons.node = commons.take_node().await?;
+        commons.take_node().await?;
         let commons = Arc::new(commons);
         tokio::spawn(renew_node(Arc::downgrade(&commons)));
         tokio::spawn(listen(Arc::downgrade(&commons)));
         Ok(commons)
-    }
-
-    /// The node whose order numbers this process may hand out.
-    pub fn node(&self) -> u16 {
-        self.node
     }
 
     fn key(&self, name: impl std::fmt::Display) -> String {
@@ -110,7 +106,7 @@ impl RedisCommons {
     async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> RedisResult<T> {
         match self.link.clone() {
             Link::One(mut connection) => command.query_async(&mut connection).await,
-            Link::Cluster(mut connection) => command.query_async(&mut connection).await,
+            Link::Cluster(line) => line.query(command).await,
         }
     }
 
@@ -122,7 +118,11 @@ impl RedisCommons {
         call.arg(&self.options.instance).arg(ttl_ms);
         match self.link.clone() {
             Link::One(mut connection) => call.invoke_async(&mut connection).await,
-            Link::Cluster(mut connection) => call.invoke_async(&mut connection).await,
+            Link::Cluster(line) => {
+                let done = call.invoke_async(&mut line.connection()).await;
+                line.note(&done).await;
+                done
+            }
         }
     }
 
@@ -130,6 +130,9 @@ impl RedisCommons {
         let asked_ms = SystemClock.now_ms();
         let ours = self.hold(&format!("node:{node}"), NODE_LEASE_MS).await? > 0;
         let until_ms = if ours { asked_ms + NODE_SAFE_MS } else { 0 };
+        if ours {
+            self.node.store(node, Ordering::Relaxed);
+        }
         self.node_until_ms.store(until_ms, Ordering::Release);
         Ok(ours)
     }
@@ -212,19 +215,24 @@ async fn open_link(options: &RedisCommonsOptions) -> RedisResult<Link> {
         .min_retry_wait(10)
         .max_retry_wait(200)
         .build()?;
-    Ok(Link::Cluster(client.get_async_connection().await?))
+    Ok(Link::Cluster(Arc::new(ClusterLine::open(client).await?)))
 }
 
 async fn renew_node(commons: std::sync::Weak<RedisCommons>) {
     loop {
         tokio::time::sleep(NODE_RENEW).await;
         let Some(commons) = commons.upgrade() else { return };
-        match commons.hold_node(commons.node).await {
+        let node = commons.node.load(Ordering::Relaxed);
+        match commons.hold_node(node).await {
             Ok(true) => {}
-            Ok(false) => tracing::error!(
-                node = commons.node,
-                "another process hands out our order numbers: admitting nobody"
-            ),
+            // Redis forgot whose it was, and somebody new was faster. Until there is another one
+            // nobody is admitted here.
+            Ok(false) => match commons.take_node().await {
+                Ok(new) => tracing::warn!(node, new, "order numbers go on as another node"),
+                Err(error) => {
+                    tracing::error!(%error, "no node for order numbers: admitting nobody")
+                }
+            },
             Err(error) => tracing::warn!(%error, "the lease of the node could not be renewed"),
         }
     }
@@ -297,7 +305,11 @@ impl Commons for RedisCommons {
             call.arg(order.status.code()).arg(json(order)).arg(ORDER_KEPT_MS);
             let kept: RedisResult<i64> = match self.link.clone() {
                 Link::One(mut connection) => call.invoke_async(&mut connection).await,
-                Link::Cluster(mut connection) => call.invoke_async(&mut connection).await,
+                Link::Cluster(line) => {
+                    let done = call.invoke_async(&mut line.connection()).await;
+                    line.note(&done).await;
+                    done
+                }
             };
             kept
         });
@@ -313,6 +325,10 @@ impl Commons for RedisCommons {
         if let Err(error) = self.write_catalogue(activities).await {
             tracing::debug!(%error, "the catalogue could not be put into Redis");
         }
+    }
+
+    fn node(&self) -> u16 {
+        self.node.load(Ordering::Relaxed)
     }
 
     fn node_is_ours(&self) -> bool {

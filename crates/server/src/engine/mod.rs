@@ -242,8 +242,12 @@ fn start_lanes(
         batch_max: config.lane.batch_max,
         sold_out_ms_max: config.gate.sold_out_cache_ms_max,
     };
-    let commons = commons.clone();
-    let may_number = Arc::new(move || commons.node_is_ours());
+    let (commons, node_of) = (commons.clone(), numbers.clone());
+    let may_number = Arc::new(move || {
+        let ours = commons.node_is_ours();
+        node_of.set_node(commons.node());
+        ours
+    });
     let lanes = Lanes::start(options, gate.clone(), numbers.clone(), may_number, clock.clone());
     lanes.map_err(OpenError::Lanes)
 }
