@@ -15,8 +15,19 @@ use serde_json::{Value, json};
 
 use crate::house::{House, NewSale, PATIENCE, Sale, World, now_ms};
 
+/// A running chromedriver.
+struct Driver(Child);
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 struct Browser {
-    driver: Child,
+    /// Ended when dropped, also if the session was never made.
+    _driver: Driver,
     api: Api,
     session: String,
     _profile: tempfile::TempDir,
@@ -24,13 +35,14 @@ struct Browser {
 
 impl Browser {
     async fn open() -> Browser {
-        let mut driver = Command::new("chromedriver")
+        let started = Command::new("chromedriver")
             .arg("--port=0")
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .expect("chromedriver is installed (cargo xtask test does it)");
-        let address = listening(&mut driver);
+        let mut driver = Driver(started);
+        let address = listening(&mut driver.0);
         let profile = tempfile::tempdir().unwrap();
         let arguments = [
             "--headless",
@@ -51,7 +63,7 @@ impl Browser {
         let mut api = Api::new(address, None);
         let opened: Value = api.write("/session", &wanted).await.unwrap();
         let session = opened["value"]["sessionId"].as_str().unwrap().to_owned();
-        Browser { driver, api, session, _profile: profile }
+        Browser { _driver: driver, api, session, _profile: profile }
     }
 
     async fn go(&mut self, url: &str) {
@@ -107,13 +119,6 @@ impl Browser {
     async fn close(mut self) {
         let path = format!("/session/{}", self.session);
         let _ = self.api.send("DELETE", &path, &[], b"").await;
-    }
-}
-
-impl Drop for Browser {
-    fn drop(&mut self) {
-        let _ = self.driver.kill();
-        let _ = self.driver.wait();
     }
 }
 
