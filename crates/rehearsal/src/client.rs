@@ -3,7 +3,7 @@
 //! The load generator shares two cores with what it measures, so it must be lean; and a test wants
 //! to see broken connections as they are, without a pool that hides them.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{io::Write, net::SocketAddr, time::Duration};
 
 use bytes::{Buf, BytesMut};
 use serde::{Serialize, de::DeserializeOwned};
@@ -17,19 +17,22 @@ use tokio::{
 const BODY_BYTES_MAX: usize = 256 << 20;
 const HEADERS_MAX: usize = 64;
 /// Longer than any server-side time-out, so that only a hung server meets it.
-const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug)]
 pub struct Response {
     pub status: u16,
-    pub headers: Vec<(String, String)>,
+    /// From the status line to the empty line; looked into only when somebody asks.
+    head: Vec<u8>,
     pub body: Vec<u8>,
 }
 
 impl Response {
     pub fn header(&self, name: &str) -> Option<&str> {
-        let mine = |(header, _): &&(String, String)| header.eq_ignore_ascii_case(name);
-        self.headers.iter().find(mine).map(|(_, value)| value.as_str())
+        let lines = self.head.split(|&byte| byte == b'\n').skip(1);
+        lines.filter_map(|line| std::str::from_utf8(line).ok()?.split_once(':')).find_map(
+            |(header, value)| header.eq_ignore_ascii_case(name).then_some(value.trim()),
+        )
     }
 
     pub fn json(&self) -> serde_json::Value {
@@ -40,6 +43,26 @@ impl Response {
     pub fn code(&self) -> Option<String> {
         self.json()["code"].as_str().map(str::to_owned)
     }
+}
+
+/// Write a request as it goes over the wire.
+pub fn write_request(
+    out: &mut Vec<u8>,
+    host: SocketAddr,
+    (method, path): (&str, &str),
+    headers: &[(&str, &str)],
+    body: &[u8],
+) {
+    let line = write!(out, "{method} {path} HTTP/1.1\r\nhost: {host}\r\n");
+    line.expect("a vector takes everything");
+    for (name, value) in headers {
+        for part in [name, ": ", value, "\r\n"] {
+            out.extend_from_slice(part.as_bytes());
+        }
+    }
+    let end = write!(out, "content-length: {}\r\n\r\n", body.len());
+    end.expect("a vector takes everything");
+    out.extend_from_slice(body);
 }
 
 /// One kept-alive connection.
@@ -64,26 +87,24 @@ impl Connection {
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> std::io::Result<Response> {
-        self.out.clear();
-        let host = self.address;
-        self.out.extend(format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\n").bytes());
-        for (name, value) in headers {
-            self.out.extend(format!("{name}: {value}\r\n").bytes());
-        }
-        self.out.extend(format!("content-length: {}\r\n\r\n", body.len()).bytes());
-        self.out.extend(body);
-        timeout(ANSWER_WITHIN, self.exchange()).await.map_err(std::io::Error::other)?
+        let mut out = std::mem::take(&mut self.out);
+        out.clear();
+        write_request(&mut out, self.address, (method, path), headers, body);
+        let answer = timeout(ANSWER_WITHIN, self.exchange(&out)).await;
+        self.out = out;
+        answer.map_err(std::io::Error::other)?
     }
 
-    async fn exchange(&mut self) -> std::io::Result<Response> {
-        self.stream.write_all(&self.out).await?;
+    /// Send a request that was written before, and wait for its answer, however long that takes.
+    pub async fn exchange(&mut self, request: &[u8]) -> std::io::Result<Response> {
+        self.stream.write_all(request).await?;
         loop {
             if let Some(head) = self.head()? {
                 let body = match head.length {
                     Length::Bytes(length) => self.bytes(length).await?,
                     Length::Chunks => self.chunks().await?,
                 };
-                return Ok(Response { status: head.status, headers: head.headers, body });
+                return Ok(Response { status: head.status, head: head.text, body });
             }
             self.more().await?;
         }
@@ -97,23 +118,30 @@ impl Connection {
     }
 
     fn head(&mut self) -> std::io::Result<Option<Head>> {
+        if self.read.is_empty() {
+            return Ok(None);
+        }
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut parsed = httparse::Response::new(&mut headers);
         let status = parsed.parse(&self.read).map_err(std::io::Error::other)?;
         let httparse::Status::Complete(used) = status else { return Ok(None) };
         let status = parsed.code.unwrap_or(0);
-        let headers: Vec<(String, String)> = parsed
-            .headers
-            .iter()
-            .map(|h| (h.name.to_ascii_lowercase(), String::from_utf8_lossy(h.value).into_owned()))
-            .collect();
-        let value = |name: &str| headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
-        let length = match value("transfer-encoding") {
-            Some("chunked") => Length::Chunks,
-            _ => Length::Bytes(value("content-length").and_then(|v| v.parse().ok()).unwrap_or(0)),
-        };
+        let mut length = Length::Bytes(0);
+        for header in parsed.headers.iter() {
+            if header.name.eq_ignore_ascii_case("content-length") {
+                let text = std::str::from_utf8(header.value).ok();
+                let bytes = text.and_then(|text| text.parse().ok());
+                length = Length::Bytes(
+                    bytes.ok_or_else(|| std::io::Error::other("content-length is no number"))?,
+                );
+            } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
+                length = Length::Chunks;
+                break;
+            }
+        }
+        let text = self.read[..used].to_vec();
         self.read.advance(used);
-        Ok(Some(Head { status, headers, length }))
+        Ok(Some(Head { status, text, length }))
     }
 
     async fn bytes(&mut self, length: usize) -> std::io::Result<Vec<u8>> {
@@ -123,7 +151,9 @@ impl Connection {
         while self.read.len() < length {
             self.more().await?;
         }
-        Ok(self.read.split_to(length).to_vec())
+        let bytes = self.read[..length].to_vec();
+        self.read.advance(length);
+        Ok(bytes)
     }
 
     async fn chunks(&mut self) -> std::io::Result<Vec<u8>> {
@@ -150,7 +180,7 @@ impl Connection {
 
 struct Head {
     status: u16,
-    headers: Vec<(String, String)>,
+    text: Vec<u8>,
     length: Length,
 }
 

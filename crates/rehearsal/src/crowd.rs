@@ -10,11 +10,18 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use hdrhistogram::Histogram;
 use hmac::{Hmac, KeyInit, Mac};
 use sale::{Clock, SystemClock};
+use serde::Deserialize;
 use serde_json::json;
 use sha2::Sha256;
-use tokio::sync::{Barrier, Semaphore};
+use tokio::{
+    sync::{Barrier, Semaphore},
+    time::timeout,
+};
 
-use crate::{Answer, Api, ApiError, Connection, History, Response, Told};
+use crate::{
+    Answer, Api, ApiError, Connection, History, Response, Told,
+    client::{ANSWER_WITHIN, write_request},
+};
 
 /// A sale token for each buyer.
 pub type SaleTokens = Vec<(String, String)>;
@@ -104,20 +111,25 @@ impl Crowd {
         ready.wait().await;
         let path = format!("/api/v1/items/{}/claims", self.item);
         let body = format!("{{\"quantity\":{}}}", self.quantity);
+        let mut request = Vec::new();
         let mut told = Vec::with_capacity(buyers.len());
         let mut latency = new_histogram();
         for (user, token) in buyers {
             let key = self.keys.then(|| format!("key-{user}"));
-            let mut headers =
-                vec![("content-type", "application/json"), ("x-sale-token", token.as_str())];
-            if let Some(key) = &key {
-                headers.push(("idempotency-key", key));
-            }
+            request.clear();
+            let headers = [
+                ("content-type", "application/json"),
+                ("x-sale-token", &token),
+                ("idempotency-key", key.as_deref().unwrap_or_default()),
+            ];
+            let headers = if key.is_some() { &headers[..] } else { &headers[..2] };
+            write_request(&mut request, address, ("POST", &path), headers, body.as_bytes());
             let sent = Instant::now();
             let response = match &mut connection {
-                Some(open) => open.send("POST", &path, &headers, body.as_bytes()).await.ok(),
+                Some(open) => timeout(ANSWER_WITHIN, open.exchange(&request)).await.ok(),
                 None => None,
             };
+            let response = response.and_then(Result::ok);
             latency.saturating_record(sent.elapsed().as_micros() as u64);
             if response.is_none() {
                 connection = Connection::open(address).await.ok();
@@ -135,10 +147,17 @@ fn new_histogram() -> Histogram<u64> {
 
 /// What a response to a claim says.
 pub fn answer(response: &Response) -> Answer {
-    let body = response.json();
-    let order_no = || body["order_no"].as_str().and_then(|no| no.parse().ok());
-    let code = body["code"].as_str();
-    match (response.status, code) {
+    /// The two fields that matter; a text with escapes in it would not be one of ours.
+    #[derive(Default, Deserialize)]
+    struct Said<'a> {
+        #[serde(default, borrow)]
+        order_no: Option<&'a str>,
+        #[serde(default, borrow)]
+        code: Option<&'a str>,
+    }
+    let said: Said = serde_json::from_slice(&response.body).unwrap_or_default();
+    let order_no = || said.order_no.and_then(|no| no.parse().ok());
+    match (response.status, said.code) {
         (202, _) => order_no().map_or(Answer::Unknown, |order_no| Answer::Admitted { order_no }),
         (409, Some("already_bought")) => {
             order_no().map_or(Answer::Unknown, |order_no| Answer::AlreadyBought { order_no })

@@ -15,7 +15,7 @@ pub use checker::{
     Answer, Bill, Charge, History, Observed, ObservedItem, ObservedOrder, StockLogRow, Told,
     Violation, check,
 };
-pub use client::{Api, ApiError, Connection, Response};
+pub use client::{Api, ApiError, Connection, Response, write_request};
 pub use crowd::{Crowd, CrowdReport, Login, SaleTokens, answer, sale_tokens};
 pub use deployment::{Deployment, Launch};
 pub use observe::{ObserveError, observe, settled};
