@@ -94,6 +94,7 @@ async fn one_round(plan: &Size, server: &Deployment) -> Result<Round, Failure> {
         item,
         quantity: 1,
         connections: plan.connections,
+        at_once: false,
         keys: false,
     };
     let started = Instant::now();

@@ -30,9 +30,9 @@ pub struct Response {
 impl Response {
     pub fn header(&self, name: &str) -> Option<&str> {
         let lines = self.head.split(|&byte| byte == b'\n').skip(1);
-        lines.filter_map(|line| std::str::from_utf8(line).ok()?.split_once(':')).find_map(
-            |(header, value)| header.eq_ignore_ascii_case(name).then_some(value.trim()),
-        )
+        lines
+            .filter_map(|line| std::str::from_utf8(line).ok()?.split_once(':'))
+            .find_map(|(header, value)| header.eq_ignore_ascii_case(name).then_some(value.trim()))
     }
 
     pub fn json(&self) -> serde_json::Value {
@@ -69,7 +69,7 @@ pub fn write_request(
 pub struct Connection {
     stream: TcpStream,
     address: SocketAddr,
-    read: BytesMut,
+    buffer: BytesMut,
     out: Vec<u8>,
 }
 
@@ -77,7 +77,7 @@ impl Connection {
     pub async fn open(address: SocketAddr) -> std::io::Result<Connection> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        Ok(Connection { stream, address, read: BytesMut::with_capacity(4_096), out: Vec::new() })
+        Ok(Connection { stream, address, buffer: BytesMut::with_capacity(4_096), out: Vec::new() })
     }
 
     pub async fn send(
@@ -97,7 +97,17 @@ impl Connection {
 
     /// Send a request that was written before, and wait for its answer, however long that takes.
     pub async fn exchange(&mut self, request: &[u8]) -> std::io::Result<Response> {
-        self.stream.write_all(request).await?;
+        self.write(request).await?;
+        self.read().await
+    }
+
+    /// Send one or several requests that were written before; their answers come in this order.
+    pub async fn write(&mut self, requests: &[u8]) -> std::io::Result<()> {
+        self.stream.write_all(requests).await
+    }
+
+    /// The next answer.
+    pub async fn read(&mut self) -> std::io::Result<Response> {
         loop {
             if let Some(head) = self.head()? {
                 let body = match head.length {
@@ -111,19 +121,19 @@ impl Connection {
     }
 
     async fn more(&mut self) -> std::io::Result<()> {
-        if self.stream.read_buf(&mut self.read).await? == 0 {
+        if self.stream.read_buf(&mut self.buffer).await? == 0 {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
         Ok(())
     }
 
     fn head(&mut self) -> std::io::Result<Option<Head>> {
-        if self.read.is_empty() {
+        if self.buffer.is_empty() {
             return Ok(None);
         }
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut parsed = httparse::Response::new(&mut headers);
-        let status = parsed.parse(&self.read).map_err(std::io::Error::other)?;
+        let status = parsed.parse(&self.buffer).map_err(std::io::Error::other)?;
         let httparse::Status::Complete(used) = status else { return Ok(None) };
         let status = parsed.code.unwrap_or(0);
         let mut length = Length::Bytes(0);
@@ -139,8 +149,8 @@ impl Connection {
                 break;
             }
         }
-        let text = self.read[..used].to_vec();
-        self.read.advance(used);
+        let text = self.buffer[..used].to_vec();
+        self.buffer.advance(used);
         Ok(Some(Head { status, text, length }))
     }
 
@@ -148,24 +158,24 @@ impl Connection {
         if length > BODY_BYTES_MAX {
             return Err(std::io::Error::other("the answer is too long"));
         }
-        while self.read.len() < length {
+        while self.buffer.len() < length {
             self.more().await?;
         }
-        let bytes = self.read[..length].to_vec();
-        self.read.advance(length);
+        let bytes = self.buffer[..length].to_vec();
+        self.buffer.advance(length);
         Ok(bytes)
     }
 
     async fn chunks(&mut self) -> std::io::Result<Vec<u8>> {
         let mut body = Vec::new();
         loop {
-            let parsed = httparse::parse_chunk_size(&self.read)
+            let parsed = httparse::parse_chunk_size(&self.buffer)
                 .map_err(|_| std::io::Error::other("not a chunk"))?;
             let httparse::Status::Complete((used, size)) = parsed else {
                 self.more().await?;
                 continue;
             };
-            self.read.advance(used);
+            self.buffer.advance(used);
             let chunk = self.bytes(size as usize + 2).await?;
             if size == 0 {
                 return Ok(body);

@@ -38,8 +38,10 @@ pub struct Crowd {
     pub addresses: Vec<SocketAddr>,
     pub item: i64,
     pub quantity: u32,
-    /// Buyers share this many connections; those of one connection go one after the other.
+    /// Buyers share this many connections; those of one connection go one after the other, or, if
+    /// `at_once`, send their claims without waiting for each other's answers.
     pub connections: usize,
+    pub at_once: bool,
     /// Every buyer sends an `Idempotency-Key` of its own.
     pub keys: bool,
 }
@@ -109,35 +111,61 @@ impl Crowd {
         let mut connection = Connection::open(address).await.ok();
         drop(permit);
         ready.wait().await;
-        let path = format!("/api/v1/items/{}/claims", self.item);
-        let body = format!("{{\"quantity\":{}}}", self.quantity);
-        let mut request = Vec::new();
         let mut told = Vec::with_capacity(buyers.len());
         let mut latency = new_histogram();
-        for (user, token) in buyers {
-            let key = self.keys.then(|| format!("key-{user}"));
-            request.clear();
-            let headers = [
-                ("content-type", "application/json"),
-                ("x-sale-token", &token),
-                ("idempotency-key", key.as_deref().unwrap_or_default()),
-            ];
-            let headers = if key.is_some() { &headers[..] } else { &headers[..2] };
-            write_request(&mut request, address, ("POST", &path), headers, body.as_bytes());
+        let together = if self.at_once { buyers.len() } else { 1 };
+        let mut requests = Vec::new();
+        for group in buyers.chunks(together.max(1)) {
+            requests.clear();
+            group.iter().for_each(|buyer| self.write_claim(&mut requests, address, buyer));
             let sent = Instant::now();
-            let response = match &mut connection {
-                Some(open) => timeout(ANSWER_WITHIN, open.exchange(&request)).await.ok(),
-                None => None,
-            };
-            let response = response.and_then(Result::ok);
-            latency.saturating_record(sent.elapsed().as_micros() as u64);
-            if response.is_none() {
-                connection = Connection::open(address).await.ok();
+            let mut open = connection.take();
+            if let Some(there) = &mut open
+                && there.write(&requests).await.is_err()
+            {
+                open = None;
             }
-            let answer = response.as_ref().map_or(Answer::Unknown, answer);
-            told.push(Told { user, item: self.item, key, answer });
+            for (user, _) in group {
+                let response = match &mut open {
+                    Some(there) => timeout(ANSWER_WITHIN, there.read()).await.ok(),
+                    None => None,
+                };
+                latency.saturating_record(sent.elapsed().as_micros() as u64);
+                let response = response.and_then(Result::ok);
+                if response.is_none() {
+                    open = None;
+                }
+                let answer = response.as_ref().map_or(Answer::Unknown, answer);
+                told.push(Told {
+                    user: user.clone(),
+                    item: self.item,
+                    key: self.key(user),
+                    answer,
+                });
+            }
+            connection = match open {
+                Some(there) => Some(there),
+                None => Connection::open(address).await.ok(),
+            };
         }
         (told, latency)
+    }
+
+    fn key(&self, user: &str) -> Option<String> {
+        self.keys.then(|| format!("key-{user}"))
+    }
+
+    fn write_claim(&self, out: &mut Vec<u8>, host: SocketAddr, (user, token): &(String, String)) {
+        let path = format!("/api/v1/items/{}/claims", self.item);
+        let body = format!("{{\"quantity\":{}}}", self.quantity);
+        let key = self.key(user);
+        let headers = [
+            ("content-type", "application/json"),
+            ("x-sale-token", token),
+            ("idempotency-key", key.as_deref().unwrap_or_default()),
+        ];
+        let headers = if key.is_some() { &headers[..] } else { &headers[..2] };
+        write_request(out, host, ("POST", &path), headers, body.as_bytes());
     }
 }
 

@@ -295,7 +295,7 @@ impl Sale {
 
     pub(crate) fn crowd(&self, connections: usize) -> Crowd {
         let addresses = self.addresses();
-        Crowd { addresses, item: self.item, quantity: 1, connections, keys: false }
+        Crowd { addresses, item: self.item, quantity: 1, connections, at_once: false, keys: false }
     }
 
     pub(crate) async fn tokens(&self, users: impl IntoIterator<Item = String>) -> SaleTokens {
