@@ -1,44 +1,62 @@
-//! A whole solo server over real HTTP: a crowd buys everything, and another one is told that it is
-//! sold out.
+//! A whole solo server over real HTTP beside the echo: one crowd is told that it is sold out, another
+//! buys everything.
 
 use std::{
+    future::Future,
+    net::SocketAddr,
     path::Path,
     time::{Duration, Instant},
 };
 
-use rehearsal::{Api, ApiError, Crowd, CrowdReport, Deployment, Launch, SaleTokens, settled};
+use rehearsal::{
+    Answer, Api, ApiError, Crowd, CrowdReport, Deployment, Launch, SaleTokens, settled,
+};
 use sale::{Clock, ItemId, Keys, SaleToken, SystemClock};
 use serde_json::{Value, json};
 
 use crate::{
     Failure, Plan,
+    cpu::cpu_us,
+    echo::Echo,
     figures::{Figures, Goal},
 };
 
 const SECRET: &str = "only for the benchmark, on loopback";
 
-#[derive(Clone, Debug)]
+/// The other number of sockets that a goal is set for.
+const FEW_CONNECTIONS: usize = 64;
+
+/// What one crowd was served at.
+#[derive(Clone, Copy, Debug, Default)]
 struct Rate {
     per_s: f64,
     p50_ms: f64,
     p99_ms: f64,
+    /// What the server's process worked for one request.
+    cpu_us: f64,
 }
 
-#[derive(Clone, Debug)]
+/// The three crowds of a round, one after the other, so that the machine's moods meet all of them.
+#[derive(Clone, Copy, Debug, Default)]
 struct Round {
-    /// Admitted and on disk, over HTTP.
-    claims: Rate,
-    /// Refused with 409 sold_out, over HTTP.
+    echo: Rate,
+    /// Refused with 409 sold_out.
     sold_out: Rate,
+    /// Admitted and on disk.
+    claims: Rate,
     /// From the first claim to the last order in the ledger, while claims are still coming.
     orders_per_s: f64,
+    /// What the server's process worked for one claim until it was an order.
+    order_cpu_us: f64,
 }
 
-/// How large the crowds are.
-struct Size {
+struct Bench<'a> {
+    server: &'a Deployment,
+    echo: &'a Echo,
     connections: usize,
     buyers: usize,
-    strangers: usize,
+    /// An item of which nothing is left.
+    sold_out: i64,
 }
 
 pub(crate) async fn measure(
@@ -46,8 +64,6 @@ pub(crate) async fn measure(
     data: &Path,
     figures: &mut Figures,
 ) -> Result<(), Failure> {
-    let (buyers, strangers) = if plan.quick { (20_000, 40_000) } else { (50_000, 100_000) };
-    let size = Size { connections: plan.connections, buyers, strangers };
     let data = data.join("http");
     std::fs::create_dir_all(&data)?;
     let server = Launch::new("target/release/seckill", &data)
@@ -56,63 +72,161 @@ pub(crate) async fn measure(
         .log(data.join("server.log"))
         .start()
         .await?;
-    let mut rounds = Vec::new();
-    for n in 0..plan.rounds(5, 2) {
-        let round = one_round(&size, &server).await?;
-        println!(
-            "  round {n}: {:.0} claims/s, {:.0} sold-out answers/s, {:.0} orders/s",
-            round.claims.per_s, round.sold_out.per_s, round.orders_per_s
-        );
-        rounds.push(round);
+    let echo = Echo::start()?;
+    let sold_out = sold_out_item(&server).await?;
+    let buyers = if plan.quick { 20_000 } else { 40_000 };
+    for connections in [plan.connections, FEW_CONNECTIONS] {
+        let bench = Bench { server: &server, echo: &echo, connections, buyers, sold_out };
+        println!("  {connections} connections");
+        let best = bench.rounds(plan.rounds(12, 4)).await?;
+        let suffix = if connections == plan.connections { "" } else { "_few" };
+        report(&best, connections, suffix, figures);
     }
     server.stop().await?;
-    let best = best(rounds);
-    let mut rate = |key: &str, what: &str, rate: &Rate| {
-        figures.add(
-            &format!("{key}_per_s"),
-            &format!("{what}, per second"),
-            rate.per_s,
-            Goal::None,
-        );
-        for (quantile, ms) in [("p50", rate.p50_ms), ("p99", rate.p99_ms)] {
-            let what = format!("{what}, {quantile} ms");
-            figures.add(&format!("{key}_{quantile}_ms"), &what, ms, Goal::None);
-        }
-    };
-    rate("claims", "fsynced claims over HTTP", &best.claims);
-    rate("sold_out", "sold-out answers over HTTP", &best.sold_out);
-    let what = "orders into SQLite meanwhile, per second";
-    figures.add("orders_per_s", what, best.orders_per_s, Goal::None);
     Ok(())
 }
 
-async fn one_round(plan: &Size, server: &Deployment) -> Result<Round, Failure> {
-    let mut admin = server.admin();
-    let item = open_sale(&mut admin, plan.buyers).await?;
+impl Bench<'_> {
+    /// Each figure from its own best round.
+    async fn rounds(&self, count: usize) -> Result<Round, Failure> {
+        let mut best = Round::default();
+        for n in 0..count {
+            let round = self.round().await?;
+            println!(
+                "  round {n}: echo {:.0}/s, sold out {:.0}/s, claims {:.0}/s, orders {:.0}/s",
+                round.echo.per_s, round.sold_out.per_s, round.claims.per_s, round.orders_per_s
+            );
+            best = best.or_better(round);
+        }
+        Ok(best)
+    }
+
+    async fn round(&self) -> Result<Round, Failure> {
+        let strangers = tokens(self.sold_out, "stranger", self.buyers);
+        let echo = self.crowd(self.echo.address, self.sold_out);
+        let (echo, _) = served(self.echo.pid(), echo.rush(strangers.clone())).await?;
+        let crowd = self.crowd(self.server.address, self.sold_out);
+        let (sold_out, refused) = served(self.server.pid(), crowd.rush(strangers)).await?;
+        if refused.count(|answer| *answer == Answer::SoldOut) != self.buyers {
+            return Err("somebody was not told that it is sold out".into());
+        }
+
+        let mut admin = self.server.admin();
+        let item = open_sale(&mut admin, self.buyers).await?;
+        let buyers = tokens(item, "buyer", self.buyers);
+        let (started, before_us) = (Instant::now(), cpu_us(self.server.pid())?);
+        let crowd = self.crowd(self.server.address, item);
+        let (claims, bought) = served(self.server.pid(), crowd.rush(buyers)).await?;
+        if bought.admitted() != self.buyers {
+            let (admitted, buyers) = (bought.admitted(), self.buyers);
+            return Err(format!("only {admitted} of {buyers} claims were admitted").into());
+        }
+        settled(&mut admin, Duration::from_secs(120)).await?;
+        let orders_per_s = self.buyers as f64 / started.elapsed().as_secs_f64();
+        let worked_us = cpu_us(self.server.pid())? - before_us;
+        let order_cpu_us = worked_us / self.buyers as f64;
+        Ok(Round { echo, sold_out, claims, orders_per_s, order_cpu_us })
+    }
+
+    fn crowd(&self, address: SocketAddr, item: i64) -> Crowd {
+        Crowd {
+            addresses: vec![address],
+            item,
+            quantity: 1,
+            connections: self.connections,
+            at_once: false,
+            keys: false,
+        }
+    }
+}
+
+/// Wait for a crowd, and note how long it took and what the server's process worked meanwhile.
+async fn served(
+    server: u32,
+    rush: impl Future<Output = CrowdReport>,
+) -> Result<(Rate, CrowdReport), Failure> {
+    let before = cpu_us(server)?;
+    let report = rush.await;
+    let worked_us = cpu_us(server)? - before;
+    let quantile = |q: f64| report.latency.value_at_quantile(q) as f64 / 1_000.0;
+    let rate = Rate {
+        per_s: report.per_second(),
+        p50_ms: quantile(0.5),
+        p99_ms: quantile(0.99),
+        cpu_us: worked_us / report.history.told.len() as f64,
+    };
+    Ok((rate, report))
+}
+
+impl Rate {
+    fn or_better(self, other: Rate) -> Rate {
+        if other.per_s > self.per_s { other } else { self }
+    }
+}
+
+impl Round {
+    fn or_better(self, other: Round) -> Round {
+        Round {
+            echo: self.echo.or_better(other.echo),
+            sold_out: self.sold_out.or_better(other.sold_out),
+            claims: self.claims.or_better(other.claims),
+            orders_per_s: self.orders_per_s.max(other.orders_per_s),
+            order_cpu_us: if self.order_cpu_us == 0.0 {
+                other.order_cpu_us
+            } else {
+                self.order_cpu_us.min(other.order_cpu_us)
+            },
+        }
+    }
+}
+
+fn report(best: &Round, connections: usize, suffix: &str, figures: &mut Figures) {
+    let few = !suffix.is_empty();
+    let mut add = |key: &str, what: &str, value: f64, goal: Goal| {
+        figures.add(
+            &format!("{key}{suffix}"),
+            &format!("{what}, {connections} sockets"),
+            value,
+            goal,
+        );
+    };
+    let echo = best.echo.per_s;
+    let goal = Goal::AtLeast(1.10);
+    add("soldout_vs_echo", "sold-out answers ÷ echo", best.sold_out.per_s / echo, goal);
+    let goal = Goal::AtLeast(if few { 0.80 } else { 0.90 });
+    add("claim_solo_vs_echo", "fsynced claims ÷ echo", best.claims.per_s / echo, goal);
+    for (key, what, rate) in [
+        ("echo", "echo", best.echo),
+        ("sold_out", "sold-out answers", best.sold_out),
+        ("claims", "fsynced claims", best.claims),
+    ] {
+        add(&format!("{key}_per_s"), &format!("{what} per second"), rate.per_s, Goal::None);
+        add(&format!("{key}_p50_ms"), &format!("{what}, p50 ms"), rate.p50_ms, Goal::None);
+        add(&format!("{key}_p99_ms"), &format!("{what}, p99 ms"), rate.p99_ms, Goal::None);
+    }
+    add("orders_per_s", "orders into SQLite meanwhile", best.orders_per_s, Goal::None);
+    add("cpu_us_per_rejection", "server's µs per sold out", best.sold_out.cpu_us, Goal::None);
+    add("cpu_us_per_claim", "server's µs per claim", best.claims.cpu_us, Goal::None);
+    add("cpu_us_per_order", "… until it is an order", best.order_cpu_us, Goal::None);
+    add("cpu_us_per_echo", "µs per echo", best.echo.cpu_us, Goal::None);
+}
+
+/// Sell the only unit there is.
+async fn sold_out_item(server: &Deployment) -> Result<i64, Failure> {
+    let item = open_sale(&mut server.admin(), 1).await?;
     let crowd = Crowd {
         addresses: vec![server.address],
         item,
         quantity: 1,
-        connections: plan.connections,
+        connections: 1,
         at_once: false,
         keys: false,
     };
-    let started = Instant::now();
-    let bought = crowd.rush(tokens(item, "buyer", plan.buyers)).await;
-    if bought.admitted() != plan.buyers {
-        return Err(
-            format!("only {} of {} claims were admitted", bought.admitted(), plan.buyers).into()
-        );
+    let report = crowd.rush(tokens(item, "first", 2)).await;
+    if report.admitted() != 1 {
+        return Err("the only unit was not sold".into());
     }
-    settled(&mut admin, Duration::from_secs(120)).await?;
-    let orders_per_s = plan.buyers as f64 / started.elapsed().as_secs_f64();
-    let refused = crowd.rush(tokens(item, "stranger", plan.strangers)).await;
-    Ok(Round { claims: rate(&bought), sold_out: rate(&refused), orders_per_s })
-}
-
-fn rate(report: &CrowdReport) -> Rate {
-    let quantile = |q: f64| report.latency.value_at_quantile(q) as f64 / 1_000.0;
-    Rate { per_s: report.per_second(), p50_ms: quantile(0.5), p99_ms: quantile(0.99) }
+    Ok(item)
 }
 
 async fn open_sale(admin: &mut Api, stock: usize) -> Result<i64, ApiError> {
@@ -139,17 +253,4 @@ fn tokens(item: i64, name: &str, count: usize) -> SaleTokens {
             (name, token)
         })
         .collect()
-}
-
-/// Each figure from its own best round.
-fn best(rounds: Vec<Round>) -> Round {
-    let fastest = |rate: fn(&Round) -> &Rate| {
-        let by_rate = |a: &&Rate, b: &&Rate| a.per_s.total_cmp(&b.per_s);
-        rounds.iter().map(rate).max_by(by_rate).cloned().expect("there is at least one round")
-    };
-    Round {
-        claims: fastest(|round| &round.claims),
-        sold_out: fastest(|round| &round.sold_out),
-        orders_per_s: rounds.iter().map(|round| round.orders_per_s).fold(0.0, f64::max),
-    }
 }

@@ -7,6 +7,8 @@
 //! clients share the cores with the servers.
 
 mod claims;
+mod cpu;
+mod echo;
 mod figures;
 mod http;
 mod ledgers;
@@ -95,6 +97,9 @@ async fn run() -> Result<(), Failure> {
         && probe == PROBE
     {
         return solo::probe_memory(data.as_ref()).await;
+    }
+    if args == [echo::ECHO] {
+        return echo::serve().await;
     }
     let Some(plan) = Plan::read(args.into_iter())? else {
         print!("{HELP}");
