@@ -10,8 +10,14 @@
 //! buyer who hangs up changes nothing: the request future is gone, the claim is decided all the
 //! same, and asking again with the same key gives the same answer.
 
-use std::sync::Arc;
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
 
+use futures_util::FutureExt;
 use parking_lot::Mutex;
 use sale::{ItemId, KeyHash, OrderNumbers, SharedClock, UserId};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -36,6 +42,26 @@ pub type MayNumber = Arc<dyn Fn() -> bool + Send + Sync>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too many claims are waiting")]
 pub struct TooHot;
+
+/// How far a claim came at once.
+#[derive(Debug)]
+pub enum Entered {
+    Decided(Verdict),
+    Waits(Place),
+}
+
+/// A place in a lane; resolves to the verdict.
+#[derive(Debug)]
+pub struct Place(oneshot::Receiver<Verdict>);
+
+impl Future for Place {
+    type Output = Verdict;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Verdict> {
+        // A lane that is gone decided nothing.
+        self.0.poll_unpin(cx).map(|verdict| verdict.unwrap_or(Verdict::Busy(Busy::Unwritable)))
+    }
+}
 
 struct Waiting {
     item: ItemId,
@@ -114,16 +140,32 @@ impl Lanes {
         quantity: u32,
         key: Option<KeyHash>,
     ) -> Result<Verdict, TooHot> {
+        match self.enter(item, user, quantity, key)? {
+            Entered::Decided(verdict) => Ok(verdict),
+            Entered::Waits(verdict) => Ok(verdict.await),
+        }
+    }
+
+    /// The part of a claim that takes no time: an answer, or a place in a lane.
+    pub fn enter(
+        &self,
+        item: ItemId,
+        user: UserId,
+        quantity: u32,
+        key: Option<KeyHash>,
+    ) -> Result<Entered, TooHot> {
         if self.is_sold_out(item, &user, key.is_some()) {
-            return Ok(Verdict::SoldOut { left: 0, version: 0 });
+            return Ok(Entered::Decided(Verdict::SoldOut { left: 0, version: 0 }));
         }
         let lane = &self.lanes[self.gate.partition_of(item, &user)];
         let (answer, verdict) = oneshot::channel();
         match lane.try_send(Waiting { item, user, quantity, key, answer }) {
-            Ok(()) => Ok(verdict.await.unwrap_or(Verdict::Busy(Busy::Unwritable))),
+            Ok(()) => Ok(Entered::Waits(Place(verdict))),
             Err(mpsc::error::TrySendError::Full(_)) => Err(TooHot),
             // Stopping: nothing was decided.
-            Err(mpsc::error::TrySendError::Closed(_)) => Ok(Verdict::Busy(Busy::Unwritable)),
+            Err(mpsc::error::TrySendError::Closed(_)) => {
+                Ok(Entered::Decided(Verdict::Busy(Busy::Unwritable)))
+            }
         }
     }
 

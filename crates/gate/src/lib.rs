@@ -20,7 +20,7 @@ pub mod solo;
 use async_trait::async_trait;
 use sale::{Claim, ClaimLog, Epoch, ItemId, KeyHash, Millis, OrderNo, UserId};
 
-pub use lane::{LaneOptions, Lanes, MayNumber, TooHot};
+pub use lane::{Entered, LaneOptions, Lanes, MayNumber, Place, TooHot};
 pub use sold_out::SoldOut;
 
 /// A buyer's wish as it arrives at the gate.

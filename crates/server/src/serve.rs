@@ -133,8 +133,8 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
         // Streams last for ever; they end now so that the drain does not wait for them.
         news.close();
     };
-    let service = api::service(app);
-    let drained = net::serve(listener, service, options, shutdown).await;
+    let (express, service) = (api::express(app.clone()), api::service(app));
+    let drained = net::serve(listener, express, service, options, shutdown).await;
     chores.abort();
     let _ = std::fs::remove_file(running);
     let taken = told.get().map_or(Duration::ZERO, Instant::elapsed);

@@ -3,8 +3,11 @@
 //! Everything here is bounded and cheap, in this order: the sale token (one HMAC, no I/O) before the
 //! body is looked at, the few bytes of the body, then the lane. Most buyers hear `sold_out`, whose
 //! answer is written once per language and shared.
+//!
+//! It comes in on two ways, the express lane (see `express`) and the router, and both lead here:
+//! [`Wanted::read`] takes it apart, [`told`] says what came of it.
 
-use std::time::Instant;
+use std::{io::Write, time::Instant};
 
 use axum::{
     body::Body,
@@ -24,6 +27,7 @@ use super::{App, Shared};
 use crate::{
     engine::ClaimAnswer,
     extract::{Json, Path},
+    net::Asked,
     problem::{Code, Problem},
 };
 
@@ -31,7 +35,7 @@ const SALE_TOKEN: &str = "x-sale-token";
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 const IDEMPOTENCY_KEY_CHARS_MAX: usize = 255;
 /// An admitted answer is a little over 200 bytes.
-const ADMITTED_BYTES: usize = 320;
+pub(super) const ADMITTED_BYTES: usize = 320;
 
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -89,27 +93,82 @@ pub(super) async fn claim(State(app): State<Shared>, request: Request) -> Respon
 async fn decide(app: &App, request: Request) -> Result<Admitted, Problem> {
     let (mut parts, body) = request.into_parts();
     let Path(id) = Path::<i64>::from_request_parts(&mut parts, &()).await?;
-    let (item, engine) = (ItemId(id), &app.engine);
-    let user = named_by_token(&parts.headers, item, &engine.keys, engine.clock.now_ms())?;
-    let key = idempotency_key(&parts.headers, &user)?;
+    let engine = &app.engine;
+    let asked = Wanted::ask(&engine.keys, engine.clock.now_ms(), ItemId(id), &parts.headers)?;
     let Json(wish) = Json::<Wish>::from_request(Request::from_parts(parts, body), &()).await?;
-    if wish.quantity == 0 {
-        return Err(Problem::invalid("quantity", "must be at least 1"));
-    }
+    let wanted = asked.with(wish)?;
     let began = Instant::now();
-    let answer = engine.claim(item, user, wish.quantity, key).await;
+    let answer = engine.claim(wanted.item, wanted.user, wanted.quantity, wanted.key).await;
     app.claims.decided_after(began.elapsed());
     told(answer, &engine.keys)
 }
 
+/// The fields of a head that a claim is read from, wherever they come from.
+pub(super) trait Fields {
+    fn all<'a>(&'a self, name: &'static str) -> impl Iterator<Item = &'a [u8]>;
+}
+
+impl Fields for HeaderMap {
+    fn all<'a>(&'a self, name: &'static str) -> impl Iterator<Item = &'a [u8]> {
+        self.get_all(name).into_iter().map(HeaderValue::as_bytes)
+    }
+}
+
+impl Fields for Asked<'_> {
+    fn all<'a>(&'a self, name: &'static str) -> impl Iterator<Item = &'a [u8]> {
+        Asked::all(self, name)
+    }
+}
+
+/// Who wants how much of what.
+pub(super) struct Wanted {
+    pub(super) item: ItemId,
+    pub(super) user: UserId,
+    pub(super) quantity: u32,
+    pub(super) key: Option<KeyHash>,
+}
+
+impl Wanted {
+    /// Take apart a claim that is here in full.
+    pub(super) fn read(
+        keys: &Keys,
+        now_ms: Millis,
+        item: ItemId,
+        asked: &Asked<'_>,
+    ) -> Result<Wanted, Problem> {
+        let wanted = Wanted::ask(keys, now_ms, item, asked)?;
+        let Json(wish) = Json::<Wish>::read(asked.header(CONTENT_TYPE.as_str()), asked.body)?;
+        wanted.with(wish)
+    }
+
+    /// What the head says; how much is wanted is not known yet.
+    fn ask(
+        keys: &Keys,
+        now_ms: Millis,
+        item: ItemId,
+        fields: &impl Fields,
+    ) -> Result<Wanted, Problem> {
+        let user = named_by_token(fields.all(SALE_TOKEN).next(), item, keys, now_ms)?;
+        let key = idempotency_key(fields.all(IDEMPOTENCY_KEY), &user)?;
+        Ok(Wanted { item, user, quantity: 0, key })
+    }
+
+    fn with(self, wish: Wish) -> Result<Wanted, Problem> {
+        if wish.quantity == 0 {
+            return Err(Problem::invalid("quantity", "must be at least 1"));
+        }
+        Ok(Wanted { quantity: wish.quantity, ..self })
+    }
+}
+
 /// The buyer that a good token for this item names.
 fn named_by_token(
-    headers: &HeaderMap,
+    token: Option<&[u8]>,
     item: ItemId,
     keys: &Keys,
     now_ms: Millis,
 ) -> Result<UserId, Problem> {
-    let text = headers.get(SALE_TOKEN).and_then(|value| value.to_str().ok());
+    let text = token.and_then(|value| std::str::from_utf8(value).ok());
     let token = text.and_then(|text| SaleToken::verify(text, keys, now_ms));
     match token {
         Some(token) if token.item == item => Ok(token.user),
@@ -117,10 +176,11 @@ fn named_by_token(
     }
 }
 
-fn idempotency_key(headers: &HeaderMap, user: &UserId) -> Result<Option<KeyHash>, Problem> {
-    let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
-    let Some(value) = values.next() else { return Ok(None) };
-    let key = value.as_bytes();
+fn idempotency_key<'a>(
+    mut values: impl Iterator<Item = &'a [u8]>,
+    user: &UserId,
+) -> Result<Option<KeyHash>, Problem> {
+    let Some(key) = values.next() else { return Ok(None) };
     let good = (1..=IDEMPOTENCY_KEY_CHARS_MAX).contains(&key.len())
         && key.iter().all(u8::is_ascii_graphic)
         && values.next().is_none();
@@ -132,7 +192,7 @@ fn idempotency_key(headers: &HeaderMap, user: &UserId) -> Result<Option<KeyHash>
     Ok(Some(KeyHash::of(user, key)))
 }
 
-fn told(answer: ClaimAnswer, keys: &Keys) -> Result<Admitted, Problem> {
+pub(super) fn told(answer: ClaimAnswer, keys: &Keys) -> Result<Admitted, Problem> {
     Err(match answer {
         ClaimAnswer::Admitted { claim, position, eta_ms } => {
             return Ok(Admitted::of(&claim, keys, position, eta_ms));
@@ -181,12 +241,22 @@ impl Admitted {
     }
 }
 
+impl Admitted {
+    /// The body of the answer. All of it is numbers and plain letters, so nothing needs escaping.
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        let Admitted { order_no, receipt, status, position, eta_ms } = self;
+        let written = write!(
+            out,
+            r#"{{"order_no":"{order_no}","receipt":"{receipt}","status":"{status}","position":{position},"eta_ms":{eta_ms}}}"#
+        );
+        written.expect("a vector takes everything");
+    }
+}
+
 impl IntoResponse for Admitted {
     fn into_response(self) -> Response {
         let mut body = Vec::with_capacity(ADMITTED_BYTES);
-        if let Err(error) = serde_json::to_writer(&mut body, &self) {
-            return Problem::internal(error).into_response();
-        }
+        self.write(&mut body);
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = StatusCode::ACCEPTED;
         let headers = response.headers_mut();
@@ -244,13 +314,18 @@ mod tests {
     }
 
     #[test]
+    fn an_admission_is_written_as_the_document_says() {
+        let (order_no, receipt) = (OrderNo::from_u64(7).unwrap(), "AQ_-x".to_owned());
+        let admitted = Admitted { order_no, receipt, status: "queued", position: 3, eta_ms: 9 };
+        let mut written = Vec::new();
+        admitted.write(&mut written);
+        assert_eq!(written, serde_json::to_vec(&admitted).unwrap());
+    }
+
+    #[test]
     fn a_key_is_visible_ascii_and_there_is_one() {
         let user: UserId = "ann".parse().unwrap();
-        let read = |keys: &[&[u8]]| {
-            let name = http::HeaderName::from_static(IDEMPOTENCY_KEY);
-            let value = |key: &&[u8]| (name.clone(), HeaderValue::from_bytes(key).unwrap());
-            idempotency_key(&keys.iter().map(value).collect(), &user)
-        };
+        let read = |keys: &[&[u8]]| idempotency_key(keys.iter().copied(), &user);
         assert!(read(&[]).unwrap().is_none());
         assert_eq!(read(&[b"k-1"]).unwrap(), Some(KeyHash::of(&user, b"k-1")));
         assert!(read(&[&[b'x'; 255]]).unwrap().is_some());

@@ -20,6 +20,7 @@ mod claims;
 mod counts;
 mod dev_login;
 mod events;
+mod express;
 mod finish;
 mod machine;
 mod openapi;
@@ -138,6 +139,11 @@ pub fn router(app: Arc<App>) -> Router {
 pub fn service(app: Arc<App>) -> Edge<Router> {
     let timeout = Duration::from_millis(app.engine.config.http.request_timeout_ms);
     Edge::new(router(app), timeout)
+}
+
+/// What is answered before the router.
+pub fn express(app: Arc<App>) -> express::Claims {
+    express::Claims::new(app)
 }
 
 /// What operators and machines ask.

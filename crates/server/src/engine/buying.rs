@@ -1,6 +1,6 @@
 //! A buyer's claim, from a verified sale token to an answer that is true.
 
-use gate::{Busy, Readmitted, TooHot, Verdict};
+use gate::{Busy, Entered, Place, Readmitted, TooHot, Verdict};
 use ledger::LedgerError;
 use sale::{
     ActivityState, Claim, ItemId, KeyHash, Millis, Order, OrderNo, OrderStatus, Receipt, UserId,
@@ -69,19 +69,44 @@ impl Engine {
         quantity: u32,
         key: Option<KeyHash>,
     ) -> ClaimAnswer {
-        match self.lanes.claim(item, user, quantity, key).await {
-            Ok(Verdict::Admitted { claim, ahead, .. }) => {
+        match self.enter(item, user, quantity, key) {
+            Err(answer) => answer,
+            Ok(place) => self.answer(item, place.await).await,
+        }
+    }
+
+    /// A place in a lane, or, if the answer is already known, that.
+    pub fn enter(
+        &self,
+        item: ItemId,
+        user: UserId,
+        quantity: u32,
+        key: Option<KeyHash>,
+    ) -> Result<Place, ClaimAnswer> {
+        match self.lanes.enter(item, user, quantity, key) {
+            Ok(Entered::Waits(place)) => Ok(place),
+            Ok(Entered::Decided(Verdict::SoldOut { left, .. })) => {
+                Err(ClaimAnswer::SoldOut { left })
+            }
+            Ok(Entered::Decided(_)) => Err(ClaimAnswer::Busy(Busy::Unwritable)),
+            Err(TooHot) => Err(ClaimAnswer::TooHot),
+        }
+    }
+
+    /// What the gate's verdict means for the buyer.
+    pub async fn answer(&self, item: ItemId, verdict: Verdict) -> ClaimAnswer {
+        match verdict {
+            Verdict::Admitted { claim, ahead, .. } => {
                 let position = ahead + 1;
                 ClaimAnswer::Admitted { claim, position, eta_ms: self.eta_ms(position) }
             }
-            Ok(Verdict::AlreadyBought { order_no }) => ClaimAnswer::AlreadyBought { order_no },
-            Ok(Verdict::SoldOut { left, .. }) => ClaimAnswer::SoldOut { left },
-            Ok(Verdict::NotStarted { opens_ms }) => ClaimAnswer::NotStarted { opens_ms },
-            Ok(Verdict::Ended) => ClaimAnswer::Ended,
-            Ok(Verdict::OverLimit { limit }) => ClaimAnswer::OverLimit { limit },
-            Ok(Verdict::Busy(Busy::NotLoaded)) => self.not_at_the_gate(item).await,
-            Ok(Verdict::Busy(why)) => ClaimAnswer::Busy(why),
-            Err(TooHot) => ClaimAnswer::TooHot,
+            Verdict::AlreadyBought { order_no } => ClaimAnswer::AlreadyBought { order_no },
+            Verdict::SoldOut { left, .. } => ClaimAnswer::SoldOut { left },
+            Verdict::NotStarted { opens_ms } => ClaimAnswer::NotStarted { opens_ms },
+            Verdict::Ended => ClaimAnswer::Ended,
+            Verdict::OverLimit { limit } => ClaimAnswer::OverLimit { limit },
+            Verdict::Busy(Busy::NotLoaded) => self.not_at_the_gate(item).await,
+            Verdict::Busy(why) => ClaimAnswer::Busy(why),
         }
     }
 

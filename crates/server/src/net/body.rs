@@ -21,17 +21,27 @@ pub struct BodyTooSlow;
 /// A request's body that must be complete at a given time, however steadily it trickles.
 pub(super) struct TimedBody {
     incoming: Incoming,
+    link: Arc<Link>,
     deadline: Instant,
     /// Set when the body is first waited for; nearly all come in one piece with their head.
     alarm: Option<Pin<Box<Sleep>>>,
 }
 
 impl TimedBody {
-    pub(super) fn wrap(incoming: Incoming, timeout: Duration) -> Body {
+    pub(super) fn wrap(incoming: Incoming, timeout: Duration, link: &Arc<Link>) -> Body {
         if incoming.is_end_stream() {
             return Body::empty();
         }
-        Body::new(TimedBody { incoming, deadline: Instant::now() + timeout, alarm: None })
+        let (link, deadline) = (link.clone(), Instant::now() + timeout);
+        Body::new(TimedBody { incoming, link, deadline, alarm: None })
+    }
+}
+
+impl Drop for TimedBody {
+    fn drop(&mut self) {
+        if !self.incoming.is_end_stream() {
+            self.link.leaves_unread();
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::NetOptions;
+use super::{NetOptions, ROUND};
 use crate::metrics::{CONNECTIONS, CONNECTIONS_CUT};
 
 /// What a connection is doing.
@@ -31,6 +31,8 @@ pub(super) enum Stage {
     Head,
     /// A request is with its handler, or its answer on the way.
     Busy,
+    /// An express request waits for its decision.
+    Waiting,
     /// Not HTTP any more: a WebSocket.
     Upgraded,
 }
@@ -43,6 +45,8 @@ pub(super) struct Link {
     /// Since when the client takes nothing of what we write, or 0.
     stalled_ms: AtomicU64,
     cut: AtomicBool,
+    /// The body of a request was not read to its end, and may still be on its way.
+    unread: AtomicBool,
     /// Whoever drives the connection now: its task, or after an upgrade the reader of the socket.
     driver: AtomicWaker,
 }
@@ -53,8 +57,13 @@ impl Link {
             0 => Stage::Quiet,
             1 => Stage::Head,
             2 => Stage::Busy,
+            3 => Stage::Waiting,
             _ => Stage::Upgraded,
         }
+    }
+
+    pub(super) fn crew(&self) -> &Arc<Crew> {
+        &self.crew
     }
 
     pub(super) fn enter(&self, stage: Stage) {
@@ -86,9 +95,30 @@ impl Link {
         self.stalled_ms.load(Relaxed) != 0
     }
 
+    pub(super) fn leaves_unread(&self) {
+        self.unread.store(true, Relaxed);
+    }
+
+    /// Is the last request over from its first byte to the last one of its answer?
+    pub(super) fn is_free(&self) -> bool {
+        self.stage() == Stage::Quiet && !self.is_writing() && !self.unread.load(Relaxed)
+    }
+
+    /// Has an express request waited for too long?
+    pub(super) fn is_overdue(&self) -> bool {
+        self.stage() == Stage::Waiting
+            && self.is_older(self.since_ms.load(Relaxed), self.crew.options.request_timeout)
+    }
+
+    /// The time is as coarse as the watchman's rounds, so one round is added: nobody is cut before
+    /// the limit.
+    fn is_older(&self, since_ms: u64, limit: Duration) -> bool {
+        self.crew.now_ms().saturating_sub(since_ms) > (limit + ROUND).as_millis() as u64
+    }
+
     /// Would a cut now break off a request or an answer?
     fn is_needed(&self) -> bool {
-        self.is_writing() || matches!(self.stage(), Stage::Busy | Stage::Upgraded)
+        self.is_writing() || matches!(self.stage(), Stage::Busy | Stage::Waiting | Stage::Upgraded)
     }
 
     /// Wake this one when the connection is to be cut, or all are to drain.
@@ -106,18 +136,15 @@ impl Link {
     }
 
     /// Why the connection must go, if it must.
-    fn is_late(&self, now_ms: u64, options: &NetOptions) -> Option<&'static str> {
-        let longer = |since_ms: u64, limit: Duration| {
-            now_ms.saturating_sub(since_ms) > limit.as_millis() as u64
-        };
+    fn is_late(&self, options: &NetOptions) -> Option<&'static str> {
         let stalled_ms = self.stalled_ms.load(Relaxed);
-        if stalled_ms != 0 && longer(stalled_ms, options.write_timeout) {
+        if stalled_ms != 0 && self.is_older(stalled_ms, options.write_timeout) {
             return Some("write");
         }
         let since_ms = self.since_ms.load(Relaxed);
         match self.stage() {
-            Stage::Head if longer(since_ms, options.header_timeout) => Some("head"),
-            Stage::Quiet if !self.is_writing() && longer(since_ms, options.idle_timeout) => {
+            Stage::Head if self.is_older(since_ms, options.header_timeout) => Some("head"),
+            Stage::Quiet if !self.is_writing() && self.is_older(since_ms, options.idle_timeout) => {
                 Some("idle")
             }
             _ => None,
@@ -139,6 +166,7 @@ pub(super) struct Crew {
     links: Mutex<HashMap<u64, Arc<Link>>>,
     options: NetOptions,
     began: Instant,
+    now_ms: AtomicU64,
     last_id: AtomicU64,
     draining: AtomicBool,
     emptied: Notify,
@@ -150,6 +178,7 @@ impl Crew {
             links: Mutex::default(),
             options,
             began: Instant::now(),
+            now_ms: AtomicU64::new(0),
             last_id: AtomicU64::new(0),
             draining: AtomicBool::new(false),
             emptied: Notify::new(),
@@ -160,8 +189,10 @@ impl Crew {
         &self.options
     }
 
+    /// Since the start, as of the watchman's last round: connections note the time several times
+    /// per request, and a look at a number costs less than a look at the clock.
     fn now_ms(&self) -> u64 {
-        self.began.elapsed().as_millis() as u64
+        self.now_ms.load(Relaxed)
     }
 
     /// `None` if there are as many as may be.
@@ -179,6 +210,7 @@ impl Crew {
             since_ms: AtomicU64::new(self.now_ms()),
             stalled_ms: AtomicU64::new(0),
             cut: AtomicBool::new(false),
+            unread: AtomicBool::new(false),
             driver: AtomicWaker::new(),
         });
         links.insert(id, link.clone());
@@ -200,13 +232,15 @@ impl Crew {
     }
 
     /// One round of the watchman.
-    pub(super) fn cut_late(&self) {
-        let now_ms = self.now_ms();
+    pub(super) fn go_round(&self) {
+        self.now_ms.store(self.began.elapsed().as_millis() as u64, Relaxed);
         let links = self.links.lock();
         for link in links.values().filter(|link| !link.is_cut()) {
-            if let Some(reason) = link.is_late(now_ms, &self.options) {
+            if let Some(reason) = link.is_late(&self.options) {
                 metrics::counter!(CONNECTIONS_CUT, "reason" => reason).increment(1);
                 link.cut();
+            } else if link.is_overdue() {
+                link.driver.wake();
             }
         }
     }

@@ -3,7 +3,8 @@
 //! It is our own loop rather than `axum::serve`, which has neither a cap on connections nor a limit
 //! on how long a client may take. The parts:
 //!
-//! - `serve` accepts, and hands each socket to a task of its own that runs hyper on it;
+//! - `serve` accepts, and hands each socket to a task of its own;
+//! - the task answers what is `express` by itself, and lets hyper and the router answer the rest;
 //! - every socket has a `Link` that notes what the connection is doing; one watchman task cuts
 //!   those that dawdle: over the head of a request, between requests, or at taking our answer
 //!   (slow bodies are ended by a timer of their own, because their handler must be told);
@@ -14,6 +15,7 @@
 //! way (admission, ledger work) therefore runs in tasks of its own.
 
 mod body;
+mod express;
 mod link;
 mod peer;
 mod refuse;
@@ -24,24 +26,29 @@ use std::{
     future::{Future, poll_fn},
     io,
     net::SocketAddr,
-    pin::pin,
+    pin::{Pin, pin},
     sync::{Arc, Weak},
     task::Poll,
     time::Duration,
 };
 
 use axum::{body::Body, extract::Request, response::Response};
+use bytes::BytesMut;
 use http::StatusCode;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::{
+    io::AsyncWrite,
+    net::{TcpListener, TcpStream},
+};
 use tower::Service;
 
 pub use body::BodyTooSlow;
+pub use express::{Asked, Express, Waiting};
 pub use peer::Peer;
 
 use body::{Answer, Busy, TimedBody};
-use link::{Crew, OnBoard, Stage};
+use link::{Crew, Link, OnBoard, Stage};
 use refuse::Refusals;
 use stream::Stream;
 
@@ -60,6 +67,10 @@ pub struct NetOptions {
     pub header_timeout: Duration,
     pub header_bytes_max: usize,
     pub body_timeout: Duration,
+    /// A longer body is no matter for the express lane.
+    pub express_body_bytes_max: usize,
+    /// An express request is given up after this time; the router's have a limit of their own.
+    pub request_timeout: Duration,
     pub idle_timeout: Duration,
     pub write_timeout: Duration,
     pub drain_max: Duration,
@@ -73,6 +84,8 @@ impl From<&crate::config::Http> for NetOptions {
             header_timeout: Duration::from_millis(http.header_timeout_ms),
             header_bytes_max: http.header_bytes_max,
             body_timeout: Duration::from_millis(http.body_timeout_ms),
+            express_body_bytes_max: http.body_bytes_max,
+            request_timeout: Duration::from_millis(http.request_timeout_ms),
             idle_timeout: Duration::from_millis(http.idle_timeout_ms),
             write_timeout: Duration::from_millis(http.write_timeout_ms),
             drain_max: Duration::from_millis(http.drain_ms_max),
@@ -95,13 +108,15 @@ pub struct Drained {
 ///
 /// WebSockets and endless answers (SSE) are busy for as long as they live: whoever made them should
 /// end them on shutdown, or the drain waits for them until `drain_max` and cuts them.
-pub async fn serve<S>(
+pub async fn serve<E, S>(
     listener: TcpListener,
+    express: E,
     service: S,
     options: NetOptions,
     shutdown: impl Future<Output = ()>,
 ) -> Drained
 where
+    E: Express,
     S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + Sync + 'static,
     S::Future: Send,
 {
@@ -121,7 +136,8 @@ where
                 pause = Duration::ZERO;
                 match crew.board() {
                     Some(on_board) => {
-                        tokio::spawn(run(socket, address, service.clone(), on_board, crew.clone()));
+                        let (express, service) = (express.clone(), service.clone());
+                        tokio::spawn(run(socket, address, express, service, on_board));
                     }
                     None => refusals.refuse(socket),
                 }
@@ -156,20 +172,21 @@ fn after_accept_error(error: &io::Error, pause: Duration) -> Duration {
 /// Ends with the last connection, even if `serve` itself was dropped.
 async fn watch(crew: Weak<Crew>) {
     while let Some(crew) = crew.upgrade() {
-        crew.cut_late();
+        crew.go_round();
         drop(crew);
         tokio::time::sleep(ROUND).await;
     }
 }
 
 /// One connection, from its first byte to its last, or until an upgrade takes the socket away.
-async fn run<S>(
+async fn run<E, S>(
     socket: TcpStream,
     address: SocketAddr,
+    express: E,
     service: S,
     on_board: OnBoard,
-    crew: Arc<Crew>,
 ) where
+    E: Express,
     S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + Sync + 'static,
     S::Future: Send,
 {
@@ -177,10 +194,44 @@ async fn run<S>(
     // that cannot be set is one whose client has left.
     let _ = socket.set_nodelay(true);
     let link = on_board.0.clone();
+    let crew = link.crew().clone();
+    let mut stream = Stream::new(socket, on_board);
+    let mut buffer = BytesMut::new();
+    loop {
+        if express::serve(&mut stream, &mut buffer, &express, &link, &crew).await.is_break() {
+            // The client has left, or is told to.
+            let _ = poll_fn(|cx| Pin::new(&mut stream).poll_shutdown(cx)).await;
+            return;
+        }
+        stream.put_back(buffer.split().freeze());
+        match by_router(stream, address, &service, &link, &crew).await {
+            Some(back) => stream = back,
+            None => return,
+        }
+        buffer.extend_from_slice(&stream.take_unused());
+        if !buffer.is_empty() {
+            link.enter(Stage::Head);
+        }
+    }
+}
+
+/// Let hyper and the router serve a request, or several if they come without a pause. Answers with
+/// the connection if it can be used further.
+async fn by_router<S>(
+    stream: Stream,
+    address: SocketAddr,
+    service: &S,
+    link: &Arc<Link>,
+    crew: &Arc<Crew>,
+) -> Option<Stream>
+where
+    S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + Sync + 'static,
+    S::Future: Send,
+{
     let each = service_fn(|request: http::Request<Incoming>| {
         let busy = Busy(link.clone());
         link.enter(Stage::Busy);
-        let answer = service.clone().call(prepare(request, address, crew.options()));
+        let answer = service.clone().call(prepare(request, address, link, crew.options()));
         async move {
             let response = answer.await?;
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -190,22 +241,33 @@ async fn run<S>(
         }
     });
     let http = http1(crew.options());
-    let io = TokioIo::new(Stream::new(socket, on_board));
-    let mut connection = pin!(http.serve_connection(io, each).with_upgrades());
+    let mut connection = http.serve_connection(TokioIo::new(stream), each).with_upgrades();
     let mut told_to_drain = false;
-    poll_fn(|cx| {
+    let goes_on = poll_fn(|cx| {
         link.is_driven_by(cx.waker());
         if link.is_cut() {
-            return Poll::Ready(());
+            return Poll::Ready(false);
         }
         if crew.is_draining() && !told_to_drain {
             told_to_drain = true;
-            connection.as_mut().graceful_shutdown();
+            Pin::new(&mut connection).graceful_shutdown();
         }
-        // Errors here are the client's: gone, broken HTTP (answered with 400 by hyper), too slow.
-        connection.as_mut().poll(cx).map(drop)
+        match Pin::new(&mut connection).poll(cx) {
+            // Errors here are the client's: gone, broken HTTP (answered with 400 by hyper), too slow.
+            Poll::Ready(_) => Poll::Ready(false),
+            Poll::Pending if link.is_free() && !told_to_drain => Poll::Ready(true),
+            Poll::Pending => Poll::Pending,
+        }
     })
     .await;
+    if !goes_on {
+        return None;
+    }
+    let parts = connection.into_parts()?;
+    let mut stream = parts.io.into_inner();
+    let unread = [parts.read_buf, stream.take_unused()].concat();
+    stream.put_back(unread.into());
+    Some(stream)
 }
 
 fn http1(options: &NetOptions) -> http1::Builder {
@@ -221,12 +283,13 @@ fn http1(options: &NetOptions) -> http1::Builder {
 fn prepare(
     request: http::Request<Incoming>,
     address: SocketAddr,
+    link: &Arc<Link>,
     options: &NetOptions,
 ) -> http::Request<Body> {
     let (mut parts, body) = request.into_parts();
     let peer = Peer::of(address, &parts.headers, options.proxy_hops);
     parts.extensions.insert(peer);
-    http::Request::from_parts(parts, TimedBody::wrap(body, options.body_timeout))
+    http::Request::from_parts(parts, TimedBody::wrap(body, options.body_timeout, link))
 }
 
 async fn drain(crew: &Crew) -> Drained {

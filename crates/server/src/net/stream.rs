@@ -6,6 +6,7 @@ use std::{
     task::{Context, Poll},
 };
 
+use bytes::Bytes;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -16,11 +17,23 @@ use super::link::OnBoard;
 pub(super) struct Stream {
     socket: TcpStream,
     on_board: OnBoard,
+    /// Bytes that were taken off the socket and not used: they are read again first.
+    unused: Bytes,
 }
 
 impl Stream {
     pub(super) fn new(socket: TcpStream, on_board: OnBoard) -> Self {
-        Stream { socket, on_board }
+        Stream { socket, on_board, unused: Bytes::new() }
+    }
+
+    pub(super) fn put_back(&mut self, unused: Bytes) {
+        debug_assert!(self.unused.is_empty());
+        self.unused = unused;
+    }
+
+    /// What was put back and is still there.
+    pub(super) fn take_unused(&mut self) -> Bytes {
+        std::mem::take(&mut self.unused)
     }
 
     fn still_connected(&self) -> io::Result<()> {
@@ -41,6 +54,11 @@ impl AsyncRead for Stream {
     ) -> Poll<io::Result<()>> {
         self.on_board.0.is_driven_by(cx.waker());
         self.still_connected()?;
+        if !self.unused.is_empty() {
+            let length = self.unused.len().min(buf.remaining());
+            buf.put_slice(&self.unused.split_to(length));
+            return Poll::Ready(Ok(()));
+        }
         let before = buf.filled().len();
         let poll = Pin::new(&mut self.socket).poll_read(cx, buf);
         if buf.filled().len() > before {

@@ -22,6 +22,8 @@ fn options() -> NetOptions {
         header_timeout: Duration::from_millis(300),
         header_bytes_max: 8_192,
         body_timeout: Duration::from_millis(300),
+        express_body_bytes_max: 1_000,
+        request_timeout: Duration::from_millis(500),
         idle_timeout: Duration::from_millis(700),
         write_timeout: Duration::from_millis(500),
         drain_max: Duration::from_millis(1_000),
@@ -29,10 +31,50 @@ fn options() -> NetOptions {
     }
 }
 
+/// Answers `POST /quick` with the length of its body, and `POST /wait` when it is told to.
+#[derive(Clone, Default)]
+struct Till {
+    bell: Arc<tokio::sync::Notify>,
+}
+
+impl Express for Till {
+    type Ticket = usize;
+    type Reply = ();
+
+    fn takes(&self, method: &str, path: &str) -> bool {
+        method == "POST" && ["/quick", "/wait"].contains(&path)
+    }
+
+    fn begin(&self, asked: &Asked<'_>, out: &mut Vec<u8>) -> Option<Waiting<Self>> {
+        let ticket = asked.body.len();
+        if asked.path == "/quick" {
+            self.finish(ticket, Some(()), out);
+            return None;
+        }
+        let bell = self.bell.clone();
+        Some(Waiting { ticket, reply: Box::pin(async move { bell.notified().await }) })
+    }
+
+    fn finish(&self, ticket: usize, reply: Option<()>, out: &mut Vec<u8>) {
+        let body = match reply {
+            Some(()) => format!("express {ticket};"),
+            None => "given up;".into(),
+        };
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+        out.extend_from_slice(head.as_bytes());
+        out.extend_from_slice(body.as_bytes());
+    }
+}
+
+fn post_to(path: &str, body: &str) -> String {
+    format!("POST {path} HTTP/1.1\r\nhost: s\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+}
+
 struct Shop {
     address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
     served: JoinHandle<Drained>,
+    till: Till,
 }
 
 impl Shop {
@@ -63,6 +105,7 @@ impl Shop {
         let router = Router::new()
             .route("/", get(async |peer: Peer| peer.0.to_string()))
             .route("/echo", post(async |Json(value): Json<serde_json::Value>| Json(value)))
+            .route("/quick", post(async |body: String| format!("router {};", body.len())))
             .route("/slow", slow(400))
             .route("/stuck", slow(60_000))
             .route("/endless", endless)
@@ -76,8 +119,9 @@ impl Shop {
         let shutdown = async move {
             let _ = stopped.await;
         };
-        let served = tokio::spawn(serve(listener, service, options, shutdown));
-        Shop { address, stop: Some(stop), served }
+        let till = Till::default();
+        let served = tokio::spawn(serve(listener, till.clone(), service, options, shutdown));
+        Shop { address, stop: Some(stop), served, till }
     }
 
     async fn client(&self) -> Client {
@@ -339,4 +383,104 @@ async fn a_drain_with_nobody_there_is_over_at_once() {
     let began = Instant::now();
     assert_eq!(shop.close().await, Drained { finished: 0, cut: 0 });
     between(began.elapsed(), 0, 600);
+}
+
+#[tokio::test]
+async fn a_connection_changes_between_the_express_lane_and_the_router() {
+    let shop = Shop::open(options()).await;
+    let mut client = shop.client().await;
+    for n in 0..3 {
+        client.send(&post_to("/quick", &"x".repeat(n))).await;
+        assert!(client.read_some().await.ends_with(&format!("express {n};")));
+        client.get("/").await;
+        assert!(client.read_some().await.ends_with("127.0.0.1"));
+        client.send(&post_to("/quick", "again")).await;
+        assert!(client.read_some().await.ends_with("express 5;"));
+    }
+}
+
+#[tokio::test]
+async fn pipelined_requests_of_both_kinds_are_answered_in_order() {
+    let shop = Shop::open(options()).await;
+    let mut client = shop.client().await;
+    let slow = "GET /slow HTTP/1.1\r\nhost: s\r\n\r\n".to_owned();
+    let last = "GET / HTTP/1.1\r\nhost: s\r\nconnection: close\r\n\r\n".to_owned();
+    let parts = [post_to("/quick", "1"), post_to("/quick", "22"), slow, post_to("/quick", "333")];
+    client.send(&(parts.concat() + &last)).await;
+    let (answers, _) = client.read_to_end().await;
+    let places: Vec<usize> = ["express 1;", "express 2;", "done", "express 3;", "127.0.0.1"]
+        .iter()
+        // Behind a request of the router hyper may have read the next one already; it then answers it.
+        .map(|answer| answers.find(answer).or_else(|| answers.find("router 3;")).unwrap())
+        .collect();
+    assert!(places.is_sorted(), "{answers}");
+}
+
+#[tokio::test]
+async fn what_is_not_plain_goes_to_the_router_and_means_the_same() {
+    let shop = Shop::open(options()).await;
+    for (fields, body) in [
+        ("content-length: 4\r\nconnection: close\r\n", "four"),
+        ("transfer-encoding: chunked\r\n", "4\r\nfour\r\n0\r\n\r\n"),
+        ("expect: 100-continue\r\ncontent-length: 4\r\n", "four"),
+    ] {
+        let mut client = shop.client().await;
+        client.send(&format!("POST /quick HTTP/1.1\r\nhost: s\r\n{fields}\r\n{body}")).await;
+        let mut answer = client.read_some().await;
+        while !answer.contains("router 4;") {
+            answer += &client.read_some().await;
+        }
+    }
+    // One whose body comes later is the router's as well.
+    let mut client = shop.client().await;
+    client.send("POST /quick HTTP/1.1\r\nhost: s\r\ncontent-length: 4\r\n\r\n").await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    client.send("four").await;
+    assert!(client.read_some().await.ends_with("router 4;"));
+    client.send(&post_to("/quick", "four")).await;
+    assert!(client.read_some().await.ends_with("express 4;"));
+    // Two lengths are a trick.
+    let two =
+        "POST /quick HTTP/1.1\r\nhost: s\r\ncontent-length: 4\r\ncontent-length: 5\r\n\r\nfour";
+    client.send(two).await;
+    assert!(client.read_some().await.starts_with("HTTP/1.1 400"));
+}
+
+#[tokio::test]
+async fn bytes_that_a_handler_left_unread_are_never_taken_for_a_request() {
+    let shop = Shop::open(options()).await;
+    let mut client = shop.client().await;
+    // The router refuses this body unread; in it hides a request.
+    let hidden = post_to("/quick", "hidden");
+    let body = format!("{}{hidden}", " ".repeat(2_000));
+    client.send(&post_to("/nowhere", &body)).await;
+    let (answers, _) = client.read_to_end().await;
+    assert!(answers.starts_with("HTTP/1.1 404") && !answers.contains("express"), "{answers}");
+}
+
+#[tokio::test]
+async fn an_express_request_waits_no_longer_than_any_other() {
+    let shop = Shop::open(options()).await;
+    let mut client = shop.client().await;
+    client.send(&post_to("/wait", "")).await;
+    shop.till.bell.notify_one();
+    assert!(client.read_some().await.ends_with("express 0;"));
+    let began = Instant::now();
+    client.send(&post_to("/wait", "")).await;
+    assert!(client.read_some().await.ends_with("given up;"));
+    between(began.elapsed(), 450, 2_000);
+}
+
+#[tokio::test]
+async fn a_drain_lets_an_express_request_finish() {
+    let shop = Shop::open(options()).await;
+    let mut client = shop.client().await;
+    client.send(&post_to("/wait", "x")).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let bell = shop.till.bell.clone();
+    let closing = tokio::spawn(shop.close());
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    bell.notify_one();
+    assert!(client.read_to_end().await.0.ends_with("express 1;"));
+    assert_eq!(closing.await.unwrap(), Drained { finished: 1, cut: 0 });
 }

@@ -30,7 +30,11 @@ impl Lang {
     }
 
     pub(crate) fn of_header(value: &HeaderValue) -> Lang {
-        value.to_str().map_or(Lang::En, Lang::preferred)
+        Lang::of_bytes(value.as_bytes())
+    }
+
+    pub(crate) fn of_bytes(value: &[u8]) -> Lang {
+        std::str::from_utf8(value).map_or(Lang::En, Lang::preferred)
     }
 
     /// The best liked of our two languages; English if neither is named. Of equally liked ones the

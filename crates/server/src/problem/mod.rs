@@ -14,6 +14,7 @@ mod lang;
 use std::{
     borrow::Cow,
     fmt,
+    io::Write,
     sync::{Arc, LazyLock},
 };
 
@@ -147,12 +148,45 @@ impl Problem {
         Response::from_parts(parts, Body::from(self.render(lang)))
     }
 
-    fn advise(&self, headers: &mut HeaderMap) {
+    /// The same answer as bytes, from the status line on. `date` is as HTTP writes it.
+    pub(crate) fn write_http(&self, out: &mut Vec<u8>, lang: Lang, date: &[u8]) {
+        let (status, body) = (self.code.status(), self.render(lang));
+        let reason = status.canonical_reason().unwrap_or_default();
+        for part in [
+            "HTTP/1.1 ",
+            status.as_str(),
+            " ",
+            reason,
+            "\r\ncontent-type: application/problem+json\r\ncontent-language: ",
+            lang.as_str(),
+            "\r\nvary: accept-language\r\ncache-control: no-store\r\ndate: ",
+        ] {
+            out.extend_from_slice(part.as_bytes());
+        }
+        out.extend_from_slice(date);
+        let length = write!(out, "\r\ncontent-length: {}\r\n", body.len());
+        length.expect("a vector takes everything");
+        if let Some(seconds) = self.retry_after_s() {
+            let pause = write!(out, "retry-after: {seconds}\r\n");
+            pause.expect("a vector takes everything");
+        }
+        if self.code == Code::Unauthorized {
+            out.extend_from_slice(b"www-authenticate: Bearer\r\n");
+        }
+        out.extend_from_slice(b"\r\n");
+        out.extend_from_slice(&body);
+    }
+
+    /// The header counts in seconds; a pause of a few milliseconds must not become none.
+    fn retry_after_s(&self) -> Option<u64> {
         let more = self.more.as_deref();
         let pause_ms = more.and_then(|m| m.retry_after_ms).or(self.code.retry_after_ms());
-        if let Some(ms) = pause_ms {
-            // The header counts in seconds; a pause of a few milliseconds must not become none.
-            headers.insert(RETRY_AFTER, HeaderValue::from(ms.div_ceil(1_000).max(1)));
+        pause_ms.map(|ms| ms.div_ceil(1_000).max(1))
+    }
+
+    fn advise(&self, headers: &mut HeaderMap) {
+        if let Some(seconds) = self.retry_after_s() {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         if self.code == Code::Unauthorized {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

@@ -1,0 +1,178 @@
+//! Claims on the express lane: the same claim as in `claims`, read from and written to bytes.
+//!
+//! The router costs as much as the rest of a refusal, so claims, which are nearly all there is in a
+//! rush, do not pass it. What they are told is decided in `claims`; here is only how it is written.
+
+use std::{
+    cell::RefCell,
+    io::Write,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use http::{Method, StatusCode, header::ACCEPT_LANGUAGE};
+use sale::ItemId;
+
+use super::{
+    App, BASE,
+    claims::{ADMITTED_BYTES, Wanted, told},
+};
+use crate::{
+    config::Role,
+    engine::ClaimAnswer,
+    metrics::HttpMetrics,
+    net::{Asked, Express, Waiting},
+    problem::{Code, Lang, Problem},
+};
+
+/// More digits than this are no item.
+const ID_DIGITS_MAX: usize = 18;
+
+/// The express lane of one process.
+#[derive(Clone)]
+pub struct Claims {
+    app: Arc<App>,
+    metrics: HttpMetrics,
+    open: bool,
+}
+
+/// What is remembered of a claim in the lane.
+pub struct Ticket {
+    lang: Lang,
+    began: Instant,
+}
+
+impl Claims {
+    pub(super) fn new(app: Arc<App>) -> Claims {
+        let open = app.engine.does(Role::Web);
+        Claims { app, metrics: HttpMetrics::new(), open }
+    }
+
+    fn refuse(&self, problem: &Problem, ticket: &Ticket, out: &mut Vec<u8>) {
+        self.app.claims.refused(problem.code());
+        self.metrics.answered(problem.code().status(), ticket.began.elapsed());
+        problem.log(&Method::POST, "a claim");
+        with_date(|date| problem.write_http(out, ticket.lang, date));
+    }
+
+    fn tell(&self, answer: ClaimAnswer, ticket: &Ticket, out: &mut Vec<u8>) {
+        match told(answer, &self.app.engine.keys) {
+            Err(problem) => self.refuse(&problem, ticket, out),
+            Ok(admitted) => {
+                self.app.claims.admitted();
+                self.metrics.answered(StatusCode::ACCEPTED, ticket.began.elapsed());
+                let mut body = Vec::with_capacity(ADMITTED_BYTES);
+                admitted.write(&mut body);
+                with_date(|date| {
+                    out.extend_from_slice(
+                        b"HTTP/1.1 202 Accepted\r\ncontent-type: application/json\r\n\
+                          cache-control: no-store\r\ndate: ",
+                    );
+                    out.extend_from_slice(date);
+                });
+                let written = write!(out, "\r\ncontent-length: {}\r\n\r\n", body.len());
+                written.expect("a vector takes everything");
+                out.extend_from_slice(&body);
+            }
+        }
+    }
+}
+
+impl Express for Claims {
+    type Ticket = Ticket;
+    type Reply = ClaimAnswer;
+
+    fn takes(&self, method: &str, path: &str) -> bool {
+        self.open && method == "POST" && item_of(path).is_some()
+    }
+
+    fn begin(&self, asked: &Asked<'_>, out: &mut Vec<u8>) -> Option<Waiting<Self>> {
+        let language = asked.header(ACCEPT_LANGUAGE.as_str());
+        let ticket =
+            Ticket { lang: language.map_or(Lang::En, Lang::of_bytes), began: Instant::now() };
+        let engine = &self.app.engine;
+        let item = item_of(asked.path).unwrap_or(ItemId(0));
+        let wanted = match Wanted::read(&engine.keys, engine.clock.now_ms(), item, asked) {
+            Ok(wanted) => wanted,
+            Err(problem) => {
+                self.refuse(&problem, &ticket, out);
+                return None;
+            }
+        };
+        match engine.enter(wanted.item, wanted.user, wanted.quantity, wanted.key) {
+            Err(answer) => {
+                self.tell(answer, &ticket, out);
+                None
+            }
+            Ok(place) => {
+                let engine = engine.clone();
+                let reply = Box::pin(async move { engine.answer(item, place.await).await });
+                Some(Waiting { ticket, reply })
+            }
+        }
+    }
+
+    fn finish(&self, ticket: Ticket, reply: Option<ClaimAnswer>, out: &mut Vec<u8>) {
+        self.app.claims.decided_after(ticket.began.elapsed());
+        match reply {
+            Some(answer) => self.tell(answer, &ticket, out),
+            None => {
+                let problem = Problem::new(Code::Unknown).inside("no answer in time");
+                self.refuse(&problem, &ticket, out);
+            }
+        }
+    }
+}
+
+/// The item of a claim's path. One that is written in an unusual way is the router's to understand.
+fn item_of(path: &str) -> Option<ItemId> {
+    let id = path.strip_prefix(BASE)?.strip_prefix("/items/")?.strip_suffix("/claims")?;
+    let digits = (1..=ID_DIGITS_MAX).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_digit());
+    if digits { id.parse().ok() } else { None }
+}
+
+/// The date as HTTP writes it, which is the same for a whole second.
+fn with_date(write: impl FnOnce(&[u8])) {
+    thread_local! {
+        static DATE: RefCell<(u64, String)> = const { RefCell::new((0, String::new())) };
+    }
+    let now = SystemTime::now();
+    let second = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
+    DATE.with_borrow_mut(|(written, text)| {
+        if *written != second || text.is_empty() {
+            *text = httpdate::fmt_http_date(now);
+            *written = second;
+        }
+        write(text.as_bytes());
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_paths_are_express() {
+        assert_eq!(item_of("/api/v1/items/42/claims"), Some(ItemId(42)));
+        for other in [
+            "/api/v1/items/42/claims?x=1",
+            "/api/v1/items//claims",
+            "/api/v1/items/+4/claims",
+            "/api/v1/items/-4/claims",
+            "/api/v1/items/4%32/claims",
+            "/api/v1/items/9999999999999999999/claims",
+            "/api/v1/items/42/token",
+            "/items/42/claims",
+        ] {
+            assert_eq!(item_of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn the_date_is_written_as_http_wants_it() {
+        with_date(|date| {
+            assert_eq!(date.len(), "Sun, 06 Nov 1994 08:49:37 GMT".len());
+            assert!(date.ends_with(b" GMT"));
+        });
+    }
+}
