@@ -56,10 +56,7 @@ fn test() -> Result<(), String> {
 fn bench(options: &[String]) -> Result<(), String> {
     programs::ensure(programs::ENGINES)?;
     // What is measured over HTTP is the real binary.
-    let only: Vec<&String> = options.iter().skip_while(|option| *option != "--only").collect();
-    if only.is_empty() || only.iter().any(|name| "http".contains(name.as_str())) {
-        cargo(&["build", "--release", "--package", "server", "--bin", "seckill"])?;
-    }
+    cargo(&["build", "--release", "--package", "server", "--package", "bench", "--bins"])?;
     let mut args =
         vec!["run", "--release", "--quiet", "--package", "bench", "--bin", "bench", "--"];
     args.extend(options.iter().map(String::as_str));

@@ -3,6 +3,7 @@
 
 use std::{
     future::Future,
+    io::Write,
     net::SocketAddr,
     path::Path,
     time::{Duration, Instant},
@@ -19,19 +20,23 @@ use crate::{
     cpu::cpu_us,
     echo::Echo,
     figures::{Figures, Goal},
+    server_binary,
 };
 
-const SECRET: &str = "only for the benchmark, on loopback";
+pub(crate) const SECRET: &str = "only for the benchmark, on loopback";
 
 /// The other number of sockets that a goal is set for.
 const FEW_CONNECTIONS: usize = 64;
 
+/// Every claim is an order by then.
+const SETTLED_WITHIN: Duration = Duration::from_secs(120);
+
 /// What one crowd was served at.
 #[derive(Clone, Copy, Debug, Default)]
-struct Rate {
-    per_s: f64,
+pub(crate) struct Rate {
+    pub(crate) per_s: f64,
     p50_ms: f64,
-    p99_ms: f64,
+    pub(crate) p99_ms: f64,
     /// What the server's process worked for one request.
     cpu_us: f64,
 }
@@ -66,7 +71,7 @@ pub(crate) async fn measure(
 ) -> Result<(), Failure> {
     let data = data.join("http");
     std::fs::create_dir_all(&data)?;
-    let server = Launch::new("target/release/seckill", &data)
+    let server = Launch::new(server_binary()?, &data)
         .env("SECKILL_SECRET", SECRET)
         .env("SECKILL_LOG_LEVEL", "warn")
         .log(data.join("server.log"))
@@ -82,7 +87,33 @@ pub(crate) async fn measure(
         let suffix = if connections == plan.connections { "" } else { "_few" };
         report(&best, connections, suffix, figures);
     }
+    lone(&server, &data, figures).await?;
     server.stop().await?;
+    Ok(())
+}
+
+/// A claim that comes alone is not kept waiting for others: beside what the disk takes to keep a
+/// page, there should be little.
+async fn lone(server: &Deployment, data: &Path, figures: &mut Figures) -> Result<(), Failure> {
+    const CLAIMS: usize = 400;
+    let mut admin = server.admin();
+    let item = open_sale(&mut admin, CLAIMS).await?;
+    let report = crowd(server.address, item, 1).rush(tokens(item, "lone", CLAIMS)).await;
+    settled(&mut admin, SETTLED_WITHIN).await?;
+    let claim_ms = report.latency.value_at_quantile(0.5) as f64 / 1e3;
+    let mut file = std::fs::File::create(data.join("page"))?;
+    let mut times = Vec::new();
+    for _ in 0..CLAIMS {
+        let began = Instant::now();
+        file.write_all(&[7; 4_096])?;
+        file.sync_data()?;
+        times.push(began.elapsed().as_secs_f64() * 1e3);
+    }
+    times.sort_by(f64::total_cmp);
+    let page_ms = times[CLAIMS / 2];
+    let what = "a lone claim, p50 ms above a page written and fsynced";
+    figures.add("lone_claim_over_fsync_ms", what, claim_ms - page_ms, Goal::AtMost(1.0));
+    figures.add("lone_claim_ms", "a lone claim, p50 ms", claim_ms, Goal::None);
     Ok(())
 }
 
@@ -103,10 +134,10 @@ impl Bench<'_> {
 
     async fn round(&self) -> Result<Round, Failure> {
         let strangers = tokens(self.sold_out, "stranger", self.buyers);
-        let echo = self.crowd(self.echo.address, self.sold_out);
+        let echo = crowd(self.echo.address, self.sold_out, self.connections);
         let (echo, _) = served(self.echo.pid(), echo.rush(strangers.clone())).await?;
-        let crowd = self.crowd(self.server.address, self.sold_out);
-        let (sold_out, refused) = served(self.server.pid(), crowd.rush(strangers)).await?;
+        let side = crowd(self.server.address, self.sold_out, self.connections);
+        let (sold_out, refused) = served(self.server.pid(), side.rush(strangers)).await?;
         if refused.count(|answer| *answer == Answer::SoldOut) != self.buyers {
             return Err("somebody was not told that it is sold out".into());
         }
@@ -115,33 +146,27 @@ impl Bench<'_> {
         let item = open_sale(&mut admin, self.buyers).await?;
         let buyers = tokens(item, "buyer", self.buyers);
         let (started, before_us) = (Instant::now(), cpu_us(self.server.pid())?);
-        let crowd = self.crowd(self.server.address, item);
-        let (claims, bought) = served(self.server.pid(), crowd.rush(buyers)).await?;
+        let side = crowd(self.server.address, item, self.connections);
+        let (claims, bought) = served(self.server.pid(), side.rush(buyers)).await?;
         if bought.admitted() != self.buyers {
             let (admitted, buyers) = (bought.admitted(), self.buyers);
             return Err(format!("only {admitted} of {buyers} claims were admitted").into());
         }
-        settled(&mut admin, Duration::from_secs(120)).await?;
+        settled(&mut admin, SETTLED_WITHIN).await?;
         let orders_per_s = self.buyers as f64 / started.elapsed().as_secs_f64();
         let worked_us = cpu_us(self.server.pid())? - before_us;
         let order_cpu_us = worked_us / self.buyers as f64;
         Ok(Round { echo, sold_out, claims, orders_per_s, order_cpu_us })
     }
+}
 
-    fn crowd(&self, address: SocketAddr, item: i64) -> Crowd {
-        Crowd {
-            addresses: vec![address],
-            item,
-            quantity: 1,
-            connections: self.connections,
-            at_once: false,
-            keys: false,
-        }
-    }
+/// Buyers who want one unit each, one after the other on each of these connections.
+pub(crate) fn crowd(address: SocketAddr, item: i64, connections: usize) -> Crowd {
+    Crowd { addresses: vec![address], item, quantity: 1, connections, at_once: false, keys: false }
 }
 
 /// Wait for a crowd, and note how long it took and what the server's process worked meanwhile.
-async fn served(
+pub(crate) async fn served(
     server: u32,
     rush: impl Future<Output = CrowdReport>,
 ) -> Result<(Rate, CrowdReport), Failure> {
@@ -159,7 +184,7 @@ async fn served(
 }
 
 impl Rate {
-    fn or_better(self, other: Rate) -> Rate {
+    pub(crate) fn or_better(self, other: Rate) -> Rate {
         if other.per_s > self.per_s { other } else { self }
     }
 }
@@ -214,22 +239,14 @@ fn report(best: &Round, connections: usize, suffix: &str, figures: &mut Figures)
 /// Sell the only unit there is.
 async fn sold_out_item(server: &Deployment) -> Result<i64, Failure> {
     let item = open_sale(&mut server.admin(), 1).await?;
-    let crowd = Crowd {
-        addresses: vec![server.address],
-        item,
-        quantity: 1,
-        connections: 1,
-        at_once: false,
-        keys: false,
-    };
-    let report = crowd.rush(tokens(item, "first", 2)).await;
+    let report = crowd(server.address, item, 1).rush(tokens(item, "first", 2)).await;
     if report.admitted() != 1 {
         return Err("the only unit was not sold".into());
     }
     Ok(item)
 }
 
-async fn open_sale(admin: &mut Api, stock: usize) -> Result<i64, ApiError> {
+pub(crate) async fn open_sale(admin: &mut Api, stock: usize) -> Result<i64, ApiError> {
     let now_ms = SystemClock.now_ms();
     let body = json!({"name": "bench", "opens_at": now_ms - 1_000, "closes_at": now_ms + 3_600_000,
         "items": [{"name": "unit", "price": 100, "stock": stock}]});
@@ -242,7 +259,7 @@ async fn open_sale(admin: &mut Api, stock: usize) -> Result<i64, ApiError> {
 }
 
 /// Signed here rather than fetched: fetching is not what is measured.
-fn tokens(item: i64, name: &str, count: usize) -> SaleTokens {
+pub(crate) fn tokens(item: i64, name: &str, count: usize) -> SaleTokens {
     let keys = Keys::from_secret(SECRET.as_bytes()).expect("the secret is long enough");
     let expires_ms = SystemClock.now_ms() + 600_000;
     (0..count)

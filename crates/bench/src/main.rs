@@ -7,6 +7,7 @@
 //! clients share the cores with the servers.
 
 mod claims;
+mod cluster;
 mod cpu;
 mod echo;
 mod figures;
@@ -30,8 +31,8 @@ cargo xtask bench [--quick] [--only NAME]… [--connections N] [--json FILE]
   --connections N   how many sockets the crowd over HTTP shares (default 256)
   --json FILE       write the figures to FILE as well
 
-sections: http gate_solo_per_s growth bytes_per_buyer start_ms_million gate_redis_vs_script
-          ledger_sqlite_per_s ledger_mysql_vs_per_order
+sections: http claim_cluster_vs_echo rush_ms gate_solo_per_s growth bytes_per_buyer
+          start_ms_million gate_redis_vs_script ledger_sqlite_per_s ledger_mysql_vs_per_order
 ";
 
 /// The child of this program whose memory is measured; see [`solo::bytes_per_buyer`].
@@ -80,6 +81,11 @@ impl Plan {
     }
 }
 
+/// The server that was built together with this program.
+pub(crate) fn server_binary() -> std::io::Result<PathBuf> {
+    Ok(std::env::current_exe()?.with_file_name("seckill"))
+}
+
 #[tokio::main]
 async fn main() -> ExitCode {
     match run().await {
@@ -112,11 +118,18 @@ async fn run() -> Result<(), Failure> {
     if plan.wants("http") {
         http::measure(&plan, data, &mut figures).await?;
     }
+    if plan.wants("claim_cluster_vs_echo") {
+        cluster::claims(&plan, data, &mut figures).await?;
+    }
+    if plan.wants("rush_ms") {
+        cluster::rush(&plan, data, &mut figures).await?;
+    }
     if plan.wants("gate_solo_per_s") {
         solo::per_second(&plan, data, &mut figures).await?;
     }
     if plan.wants("growth") {
         solo::growth(&plan, data, &mut figures).await?;
+        solo::growth_of_items(&plan, data, &mut figures).await?;
     }
     if plan.wants("bytes_per_buyer") {
         solo::bytes_per_buyer(data, &mut figures)?;

@@ -23,8 +23,15 @@ const OPTIONS: SoloOptions = SoloOptions { log_claims_max: u64::MAX };
 const MILLION: usize = 1_000_000;
 
 /// Buyers already marked when the cost of one more is measured.
-const MARKED: [(usize, &str); 3] =
-    [(1_000, "growth_us_1e3"), (100_000, "growth_us_1e5"), (MILLION, "growth_us_1e6")];
+const MARKED: [(usize, &str); 4] = [
+    (1_000, "growth_us_1e3"),
+    (100_000, "growth_us_1e5"),
+    (MILLION, "growth_us_1e6"),
+    (5 * MILLION, "growth_us_5e6"),
+];
+/// Items at the gate when the cost of a claim on one of them is measured.
+const ITEMS: [(usize, &str); 3] =
+    [(1, "growth_us_1_item"), (100, "growth_us_100_items"), (10_000, "growth_us_10000_items")];
 /// A burst is short, so that a thousand marked buyers stay about a thousand.
 const BURST_BATCHES: usize = 4;
 const BURST_BATCH: usize = 256;
@@ -80,8 +87,53 @@ pub(crate) async fn growth(plan: &Plan, data: &Path, figures: &mut Figures) -> R
         gate.load(open_item(ITEM, MILLION, 1, marks)).await?;
         gates.push((gate, f64::INFINITY));
     }
-    for _ in 0..plan.rounds(150, 60) {
-        for (gate, best) in &mut gates {
+    bursts(&mut crowd, &mut gates, plan.rounds(150, 60)).await?;
+    for ((gate, best), (marked, key)) in gates.into_iter().zip(MARKED) {
+        let us = best * 1e6 / (BURST_BATCHES * BURST_BATCH) as f64;
+        let what = format!("solo gate, µs per fsynced admission with {marked} buyers marked");
+        figures.add(key, &what, us, Goal::None);
+        drop(gate);
+        std::fs::remove_dir_all(data.join(key))?;
+    }
+    Ok(())
+}
+
+/// Nor on how many items are on sale.
+pub(crate) async fn growth_of_items(
+    plan: &Plan,
+    data: &Path,
+    figures: &mut Figures,
+) -> Result<(), Failure> {
+    let mut crowd = Crowd::new();
+    let mut gates = Vec::new();
+    for (items, key) in ITEMS {
+        let data = data.join(key);
+        let gate = open(&data, MILLION).await?;
+        for other in 1..items {
+            let id = ItemId(ITEM.0 + other as i64);
+            gate.load(open_item(id, 1_000, 1, Vec::new())).await?;
+        }
+        gates.push((gate, f64::INFINITY));
+    }
+    bursts(&mut crowd, &mut gates, plan.rounds(150, 60)).await?;
+    for ((gate, best), (items, key)) in gates.into_iter().zip(ITEMS) {
+        let us = best * 1e6 / (BURST_BATCHES * BURST_BATCH) as f64;
+        let what = format!("solo gate, µs per fsynced admission with {items} items on sale");
+        figures.add(key, &what, us, Goal::None);
+        drop(gate);
+        std::fs::remove_dir_all(data.join(key))?;
+    }
+    Ok(())
+}
+
+/// Bursts at all of these gates in turn; each remembers its shortest, in seconds.
+async fn bursts(
+    crowd: &mut Crowd,
+    gates: &mut [(SoloGate, f64)],
+    rounds: usize,
+) -> Result<(), Failure> {
+    for _ in 0..rounds {
+        for (gate, best) in gates.iter_mut() {
             let attempts = crowd.attempts(ITEM, BURST_BATCHES * BURST_BATCH)?;
             let units: Vec<GiveBack> = attempts
                 .iter()
@@ -101,13 +153,6 @@ pub(crate) async fn growth(plan: &Plan, data: &Path, figures: &mut Figures) -> R
             settle_all(gate).await?;
             gate.release(&units).await?;
         }
-    }
-    for ((gate, best), (marked, key)) in gates.into_iter().zip(MARKED) {
-        let us = best * 1e6 / (BURST_BATCHES * BURST_BATCH) as f64;
-        let what = format!("solo gate, µs per fsynced admission with {marked} buyers marked");
-        figures.add(key, &what, us, Goal::None);
-        drop(gate);
-        std::fs::remove_dir_all(data.join(key))?;
     }
     Ok(())
 }

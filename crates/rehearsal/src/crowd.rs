@@ -48,7 +48,9 @@ pub struct Crowd {
 
 pub struct CrowdReport {
     pub history: History,
-    /// From the first request to the last answer.
+    /// When the first request left.
+    pub began: Instant,
+    /// From then to the last answer.
     pub took: Duration,
     /// In microseconds, from sending to the answer.
     pub latency: Histogram<u64>,
@@ -88,6 +90,7 @@ impl Crowd {
         let started = Instant::now();
         let mut report = CrowdReport {
             history: History::default(),
+            began: started,
             took: Duration::ZERO,
             latency: new_histogram(),
         };
