@@ -30,9 +30,9 @@ pub struct Response {
 impl Response {
     pub fn header(&self, name: &str) -> Option<&str> {
         let lines = self.head.split(|&byte| byte == b'\n').skip(1);
-        lines.filter_map(|line| std::str::from_utf8(line).ok()?.split_once(':')).find_map(
-            |(header, value)| header.eq_ignore_ascii_case(name).then_some(value.trim()),
-        )
+        lines
+            .filter_map(|line| std::str::from_utf8(line).ok()?.split_once(':'))
+            .find_map(|(header, value)| header.eq_ignore_ascii_case(name).then_some(value.trim()))
     }
 
     pub fn json(&self) -> serde_json::Value {

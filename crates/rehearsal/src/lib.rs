@@ -5,11 +5,14 @@
 //! function from what was said and what is there to a list of named violations. Tests that end a
 //! sale end with it.
 
+mod agenda;
 mod checker;
 mod client;
 mod crowd;
+mod curve;
 mod deployment;
 mod observe;
+mod open_loop;
 
 pub use checker::{
     Answer, Bill, Charge, History, Observed, ObservedItem, ObservedOrder, StockLogRow, Told,
@@ -17,5 +20,7 @@ pub use checker::{
 };
 pub use client::{Api, ApiError, Connection, Response, write_request};
 pub use crowd::{Crowd, CrowdReport, Login, SaleTokens, answer, sale_tokens};
+pub use curve::Curve;
 pub use deployment::{Deployment, Launch};
 pub use observe::{ObserveError, observe, settled};
+pub use open_loop::{Arrival, LAG_P99_US_MAX, Latencies, OpenLoop, OpenLoopReport};
