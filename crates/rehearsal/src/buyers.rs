@@ -197,6 +197,10 @@ impl Buyers {
             Answer::SoldOut if !goes_on => drop(self.meets(buyer, Fate::SoldOut)),
             _ => {}
         }
+        // A bot comes before anything can be decided.
+        if self.is_bot(buyer) {
+            return;
+        }
         // Repeats were decided before.
         if claim.repeats == REPEATS || self.characters[buyer].manner != Manner::Repeats {
             notes.decided.saturating_record(micros(now.saturating_duration_since(claim.came)));

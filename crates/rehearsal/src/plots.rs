@@ -15,6 +15,8 @@ const COLOURS: [RGBColor; 7] = [
 ];
 /// Where the slowest answer of all stands on the axis of nines: one step after p99.99.
 const NINES_MAX: f64 = 5.0;
+/// Right of it the lines are named.
+const NAMES_WIDTH: f64 = 1.4;
 /// Below this a logarithm is of no interest.
 const MS_MIN: f64 = 0.01;
 
@@ -57,6 +59,8 @@ pub(crate) fn over_time(lines: &[Line]) -> Result<String, PlotError> {
     let most = |of: fn(&(f64, f64)) -> f64, least: f64| points().map(of).fold(least, f64::max);
     let from = points().map(|point| point.0).fold(0.0, f64::min);
     let (to, top) = (most(|point| point.0, from + 0.25), most(|point| point.1, 1.0));
+    // Room for the names of the lines.
+    let to = to + (to - from) * 0.15;
     svg(|area| {
         let mut chart = ChartBuilder::on(area)
             .margin(10)
@@ -94,10 +98,10 @@ pub(crate) fn percentiles(lines: &[(&str, &[(f64, u64)])]) -> Result<String, Plo
             .margin(10)
             .x_label_area_size(36)
             .y_label_area_size(70)
-            .build_cartesian_2d(0.0..NINES_MAX, (MS_MIN..top).log_scale())
+            .build_cartesian_2d(0.0..NINES_MAX + NAMES_WIDTH, (MS_MIN..top).log_scale())
             .map_err(PlotError::because)?;
         let mut mesh = chart.configure_mesh();
-        mesh.x_desc("share of the answers").x_labels(6).label_style((FONT, 13));
+        mesh.x_desc("share of the answers").x_labels(7).label_style((FONT, 13));
         mesh.light_line_style(WHITE).x_label_formatter(&|at| percentile(*at));
         mesh.draw().map_err(PlotError::because)?;
         for ((name, points), colour) in lines.iter().zip(COLOURS) {
@@ -107,7 +111,7 @@ pub(crate) fn percentiles(lines: &[(&str, &[(f64, u64)])]) -> Result<String, Plo
             drawn.label(*name).legend(move |at| sign(at, colour));
         }
         let mut labels = chart.configure_series_labels();
-        labels.position(SeriesLabelPosition::UpperLeft).background_style(WHITE.mix(0.8));
+        labels.position(SeriesLabelPosition::UpperRight).background_style(WHITE.mix(0.8));
         labels.label_font((FONT, 13)).draw().map_err(PlotError::because)
     })
 }
@@ -118,7 +122,8 @@ fn percentile(nines: f64) -> String {
         1 => "p90".into(),
         2 => "p99".into(),
         nines if (nines as f64) < NINES_MAX => format!("p99.{}", "9".repeat(nines as usize - 2)),
-        _ => "slowest".into(),
+        nines if nines as f64 == NINES_MAX => "slowest".into(),
+        _ => String::new(),
     }
 }
 
@@ -151,8 +156,8 @@ mod tests {
 
     #[test]
     fn an_axis_of_nines_has_names() {
-        let names: Vec<String> = (0..=5).map(|nines| percentile(nines.into())).collect();
-        assert_eq!(names, ["fastest", "p90", "p99", "p99.9", "p99.99", "slowest"]);
+        let names: Vec<String> = (0..=6).map(|nines| percentile(nines.into())).collect();
+        assert_eq!(names, ["fastest", "p90", "p99", "p99.9", "p99.99", "slowest", ""]);
     }
 
     #[test]

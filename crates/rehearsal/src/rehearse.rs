@@ -50,8 +50,10 @@ const LEAD: Duration = Duration::from_millis(1_500);
 /// Fetching sale tokens may be this much slower than signing in was.
 const SLOWER_MAX: f64 = 1.5;
 const TIME_ASKERS_MAX: usize = 2_000;
-/// Buyers too many for this in the last call leave it out.
+/// If more units are left, there is no last call.
 const LAST_CALL_MAX: i64 = 20_000;
+/// Nobody is in a hurry there.
+const LAST_CALL_CONNECTIONS_MAX: usize = 64;
 /// The sale does not close before the rehearsal is over.
 const WINDOW: Duration = Duration::from_secs(3_600);
 const END_WITHIN: Duration = Duration::from_secs(10);
@@ -421,7 +423,8 @@ impl<'a> Stage<'a> {
         let strangers = wanted.iter().map(stranger).collect();
         let strangers = self.invite(sale, people, strangers).await?;
         self.view.begin("last call", wanted.len());
-        let links = self.connect().await.0;
+        let connections = self.plan.connections.min(LAST_CALL_CONNECTIONS_MAX);
+        let links = Links::open(&self.site.addresses, connections).await;
         let open = Open::new(plan_errands(&strangers, Instant::now()).0.0);
         links.perform(strangers.clone(), open.0.clone()).await?;
         let rest = self.come_to_rest(sale).await?;

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-const BAR: &str = "{prefix:>16} [{bar:32}] {pos}/{len} {wide_msg}";
-const SPINNER: &str = "{prefix:>16} {spinner} {wide_msg}";
+const BAR: &str = "{prefix:>16} [{bar:32}] {pos}/{len}\n                 {wide_msg}";
+const SPINNER: &str = "{prefix:>16} {spinner}\n                 {wide_msg}";
 const TICK: Duration = Duration::from_millis(125);
 
-/// One line on stderr that changes.
+/// Two lines on stderr that change: what is being done, and how the sale stands.
 #[derive(Clone)]
 pub struct View {
     bar: ProgressBar,

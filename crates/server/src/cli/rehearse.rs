@@ -158,7 +158,9 @@ pub(super) async fn run(command: Rehearse, config: &Config) -> Result<bool, Fail
     let report = if command.target.is_empty() {
         let server = OwnServer::start(std::env::current_exe()?, plan.connections).await?;
         let report = rehearse(&plan, &server.site(), &view, stop).await;
-        server.stop().await?;
+        if let Err(error) = server.stop().await {
+            eprintln!("seckill: the server of the rehearsal did not stop by itself: {error}");
+        }
         report?
     } else {
         let site = command.site(config).await?;
