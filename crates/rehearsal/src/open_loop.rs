@@ -105,9 +105,7 @@ pub(crate) trait Script: Send + Sync + 'static {
 }
 
 /// Open connections, spread over the instances, that wait for something to do.
-pub(crate) struct Links {
-    connections: Vec<(SocketAddr, Option<Connection>)>,
-}
+pub(crate) struct Links(Vec<Link>);
 
 impl Links {
     /// Those that cannot be opened now are tried again when they are needed.
@@ -117,16 +115,16 @@ impl Links {
             let opening = opening.clone();
             tokio::spawn(async move {
                 let _permit = opening.acquire().await;
-                (address, Connection::open(address).await.ok())
+                Link { connection: greeted(address).await, address, used: Instant::now() }
             })
         };
         let each = addresses.iter().copied().cycle().take(count);
-        let runs: Vec<JoinHandle<_>> = each.map(open).collect();
-        let mut connections = Vec::with_capacity(count);
+        let runs: Vec<JoinHandle<Link>> = each.map(open).collect();
+        let mut links = Vec::with_capacity(count);
         for run in runs {
-            connections.extend(run.await.ok());
+            links.extend(run.await.ok());
         }
-        Links { connections }
+        Links(links)
     }
 
     /// Do what is on the agenda until it is over.
@@ -135,17 +133,22 @@ impl Links {
         script: Arc<S>,
         agenda: Arc<Agenda<S::Errand>>,
     ) -> std::io::Result<()> {
-        let work = |(address, connection)| {
-            let link = Link { address, connection, used: Instant::now() };
-            tokio::spawn(link.work(script.clone(), agenda.clone()))
-        };
-        let runs: Vec<JoinHandle<()>> = self.connections.into_iter().map(work).collect();
+        let work = |link: Link| tokio::spawn(link.work(script.clone(), agenda.clone()));
+        let runs: Vec<JoinHandle<()>> = self.0.into_iter().map(work).collect();
         agenda.start_pacer()?;
         for run in runs {
             run.await.map_err(std::io::Error::other)?;
         }
         Ok(())
     }
+}
+
+/// A connection over which something was said already, as a buyer's who has the page open. One that
+/// was never used would soon be cut off: the server takes it for somebody who only holds it open.
+async fn greeted(address: SocketAddr) -> Option<Connection> {
+    let mut connection = Connection::open(address).await.ok()?;
+    connection.send("GET", "/api/v1/time", &[], b"").await.ok()?;
+    Some(connection)
 }
 
 struct Link {
