@@ -52,6 +52,9 @@ impl Report {
              <meta name=\"viewport\" content=\"width=device-width\">\
              <title>Seckill rehearsal</title><style>{STYLE}</style></head><body><h1>Rehearsal</h1>"
         )?;
+        for line in self.headline() {
+            write!(out, "<p>{}</p>", Escaped(line))?;
+        }
         if self.ok {
             write!(out, "<p class=\"good\">Everything that must hold holds.</p>")?;
         } else {

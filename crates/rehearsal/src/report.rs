@@ -210,22 +210,27 @@ impl Report {
         out
     }
 
-    fn write_table(&self, out: &mut String) -> std::fmt::Result {
+    /// What was rehearsed on, and with whom.
+    pub(crate) fn headline(&self) -> [String; 2] {
         let Plan { buyers, items, stock, connections, curve, over_ms, seed, .. } = &self.plan;
         let Target { addresses, own, version, profile, .. } = &self.target;
         let whose = if *own { "its own" } else { "the" };
-        writeln!(
-            out,
-            "Rehearsal against {whose} {profile} deployment {version} at {}",
-            addresses.join(", ")
-        )?;
-        writeln!(
-            out,
-            "{buyers} buyers, {} in {} s, {items} × {stock} units, {connections} connections, seed {seed}, {} cores\n",
-            curve.as_str(),
-            *over_ms as f64 / 1_000.0,
-            self.generator.cores
-        )?;
+        let at = addresses.join(", ");
+        let (curve, over_s, cores) =
+            (curve.as_str(), *over_ms as f64 / 1_000.0, self.generator.cores);
+        [
+            format!("Rehearsal against {whose} {profile} deployment {version} at {at}"),
+            format!(
+                "{buyers} buyers, {curve} in {over_s} s, {items} × {stock} units, {connections} \
+                 connections, seed {seed}; generator {} on {cores} cores, {} {}",
+                self.generator.version, self.generator.os, self.generator.arch
+            ),
+        ]
+    }
+
+    fn write_table(&self, out: &mut String) -> std::fmt::Result {
+        let [what, how] = self.headline();
+        writeln!(out, "{what}\n{how}\n")?;
         self.write_rates(out)?;
         self.write_latencies(out)?;
         self.write_funnel(out)?;
