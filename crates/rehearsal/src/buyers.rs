@@ -273,32 +273,30 @@ impl Buyers {
     ) -> Next {
         let order = response.filter(|r| r.status == 200).map(|r| r.json()).unwrap_or_default();
         let took = micros(now.saturating_duration_since(since));
+        let status = order["status"].as_str().unwrap_or("queued");
+        // Not in the ledger yet, or the money is not.
+        if status == "queued" || (paid && status == "unpaid") {
+            return self.look_again(buyer, (no, since, paid), now);
+        }
         let mut notes = self.notes.open();
-        match order["status"].as_str().unwrap_or("queued") {
+        if status != "void" && !paid {
+            notes.counts.ordered += 1;
+            notes.ordered.saturating_record(took);
+        }
+        match status {
+            "unpaid" => {
+                drop(notes);
+                return self.decide(buyer, no, now);
+            }
             "paid" if paid => {
                 notes.counts.paid += 1;
                 notes.paid.saturating_record(took);
-                vec![]
             }
-            // Not in the ledger yet, or the money is not.
-            "queued" | "unpaid" if paid => self.look_again(buyer, (no, since, paid), now),
-            "queued" => self.look_again(buyer, (no, since, paid), now),
-            "unpaid" => {
-                notes.counts.ordered += 1;
-                notes.ordered.saturating_record(took);
-                drop(notes);
-                self.decide(buyer, no, now)
-            }
-            "void" => {
-                notes.counts.void += 1;
-                vec![]
-            }
+            "void" => notes.counts.void += 1,
             // Closed before the buyer was done with it.
-            _ => {
-                notes.counts.missed += 1;
-                vec![]
-            }
+            _ => notes.counts.missed += 1,
         }
+        vec![]
     }
 
     fn look_again(
@@ -578,6 +576,10 @@ mod tests {
         assert!(buyers.answer(&next[0].1, 200, &order("closed")).is_empty());
         assert!(buyers.answer(&next[0].1, 409, "{}").is_empty());
         assert_eq!((buyers.notes.counts().cancelled, buyers.notes.counts().missed), (1, 1));
+        let late = plain();
+        let look = late.answer(&late.first(), 202, &admitted()).remove(0).1;
+        assert!(late.answer(&look, 200, &order("closed")).is_empty());
+        assert_eq!((late.notes.counts().ordered, late.notes.counts().missed), (1, 1));
         for (ending, cashier) in [(Ending::Abandons, true), (Ending::Pays, false)] {
             let (buyers, next) = ends(ending, cashier);
             assert!(next.is_empty());
