@@ -28,6 +28,11 @@ pub struct Response {
 }
 
 impl Response {
+    #[cfg(test)]
+    pub(crate) fn told(status: u16, body: &str) -> Response {
+        Response { status, head: Vec::new(), body: body.into() }
+    }
+
     pub fn header(&self, name: &str) -> Option<&str> {
         let lines = self.head.split(|&byte| byte == b'\n').skip(1);
         lines

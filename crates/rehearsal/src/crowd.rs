@@ -30,7 +30,7 @@ pub type SaleTokens = Vec<(String, String)>;
 const LATENCY_US_MAX: u64 = 60_000_000;
 /// Connections that are being opened at the same time: more would only overflow the queue of the
 /// listener and wait for the kernel's retries.
-const OPENING_MAX: usize = 256;
+pub(crate) const OPENING_MAX: usize = 256;
 
 #[derive(Clone)]
 pub struct Crowd {
@@ -172,7 +172,7 @@ impl Crowd {
     }
 }
 
-fn new_histogram() -> Histogram<u64> {
+pub(crate) fn new_histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LATENCY_US_MAX, 3).expect("the bounds are good")
 }
 

@@ -14,6 +14,8 @@ use crate::Api;
 
 /// The file in which a running server says where it listens.
 const RUNNING_FILE: &str = "running.json";
+/// Environment variables that are settings of a server begin with this.
+const SETTINGS_PREFIX: &str = "SECKILL_";
 /// A start reads the journal back; even a large one takes seconds.
 const START_WITHIN: Duration = Duration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
@@ -29,6 +31,8 @@ pub struct Launch {
     pub args: Vec<String>,
     /// Where the server's log goes; nowhere if not given.
     pub log: Option<PathBuf>,
+    /// The caller's own settings in its environment are not passed on.
+    pub own_settings: bool,
     /// Put in front of the command, e.g. a shell that sets limits.
     pub wrapper: Vec<String>,
 }
@@ -36,8 +40,16 @@ pub struct Launch {
 impl Launch {
     pub fn new(binary: impl Into<PathBuf>, data: impl Into<PathBuf>) -> Launch {
         let (binary, data) = (binary.into(), data.into());
-        Launch { binary, data, env: vec![], args: vec![], log: None, wrapper: vec![] }
-            .env("SECKILL_DEMO", "false")
+        Launch {
+            binary,
+            data,
+            env: vec![],
+            args: vec![],
+            log: None,
+            own_settings: false,
+            wrapper: vec![],
+        }
+        .env("SECKILL_DEMO", "false")
     }
 
     pub fn env(mut self, name: &str, value: impl ToString) -> Launch {
@@ -50,12 +62,24 @@ impl Launch {
         self
     }
 
+    pub fn without_settings_of_the_caller(mut self) -> Launch {
+        self.own_settings = true;
+        self
+    }
+
     fn command(&self) -> io::Result<Command> {
         let mut words = self.wrapper.iter().map(PathBuf::from).chain([self.binary.clone()]);
         let mut command = Command::new(words.next().unwrap_or_else(|| self.binary.clone()));
         command.args(words).arg("serve").arg("--data").arg(&self.data);
         // Port 0: the server takes any free port and says which.
         command.arg("--listen").arg("127.0.0.1:0").args(&self.args);
+        if self.own_settings {
+            for (name, _) in std::env::vars_os() {
+                if name.to_string_lossy().starts_with(SETTINGS_PREFIX) {
+                    command.env_remove(name);
+                }
+            }
+        }
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let log = match &self.log {

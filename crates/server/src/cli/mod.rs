@@ -5,6 +5,7 @@
 
 mod doctor;
 mod office;
+mod rehearse;
 
 use std::{fmt::Display, process::ExitCode};
 
@@ -71,6 +72,11 @@ enum Command {
     /// Admin tokens
     #[command(subcommand)]
     Token(Token),
+    /// Play a sale with a crowd of buyers and check that everything holds
+    ///
+    /// Buyers come in an open loop, at planned instants, whether or not the server keeps up. Exit code 1
+    /// if anything that must hold was violated.
+    Rehearse(Box<rehearse::Rehearse>),
     /// Check the machine, the settings and the data directory
     ///
     /// Exit code 1 if something must be mended before a sale.
@@ -176,6 +182,10 @@ fn run(cli: Cli, config: Config) -> Result<(), Failure> {
                 Err(Failure::No)
             }
         }
+        Command::Rehearse(command) => {
+            let held = runtime.block_on(rehearse::run(*command, &config))?;
+            if held { Ok(()) } else { Err(Failure::No) }
+        }
         other => runtime.block_on(async {
             let office = Office::open(config).await?;
             let done = in_office(&office, other).await;
@@ -203,7 +213,9 @@ async fn in_office(office: &Office, command: Command) -> Result<(), Failure> {
             Ok(())
         }
         // Done without an office.
-        Command::Serve { .. } | Command::Doctor | Command::Config { .. } => Ok(()),
+        Command::Serve { .. } | Command::Doctor | Command::Rehearse(_) | Command::Config { .. } => {
+            Ok(())
+        }
     }
 }
 

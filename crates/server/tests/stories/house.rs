@@ -36,7 +36,7 @@ pub(crate) const WORKERS: [usize; 2] = [2, 3];
 pub(crate) const PARTITIONS: usize = 4;
 
 const SECRET: &str = "a secret that all instances of a story share";
-const JWT_SECRET: &str = "the shop's own secret, for its buyers";
+pub(crate) const JWT_SECRET: &str = "the shop's own secret, for its buyers";
 
 /// A deployment, not necessarily running: directories, settings, and who is started.
 pub(crate) struct House {

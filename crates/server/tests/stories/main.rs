@@ -40,6 +40,7 @@ mod house;
 mod kills;
 mod money;
 mod operators;
+mod rehearse;
 mod rush;
 mod startup;
 mod traffic;

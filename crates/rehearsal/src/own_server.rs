@@ -1,0 +1,60 @@
+//! A server for one rehearsal: started, rehearsed on, stopped, and its data removed.
+
+use std::{io, path::PathBuf};
+
+use tempfile::TempDir;
+
+use crate::{Deployment, Launch, Site};
+
+/// Connections the server takes beside those of the crowd: ours that sign in, look and check.
+const OTHER_CONNECTIONS: usize = 256;
+const LOG_FILE: &str = "server.log";
+/// If it does not start, the end of its log says why.
+const LOG_BYTES_SHOWN: usize = 2_000;
+
+pub struct OwnServer {
+    deployment: Deployment,
+    /// Removed when dropped.
+    _data: TempDir,
+}
+
+impl OwnServer {
+    /// A solo server with the default settings, whatever settings this process was given: those
+    /// may be of a real shop.
+    pub async fn start(binary: PathBuf, connections: usize) -> io::Result<OwnServer> {
+        let data = tempfile::Builder::new().prefix("seckill-rehearsal-").tempdir()?;
+        let settings = data.path().join("seckill.toml");
+        std::fs::write(&settings, "")?;
+        let log = data.path().join(LOG_FILE);
+        let mut launch = Launch::new(binary, data.path().join("data"))
+            .without_settings_of_the_caller()
+            .env("SECKILL_HTTP_CONNECTIONS_MAX", connections + OTHER_CONNECTIONS)
+            .env("SECKILL_LOG_LEVEL", "warn")
+            .log(&log);
+        launch.args = vec!["--config".into(), settings.display().to_string()];
+        let deployment = launch.start().await.map_err(|error| {
+            let text = std::fs::read_to_string(&log).unwrap_or_default();
+            let end = text.char_indices().rev().nth(LOG_BYTES_SHOWN).map_or(0, |(at, _)| at);
+            io::Error::other(format!(
+                "a server of its own does not start: {error}\n{}",
+                &text[end..]
+            ))
+        })?;
+        Ok(OwnServer { deployment, _data: data })
+    }
+
+    pub fn site(&self) -> Site {
+        Site {
+            addresses: vec![self.deployment.address],
+            admin_token: self.deployment.token.clone(),
+            login: None,
+            own: true,
+        }
+    }
+
+    /// Stop it and remove its data.
+    pub async fn stop(self) -> io::Result<()> {
+        self.deployment.stop().await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,229 @@
+//! An operator rehearses before the night of the sale.
+
+use std::{
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use rehearsal::{Api, Deployment};
+use serde_json::Value;
+
+use crate::house::{House, JWT_SECRET, PATIENCE, WEBS, World};
+
+/// Small enough for a test, with everything in it: repeats, bots, payers, and units that come back.
+const CROWD: &[&str] = &[
+    "--buyers",
+    "2000",
+    "--stock",
+    "100",
+    "--items",
+    "2",
+    "--over",
+    "1s",
+    "--think",
+    "50ms",
+    "--pay-within",
+    "2s",
+    "--connections",
+    "64",
+    "--bot-share",
+    "0.02",
+    "--seed",
+    "7",
+];
+
+fn rehearse(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_seckill"));
+    command.arg("rehearse").args(args);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// What it said, and its exit code.
+fn told(output: &Output) -> (Option<i32>, String) {
+    let text = [output.stdout.as_slice(), &output.stderr].concat();
+    (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+}
+
+async fn finished(child: Child) -> Output {
+    tokio::task::spawn_blocking(|| child.wait_with_output()).await.unwrap().unwrap()
+}
+
+/// Aimed at a running house.
+fn aimed_at(house: &House, running: &[Deployment]) -> Command {
+    let mut command = rehearse(CROWD);
+    let webs = if house.world == World::Solo { 1 } else { WEBS.len() };
+    for server in &running[..webs] {
+        command.arg("--target").arg(format!("http://{}", server.address));
+    }
+    if house.world == World::Cluster {
+        command.args(["--jwt-secret", JWT_SECRET, "--shards", "2"]);
+    }
+    command.arg("--admin-token").arg(&running[0].token);
+    command
+}
+
+fn good_report(report: &Value) {
+    assert_eq!(report["ok"], true, "{report:#}");
+    for key in [
+        "violations",
+        "notes",
+        "plan",
+        "repeat_with",
+        "target",
+        "generator",
+        "funnel",
+        "rates",
+        "refusals",
+        "latency",
+        "reconcile",
+        "timeline",
+    ] {
+        assert!(!report[key].is_null(), "{key} is missing");
+    }
+    assert_eq!((&report["plan"]["buyers"], &report["plan"]["seed"]), (&2_000.into(), &7.into()));
+    let number = |path: &str| report.pointer(path).and_then(Value::as_u64).unwrap_or_default();
+    assert_eq!(number("/funnel/buyers"), 2_000);
+    let admitted = number("/funnel/admitted");
+    assert!(admitted > 200, "what was abandoned is sold again: {admitted}");
+    assert_eq!(number("/funnel/ordered"), admitted);
+    assert_eq!(number("/rates/accepted/total"), admitted);
+    assert_eq!(number("/rates/persisted/total"), admitted);
+    assert!(number("/rates/rejected/total") > 1_000);
+    assert!(number("/funnel/paid") > 0 && number("/funnel/cancelled") > 0);
+    assert!(number("/latency/claims/p99_us") >= number("/latency/claims/p50_us"));
+    assert!(number("/refusals/already_bought") > 0, "bots have more fingers than luck");
+    let timeline = report["timeline"].as_array().unwrap();
+    assert!(timeline.len() > 8, "{timeline:?}");
+    assert!(timeline.iter().any(|sample| sample["stock_left"] == 0));
+}
+
+fn good_page(page: &Path) {
+    let page = std::fs::read_to_string(page).unwrap();
+    assert_eq!(page.matches("<svg").count(), 5);
+    for outside in ["://", "<script", "src=", "href=", "url("] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn by_itself_it_starts_a_server_and_leaves_nothing_behind() {
+    let home = tempfile::tempdir().unwrap();
+    let temporary = home.path().join("tmp");
+    std::fs::create_dir(&temporary).unwrap();
+    let page = home.path().join("report.html");
+    let mut command = rehearse(CROWD);
+    command.args(["--json", "-", "--html"]).arg(&page).env("TMPDIR", &temporary);
+    // The settings of somebody's real shop, which are not to be rehearsed on by accident.
+    std::fs::write(home.path().join("seckill.toml"), "[auth]\ndev_login = false\n").unwrap();
+    command.current_dir(home.path()).env("SECKILL_JWT_SECRET", "the secret of a real shop");
+    let output = finished(command.spawn().unwrap()).await;
+    let (code, text) = told(&output);
+    assert_eq!(code, Some(0), "{text}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    good_report(&report);
+    assert_eq!(report["target"]["own"], true);
+    good_page(&page);
+    assert_eq!(std::fs::read_dir(&temporary).unwrap().count(), 0);
+}
+
+async fn a_deployment_is_rehearsed_on_and_its_activity_ended(world: World) {
+    let house = House::new(world);
+    let running = house.start().await;
+    let file = house.dir.path().join("report.json");
+    let mut command = aimed_at(&house, &running);
+    command.arg("--json").arg(&file);
+    let output = finished(command.spawn().unwrap()).await;
+    let (code, text) = told(&output);
+    assert_eq!(code, Some(0), "{text}\n{}", house.log());
+    assert!(text.contains("Everything that must hold holds."), "{text}");
+    good_report(&serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap());
+    assert_eq!(activities(&mut running[0].admin()).await, ["ended"]);
+}
+
+async fn activities(admin: &mut Api) -> Vec<String> {
+    let all: Value = admin.read("/api/v1/admin/activities").await.unwrap();
+    let all = all["activities"].as_array().unwrap();
+    all.iter().map(|activity| activity["state"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Wait until somebody has bought something.
+async fn selling(admin: &mut Api) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let page: Value = admin.read("/api/v1/admin/orders?limit=1").await.unwrap();
+        if !page["orders"].as_array().unwrap().is_empty() {
+            return;
+        }
+        assert!(Instant::now() < deadline, "nobody buys");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn a_violation_is_named_and_exit_code_1(world: World) {
+    let house = House::new(world);
+    let running = house.start().await;
+    let child = aimed_at(&house, &running).spawn().unwrap();
+    selling(&mut running[0].admin()).await;
+    // Somebody writes units into the books that nobody made.
+    let forgery = "UPDATE tb_seckill_product SET total = total + 7, stock = stock + 7";
+    house.change_ledger(forgery, forgery);
+    let (code, text) = told(&finished(child).await);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("VIOLATED I2 conservation"), "{text}");
+    assert_eq!(activities(&mut running[0].admin()).await, ["ended"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_interrupts_it_leaves_no_open_sale() {
+    let house = House::new(World::Solo);
+    let running = house.start().await;
+    let child = aimed_at(&house, &running).spawn().unwrap();
+    selling(&mut running[0].admin()).await;
+    Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let (code, text) = told(&finished(child).await);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("interrupted"), "{text}");
+    assert_eq!(activities(&mut running[0].admin()).await, ["ended"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_rehearsed_is_refused_before_anything_happens() {
+    let house = House::new(World::Solo).env("SECKILL_AUTH_DEV_LOGIN", "false");
+    let running = house.start().await;
+    let here = format!("http://{}", running[0].address);
+    let token = running[0].token.as_str();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let check = |args: &[&str], expected: &str| {
+        let output = rehearse(args).current_dir(&elsewhere).output().unwrap();
+        let (code, text) = told(&output);
+        assert_eq!(code, Some(2), "{args:?}: {text}");
+        assert!(text.contains(expected), "{args:?}: {text}");
+    };
+    // An address of the documentation: nobody has it.
+    let public = ["--target", "http://192.0.2.1:8080", "--admin-token", "x"];
+    check(&public, "--i-own-this-target");
+    check(&["--target", "https://127.0.0.1:1", "--admin-token", "x"], "https is not supported");
+    check(&["--target", "http://no-such-host.invalid", "--admin-token", "x"], "cannot be resolved");
+    check(&["--target", "http://127.0.0.1:1", "--admin-token", "x"], "nobody answers");
+    check(&["--target", &here], "needs --admin-token");
+    check(&["--target", &here, "--admin-token", "wrong"], "admin token is not accepted");
+    check(&["--target", &here, "--admin-token", token], "the dev login is off");
+    let data = house.data().to_str().unwrap();
+    check(&["--target", &here, "--data", data], "the dev login is off");
+    check(&["--buyers", "0"], "buyers must be from 1");
+    check(&["--pay-share", "0.9", "--abandon-share", "0.2"], "together must not be above 1");
+    check(&["--repeat-share", "1.5"], "repeat-share must be from 0 to 1");
+    check(&["--over", "soon"], "must be a number with ms, s or m");
+    check(&["--json", "/nowhere/report.json"], "cannot be written");
+    assert_eq!(activities(&mut running[0].admin()).await, Vec::<String>::new());
+}
+
+crate::in_every_world! {
+    a_deployment_is_rehearsed_on_and_its_activity_ended,
+}
+
+crate::only_in_solo! {
+    a_violation_is_named_and_exit_code_1,
+}
