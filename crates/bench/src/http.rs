@@ -10,7 +10,8 @@ use std::{
 };
 
 use rehearsal::{
-    Answer, Api, ApiError, Crowd, CrowdReport, Deployment, Launch, SaleTokens, settled,
+    Answer, Api, ApiError, Arrival, Crowd, CrowdReport, Deployment, Launch, OpenLoop,
+    OpenLoopReport, SaleTokens, settled,
 };
 use sale::{Clock, ItemId, Keys, SaleToken, SystemClock};
 use serde_json::{Value, json};
@@ -80,15 +81,63 @@ pub(crate) async fn measure(
     let echo = Echo::start()?;
     let sold_out = sold_out_item(&server).await?;
     let buyers = if plan.quick { 20_000 } else { 40_000 };
+    let mut claims_per_s = 0.0;
     for connections in [plan.connections, FEW_CONNECTIONS] {
         let bench = Bench { server: &server, echo: &echo, connections, buyers, sold_out };
         println!("  {connections} connections");
         let best = bench.rounds(plan.rounds(12, 4)).await?;
         let suffix = if connections == plan.connections { "" } else { "_few" };
         report(&best, connections, suffix, figures);
+        claims_per_s = best.claims.per_s.max(claims_per_s);
     }
+    half_load(plan, &server, claims_per_s / 2.0, figures).await?;
     lone(&server, &data, figures).await?;
     server.stop().await?;
+    Ok(())
+}
+
+/// How long a buyer waits who comes at a planned instant, with half of what the server can take.
+async fn half_load(
+    plan: &Plan,
+    server: &Deployment,
+    per_s: f64,
+    figures: &mut Figures,
+) -> Result<(), Failure> {
+    let seconds = if plan.quick { 2.0 } else { 4.0 };
+    let buyers = (per_s * seconds) as usize;
+    let mut best: Option<OpenLoopReport> = None;
+    for n in 0..plan.rounds(5, 3) {
+        let mut admin = server.admin();
+        let item = open_sale(&mut admin, buyers).await?;
+        let arrival = |(n, (user, token))| {
+            let at = Duration::from_secs_f64(n as f64 / per_s);
+            Arrival { at, user, token }
+        };
+        let arrivals = tokens(item, "planned", buyers).into_iter().enumerate().map(arrival);
+        let street = OpenLoop {
+            addresses: vec![server.address],
+            item,
+            quantity: 1,
+            connections: plan.connections,
+            keys: false,
+        };
+        let report = street.run(arrivals.collect()).await?;
+        settled(&mut admin, SETTLED_WITHIN).await?;
+        let p99 = |report: &OpenLoopReport| report.latencies.latency.value_at_quantile(0.99);
+        println!(
+            "  round {n}: p99 {} µs at {per_s:.0} claims/s, the generator was late by {} µs at p99",
+            p99(&report),
+            report.latencies.lag.value_at_quantile(0.99)
+        );
+        if best.as_ref().is_none_or(|best| p99(&report) < p99(best)) {
+            best = Some(report);
+        }
+    }
+    let best = best.ok_or("no round")?;
+    let ms = |q: f64| best.latencies.latency.value_at_quantile(q) as f64 / 1e3;
+    let what = "claims at half load, p99 ms from the planned instant";
+    figures.add("p99_ms_half_load", what, ms(0.99), Goal::AtMost(5.0));
+    figures.add("p50_ms_half_load", "the same, p50 ms", ms(0.5), Goal::None);
     Ok(())
 }
 

@@ -83,11 +83,6 @@ pub struct Asked<'a> {
 }
 
 impl<'a> Asked<'a> {
-    #[cfg(test)]
-    pub(crate) fn new(path: &'a str, headers: &'a [Header<'a>], body: &'a [u8]) -> Self {
-        Asked { path, body, headers }
-    }
-
     /// The values of all fields of this name.
     pub fn all(&self, name: &str) -> impl Iterator<Item = &'a [u8]> {
         let named = move |header: &&Header<'a>| header.name.eq_ignore_ascii_case(name);
