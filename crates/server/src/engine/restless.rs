@@ -10,7 +10,7 @@ use gate::{
     AdjustOutcome, Attempt, Changed, Gate, GateError, GiveBack, Loaded, Loading, Reading,
     Readmitted, Shut, Verdict,
 };
-use sale::{Claim, ClaimLog, EntryId, ItemId, LogEntry, LogError, OrderNo, UserId};
+use sale::{Claim, ClaimLog, EntryId, Epoch, ItemId, LogEntry, LogError, OrderNo, UserId};
 
 type Result<T> = std::result::Result<T, GateError>;
 
@@ -91,6 +91,10 @@ impl Gate for Restless {
 
     async fn forget_adjust(&self, item: ItemId, adjust_no: OrderNo) -> Result<Option<Changed>> {
         self.gate.forget_adjust(item, adjust_no).await
+    }
+
+    async fn begin_load(&self, item: ItemId, epoch: Epoch, shards: u32) -> Result<bool> {
+        self.gate.begin_load(item, epoch, shards).await
     }
 
     async fn load(&self, loading: Loading) -> Result<bool> {

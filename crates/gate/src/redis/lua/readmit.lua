@@ -2,7 +2,7 @@
 -- when the claim was made.
 --
 -- KEYS  meta  stock  users  orders  backlog
--- ARGV  item  user  quantity  order_no (8 bytes)  claimed_ms  epoch of the claim
+-- ARGV  item  user  quantity  order_no (8 bytes)  claimed_ms  epoch of the claim  key (8 bytes)
 local meta = redis.call('HMGET', KEYS[1], 'epoch', 'shut')
 if not meta[1] then return {'N'} end
 if tonumber(meta[2]) == 2 then return {'F'} end
@@ -13,7 +13,7 @@ if mark then
 end
 local left, quantity = tonumber(redis.call('GET', KEYS[2]) or '0'), tonumber(ARGV[3])
 if quantity > left then return {'S'} end
-mark = ARGV[4] .. struct.pack('<I4I4', quantity, tonumber(ARGV[6])) .. string.rep('\0', 8)
+mark = ARGV[4] .. struct.pack('<I4I4', quantity, tonumber(ARGV[6])) .. ARGV[7]
 redis.call('HSET', KEYS[3], ARGV[2], mark)
 redis.call('SET', KEYS[2], left - quantity)
 redis.call('HINCRBY', KEYS[1], 'units', quantity)
