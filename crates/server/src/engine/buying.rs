@@ -122,19 +122,19 @@ impl Engine {
         // The gate first: a claim leaves it only after it is in the ledger, so what is in neither,
         // asked in this order, does not exist.
         let queued = match buyer {
-            Some(user) => self.gate.queued(user, no).await?,
-            None => None,
+            Some(user) => self.gate.queued(user, no).await,
+            None => Ok(None),
         };
         let order = match self.ledger.order(no).await {
             Ok(order) => order,
             // A ledger that is down does not hide that the claim is safe.
-            Err(LedgerError::Unavailable(_)) if queued.is_some() => None,
+            Err(LedgerError::Unavailable(_)) if matches!(queued, Ok(Some(_))) => None,
             Err(error) => return Err(error.into()),
         };
         if let Some(order) = order {
             return Ok(Some(OrderView::Known(order)));
         }
-        if let Some(claim) = queued {
+        if let Ok(Some(claim)) = queued {
             return Ok(Some(OrderView::Queued(claim)));
         }
         // Failed claims have left the log and wait for their next try, or for a person. One that is
@@ -142,7 +142,9 @@ impl Engine {
         match self.ledger.dead_letter(no).await? {
             Some(letter) if letter.state.is_open() => Ok(Some(OrderView::Queued(letter.claim))),
             Some(_) => Ok(self.ledger.order(no).await?.map(OrderView::Known)),
-            None => Ok(None),
+            // A gate that cannot tell, as while an item is loaded, is no reason to say that there is
+            // no such order.
+            None => Ok(queued?.map(OrderView::Queued)),
         }
     }
 
@@ -158,18 +160,25 @@ impl Engine {
             quantity: receipt.quantity,
             epoch: receipt.epoch,
             claimed_ms: receipt.order_no.made_ms(),
-            key: None,
+            key: receipt.key,
         };
         let reason = match self.gate.readmit(&claim).await? {
             Readmitted::Admitted | Readmitted::Known => return Ok(Some(OrderView::Queued(claim))),
             Readmitted::AlreadyBought { .. } => VoidReason::AlreadyBought,
             Readmitted::SoldOut => VoidReason::Lost,
             Readmitted::Frozen => return Err(not_now()),
-            // Only an item whose sale is over is gone for good.
-            Readmitted::NotLoaded => match self.not_at_the_gate(claim.item).await {
-                ClaimAnswer::Ended | ClaimAnswer::UnknownItem => VoidReason::Lost,
-                _ => return Err(not_now()),
-            },
+            Readmitted::NotLoaded => {
+                // The item may be gone and its claims still be on the log.
+                let on_log = self.gate.in_flight(claim.item).await?;
+                if let Some(claim) = on_log.into_iter().find(|c| c.order_no == claim.order_no) {
+                    return Ok(Some(OrderView::Queued(claim)));
+                }
+                // Only an item whose sale is over is gone for good.
+                match self.not_at_the_gate(claim.item).await {
+                    ClaimAnswer::Ended | ClaimAnswer::UnknownItem => VoidReason::Lost,
+                    _ => return Err(not_now()),
+                }
+            }
         };
         tracing::warn!(order_no = %claim.order_no, ?reason, "a lost claim could not be admitted again");
         self.ledger.void(&[claim], reason, self.clock.now_ms()).await?;
