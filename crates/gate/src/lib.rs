@@ -242,6 +242,9 @@ pub trait Gate: ClaimLog {
     /// False if a later load was begun, or this one is over.
     async fn load(&self, loading: Loading) -> Result<bool>;
 
+    /// A load that was begun under this epoch will not be finished: nobody need wait for it.
+    async fn abandon_load(&self, _item: ItemId, _epoch: Epoch) {}
+
     /// Claims of earlier lives of an item that have just become orders. Those the load of its present
     /// life did not know of take their units and mark their buyers now; of others nothing changes.
     async fn adopt(&self, _claims: &[Claim]) -> Result<()> {

@@ -108,18 +108,30 @@ impl Inner {
         known.arg(self.keys.items()).arg(item.0).arg(shards);
         self.link.ask::<()>(&known).await?;
         self.directory.write().insert(item, shards);
-        self.step(item, |partition| {
+        self.step(item, shards, |partition| {
             Call::new(&scripts::BEGIN_LOAD, [self.keys.meta(partition, item)]).arg(epoch)
         })
         .await
+    }
+
+    /// Whoever begins next need not wait for us. Where it cannot be said, the time will say it.
+    pub(super) async fn abandon_load(&self, item: ItemId, epoch: Epoch) {
+        let calls = self.partitions_of(item).into_iter().map(|partition| async move {
+            let names = [self.keys.meta(partition, item)];
+            let call = Call::new(&scripts::ABANDON_LOAD, names).arg(epoch);
+            let _ = self.link.run::<i64>(&call).await;
+        });
+        join_all(calls).await;
     }
 
     /// Steps 3 and 4. False if somebody else has taken the item over.
     pub(super) async fn load(&self, loading: Loading) -> Result<bool> {
         let (item, shards) = (loading.item, self.shards_that_fit(loading.shards));
         // While the marks are still there: those that end here and whose keys were answered.
-        self.spend(item, self.dropped_keys(&loading).await?).await?;
-        if !self.wipe(item, loading.epoch).await? {
+        let dropped = self.dropped_keys(&loading, shards).await?;
+        if !self.spend(&loading, shards, dropped).await?
+            || !self.wipe(item, shards, loading.epoch).await?
+        {
             return Ok(false);
         }
         let mut chunks = Vec::new();
@@ -137,7 +149,7 @@ impl Inner {
                 return Ok(false);
             }
         }
-        let opened = self.step(item, |partition| {
+        let opened = self.step(item, shards, |partition| {
             Call::new(&scripts::FINISH_LOAD, [self.keys.meta(partition, item)])
                 .arg(loading.epoch)
                 .arg(shut_code(loading.shut))
@@ -151,8 +163,15 @@ impl Inner {
     }
 
     /// One step in every partition of the item. False if one of them refuses it.
-    async fn step(&self, item: ItemId, call: impl Fn(usize) -> Call<'static>) -> Result<bool> {
-        for partition in self.partitions_of(item) {
+    async fn step(
+        &self,
+        item: ItemId,
+        shards: u32,
+        call: impl Fn(usize) -> Call<'static>,
+    ) -> Result<bool> {
+        // Not by the directory: others may read it anew meanwhile, and an item may be gone from it.
+        for shard in 0..shards {
+            let partition = self.partition(item, shard);
             if self.link.run::<i64>(&call(partition)).await? != 1 {
                 return Ok(false);
             }
@@ -160,9 +179,9 @@ impl Inner {
         Ok(true)
     }
 
-    async fn wipe(&self, item: ItemId, epoch: Epoch) -> Result<bool> {
+    async fn wipe(&self, item: ItemId, shards: u32, epoch: Epoch) -> Result<bool> {
         let keys = &self.keys;
-        self.step(item, |partition| {
+        self.step(item, shards, |partition| {
             let names = [
                 keys.meta(partition, item),
                 keys.stock(partition, item),
@@ -179,29 +198,36 @@ impl Inner {
 
     /// Marks with a key that this load ends, although no release did: an order that was closed in the
     /// ledger and whose release is still on its way. Their keys were answered all the same.
-    async fn dropped_keys(&self, loading: &Loading) -> Result<Vec<Claim>> {
+    async fn dropped_keys(&self, loading: &Loading, shards: u32) -> Result<Vec<Claim>> {
         let stays: HashSet<_> = loading.marks.iter().map(|claim| claim.order_no).collect();
-        let mut here = self.held(loading.item).await?;
+        let partitions = (0..shards).map(|shard| self.partition(loading.item, shard)).collect();
+        let mut here = self.held_in(partitions, loading.item).await?;
         here.retain(|claim| claim.key.is_some() && !stays.contains(&claim.order_no));
         Ok(here)
     }
 
-    async fn spend(&self, item: ItemId, claims: Vec<Claim>) -> Result<()> {
-        for partition in self.partitions_of(item) {
-            let here = |claim: &&Claim| self.home(item, &claim.user) == Some(partition);
+    async fn spend(&self, loading: &Loading, shards: u32, claims: Vec<Claim>) -> Result<bool> {
+        let item = loading.item;
+        for shard in 0..shards {
+            let partition = self.partition(item, shard);
+            let here = |claim: &&Claim| shard_of(&claim.user, shards) == shard;
             let claims: Vec<&Claim> = claims.iter().filter(here).collect();
             for chunk in claims.chunks(FILL_MARKS_MAX) {
-                let names = [self.keys.spent(partition, item)];
-                let mut call = Call::new(&scripts::SPEND, names).arg(self.spent_keys_max(item));
+                let names = [self.keys.meta(partition, item), self.keys.spent(partition, item)];
+                let mut call = Call::new(&scripts::SPEND, names)
+                    .arg(loading.epoch)
+                    .arg(self.spent_keys_max(item));
                 for claim in chunk {
                     let Some(key) = claim.key else { continue };
                     call.push(key.0.to_le_bytes());
                     call.push(bare_mark(claim));
                 }
-                self.link.run::<i64>(&call).await?;
+                if self.link.run::<i64>(&call).await? != 1 {
+                    return Ok(false);
+                }
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Of one shard.

@@ -264,13 +264,14 @@ impl Inner {
         }
     }
 
-    /// An item nobody here knows may have been loaded by somebody else a moment ago. Those who ask
-    /// at the same time share one look, which must have begun after they asked. Unanswered is unknown,
-    /// not *not here*.
+    /// An item nobody here knows may have been loaded by somebody else a moment ago. Unanswered is
+    /// unknown, not *not here*. Those who ask at the same time share one look, which must have begun
+    /// after they asked.
     async fn look_for(&self, item: ItemId) -> Result<()> {
-        if self.shards(item).is_some() {
-            return Ok(());
-        }
+        if self.shards(item).is_some() { Ok(()) } else { self.read_directory_now().await }
+    }
+
+    async fn read_directory_now(&self) -> Result<()> {
         let asked = Instant::now();
         let mut read = self.directory_read.lock().await;
         if read.is_none_or(|begun| begun < asked) {
@@ -640,7 +641,7 @@ impl Inner {
         if matches!(found, Ok(Some(_))) {
             return found;
         }
-        self.read_directory().await?;
+        self.read_directory_now().await?;
         if *self.directory.read() == before { found } else { self.find(user, order_no).await }
     }
 
@@ -812,8 +813,12 @@ impl Inner {
 
     /// Every claim that is marked on an item.
     async fn held(&self, item: ItemId) -> Result<Vec<Claim>> {
+        self.held_in(self.partitions_of(item), item).await
+    }
+
+    async fn held_in(&self, partitions: Vec<usize>, item: ItemId) -> Result<Vec<Claim>> {
         let mut found = Vec::new();
-        for partition in self.partitions_of(item) {
+        for partition in partitions {
             let mut cursor: u64 = 0;
             loop {
                 let mut scan = redis::cmd("HSCAN");
@@ -1003,6 +1008,10 @@ impl Gate for RedisGate {
 
     async fn begin_load(&self, item: ItemId, epoch: Epoch, shards: u32) -> Result<bool> {
         self.0.begin_load(item, epoch, shards).await
+    }
+
+    async fn abandon_load(&self, item: ItemId, epoch: Epoch) {
+        self.0.abandon_load(item, epoch).await;
     }
 
     async fn load(&self, loading: Loading) -> Result<bool> {

@@ -188,6 +188,10 @@ async fn others_see_that_an_item_is_being_loaded_torn_or_out_of_reach() {
     assert_eq!(presence().await, Presence::Whole);
     gate.begin_load(ITEM, 2, 2).await.unwrap();
     assert!(matches!(presence().await, Presence::Loading { quiet_ms: ..2_000 }));
+    gate.abandon_load(ITEM, 1).await;
+    assert!(matches!(presence().await, Presence::Loading { quiet_ms: ..2_000 }), "not its own");
+    gate.abandon_load(ITEM, 2).await;
+    assert!(matches!(presence().await, Presence::Loading { quiet_ms: 60_000.. }));
     let long_ago = (sale::SystemClock.now() - 60_000).to_string();
     for partition in [2, 3] {
         house.call(&["HSET", &key(&house, partition, "meta:42"), "loading", &long_ago]);

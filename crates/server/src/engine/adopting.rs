@@ -78,3 +78,42 @@ impl Adopter {
         Ok(orders.filter(|order| order.status.is_live()).map(|order| order.order_no).collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use sale::CloseReason;
+
+    use super::*;
+    use crate::engine::night::{NOW_MS, Night};
+
+    #[tokio::test]
+    async fn a_gate_that_cannot_tell_is_asked_again_about_what_still_lives() {
+        let (mut night, activity) = Night::fall(|_| {}).await;
+        let item = activity.items[0].id;
+        let (ann, bob) = (night.buy(item, "ann").await, night.buy(item, "bob").await);
+        let told = night.make_obedient();
+        let engine = &night.engine;
+        let adopter = Arc::new(Adopter::new(engine.gate.clone(), engine.ledger.clone()));
+        let claim = |order_no, user: &str| Claim {
+            order_no,
+            item,
+            user: user.parse().unwrap(),
+            quantity: 1,
+            epoch: 1,
+            claimed_ms: NOW_MS,
+            key: None,
+        };
+        let repeated = engine.numbers.next();
+        let claims = [claim(ann, "ann"), claim(bob, "bob"), claim(repeated, "cat")];
+        told.cannot_tell.store(true, Ordering::SeqCst);
+        adopter.settled(&claims, &[ann, bob]);
+        let cancelled = CloseReason::Cancelled;
+        engine.ledger.close(&[bob], cancelled, NOW_MS).await.unwrap();
+        tokio::time::sleep(PAUSE / 2).await;
+        told.cannot_tell.store(false, Ordering::SeqCst);
+        while adopter.waiting.load(Ordering::SeqCst) > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(*told.adopted.lock(), [ann]);
+    }
+}

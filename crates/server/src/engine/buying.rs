@@ -190,3 +190,26 @@ impl Engine {
 fn not_now() -> LookupError {
     gate::GateError("the item is not at the gate".into()).into()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+    use crate::engine::night::Night;
+
+    #[tokio::test]
+    async fn a_gate_that_cannot_tell_denies_no_order() {
+        let (mut night, activity) = Night::fall(|_| {}).await;
+        let known = night.buy(activity.items[0].id, "ann").await;
+        let told = night.make_obedient();
+        let (engine, ann) = (&night.engine, "ann".parse().unwrap());
+        let unknown = engine.numbers.next();
+        assert!(engine.order(unknown, Some(&ann)).await.unwrap().is_none());
+        told.cannot_tell.store(true, Ordering::SeqCst);
+        let view = engine.order(known, Some(&ann)).await.unwrap();
+        assert!(matches!(view, Some(OrderView::Known(_))), "{view:?}");
+        let view = engine.order(unknown, Some(&ann)).await;
+        assert!(matches!(view, Err(LookupError::Gate(_))), "it may be on the log: {view:?}");
+    }
+}

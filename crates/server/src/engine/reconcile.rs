@@ -628,6 +628,39 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_item_that_is_being_loaded_is_said_to_move() {
+        let (night, activity) = Night::fall(|_| {}).await;
+        let (engine, item) = (&night.engine, &activity.items[0]);
+        let now = engine.ledger.item(item.id).await.unwrap().unwrap();
+        // Another process has begun to load it.
+        let epoch = engine.ledger.begin_warm(item.id, now.epoch).await.unwrap().unwrap();
+        let report = engine.reconcile(true).await.unwrap();
+        assert_eq!((report.moving, report.differences), (1, 0), "{:?}", report.items[0]);
+        let later = engine.ledger.item(item.id).await.unwrap().unwrap();
+        assert_eq!(later.epoch, epoch, "nobody loaded it in between");
+    }
+
+    #[tokio::test]
+    async fn an_ended_item_whose_claims_are_on_the_log_stays_at_the_gate() {
+        let (night, activity) = Night::fall(|_| {}).await;
+        let (engine, item) = (&night.engine, activity.items[0].id);
+        engine.workers.as_ref().unwrap().stop().await;
+        let answer = engine.claim(item, "ann".parse().unwrap(), 1, None).await;
+        assert!(matches!(answer, crate::engine::ClaimAnswer::Admitted { .. }), "{answer:?}");
+        engine.move_activity("op", activity.id, sale::ActivityState::Ended).await.unwrap();
+        // Units that nobody can account for.
+        engine.gate.adjust(item, engine.numbers.next(), 3, true).await.unwrap();
+        night.clock.advance(ADJUST_AGE_MS_MAX + 1);
+        let report = engine.reconcile(true).await.unwrap();
+        assert!(report.left > 0, "{report:?}");
+        assert_eq!(engine.gate.loaded().await.unwrap().len(), 1);
+        let entries = engine.gate.take(9).await.unwrap();
+        engine.gate.ack(&[entries[0].id]).await.unwrap();
+        engine.reconcile(true).await.unwrap();
+        assert!(engine.gate.loaded().await.unwrap().is_empty(), "now nobody needs it there");
+    }
+
+    #[tokio::test]
     async fn an_item_that_comes_to_rest_is_compared() {
         let (mut night, _) = Night::fall(|_| {}).await;
         let readings = night.make_restless(2 * READINGS_MAX - 2);

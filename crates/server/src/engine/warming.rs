@@ -100,7 +100,11 @@ impl Engine {
             }
         }
         let Some(epoch) = self.ledger.begin_warm(id, item.epoch).await? else { return Ok(None) };
-        let warmed = self.load(&item, epoch).await?;
+        let loaded = self.load(&item, epoch).await;
+        if loaded.is_err() {
+            self.gate.abandon_load(id, epoch).await;
+        }
+        let warmed = loaded?;
         if warmed.is_some() {
             self.refresh_catalogue().await;
         }

@@ -21,7 +21,7 @@ use sale::OrderNo;
 use serde_json::{Value, json};
 
 use crate::{
-    house::{House, NewSale, PARTITIONS, PATIENCE, Sale, WEBS, WORKERS, World},
+    house::{House, NewSale, PARTITIONS, PATIENCE, Sale, WEBS, WORKERS, World, now_ms},
     traffic::{Heard, Traffic},
 };
 
@@ -536,4 +536,49 @@ async fn a_promise_that_a_replica_has_survives_the_primary() {
     println!("{} promises kept, {} lost", kept.len(), lost.len());
     assert!(lost.is_empty(), "{lost:?}\n{}", sale.house.log());
     account_for(&mut sale, heard).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_processes_that_load_an_item_in_a_rush_sell_no_unit_twice() {
+    const UNITS: i64 = 600;
+    let house = House::new(World::Cluster);
+    let mut sale = house.open_sale(NewSale::of(UNITS).shards(3)).await;
+    let buyers = sale.tokens((0..3_000).map(|n| format!("u{n}"))).await;
+    let crowd = sale.crowd(32);
+    let rush = tokio::spawn(async move { crowd.rush(buyers).await });
+    let path = format!("/api/v1/admin/activities/{}/warm?anew=true", sale.activity);
+    let loaders = WEBS.map(|place| {
+        let (mut admin, path) = (sale.process(place).admin(), path.clone());
+        async move {
+            let mut loads = 0;
+            while loads < 25 {
+                let anew = admin.post(&path, &json!({})).await.unwrap();
+                // Whoever is overtaken all the time says so.
+                assert!(anew.status < 300 || anew.status == 409, "{}", anew.json());
+                loads += 1;
+            }
+        }
+    });
+    futures_util::future::join_all(loaders).await;
+    let report = rush.await.unwrap();
+    sale.history = report.history;
+    sale.buy_the_rest("late", UNITS as usize).await;
+    let observed = sale.observe().await;
+    let live = observed.orders.iter().filter(|order| order.status.is_live()).count();
+    let void = observed.orders.len() - live;
+    assert_eq!((live, void), (UNITS as usize, 0), "all are sold, none was promised twice");
+    sale.must_hold().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_shards_than_partitions_are_refused() {
+    let servers = House::new(World::Cluster).start().await;
+    let body = json!({
+        "name": "wide", "opens_at": now_ms(), "closes_at": now_ms() + 3_600_000,
+        "items": [{"name": "a", "price": 1, "currency": "CNY", "stock": 9, "limit_per_user": 1,
+            "shards": PARTITIONS + 1}]
+    });
+    let refused = servers[0].admin().post("/api/v1/admin/activities", &body).await.unwrap();
+    assert_eq!((refused.status, refused.code().as_deref()), (422, Some("invalid")));
+    assert_eq!(refused.json()["field"], "items[0].shards", "{}", refused.json());
 }
