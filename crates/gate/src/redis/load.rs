@@ -102,7 +102,11 @@ impl Inner {
     }
 
     pub(super) async fn begin_load(&self, item: ItemId, epoch: Epoch, shards: u32) -> Result<bool> {
-        let shards = self.shards_that_fit(shards);
+        let wanted = shards;
+        let shards = self.shards_that_fit(wanted);
+        if shards < wanted {
+            tracing::warn!(%item, wanted, shards, "there are fewer partitions than shards wanted");
+        }
         // Known to everybody from the first step on: an item that is being loaded is closed.
         let mut known = redis::cmd("HSET");
         known.arg(self.keys.items()).arg(item.0).arg(shards);

@@ -338,8 +338,9 @@ impl Inner {
                 dry.iter().for_each(|n| verdicts[*n] = Verdict::Busy(Busy::Unwritable));
                 break;
             }
-            let wanted = dry.iter().map(|n| i64::from(attempts[*n].quantity)).sum();
-            match self.steal(partition, item, wanted).await {
+            let wanted = || dry.iter().map(|n| i64::from(attempts[*n].quantity));
+            let (all, least) = (wanted().sum(), wanted().min().unwrap_or(1));
+            match self.steal(partition, item, all, least).await {
                 Ok(0) => break,
                 Ok(_) => {}
                 Err(_) => {
@@ -520,7 +521,8 @@ impl Inner {
             if answer != Readmitted::SoldOut {
                 return Ok(answer);
             }
-            if self.steal(partition, item, i64::from(claim.quantity)).await? == 0 {
+            let wanted = i64::from(claim.quantity);
+            if self.steal(partition, item, wanted, wanted).await? == 0 {
                 return Ok(Readmitted::SoldOut);
             }
         }

@@ -18,7 +18,12 @@ use std::{
 
 use sale::{Epoch, ItemId};
 
-use super::{Inner, link::Call, load::whole, scripts};
+use super::{
+    Inner,
+    link::Call,
+    load::{Look, whole},
+    scripts,
+};
 use crate::{GateError, Result};
 
 /// A move open longer than this is finished by whoever sees it.
@@ -83,18 +88,36 @@ enum Given {
 }
 
 impl Inner {
-    /// Bring units of `item` to the shard in partition `to`. Answers how many came; 0 means that
-    /// every other shard is dry and no move is open. An error: nobody can say, for a shard is being
-    /// loaded or does not answer.
-    pub(super) async fn steal(&self, to: usize, item: ItemId, wanted: i64) -> Result<i64> {
+    /// Bring units of `item` to the shard in partition `to`, for buyers of whom none wants less than
+    /// `least`. Answers how many came; 0 means that there are none for them anywhere, neither in a
+    /// shard nor on their way. An error: nobody can say, for a shard is being loaded or does not answer.
+    pub(super) async fn steal(
+        &self,
+        to: usize,
+        item: ItemId,
+        wanted: i64,
+        least: i64,
+    ) -> Result<i64> {
         if self.shards(item) == Some(1) {
             return Ok(0);
         }
-        let Some((epoch, from)) = self.richest_but(to, item).await? else {
+        let before = self.whole_looks(item).await?;
+        if has_enough(&before, to, least) {
+            // Another thief was here since the caller looked.
+            return Ok(1);
+        }
+        let Some((epoch, from)) = richest_but(&before, to) else {
             let moved = self.finish_moves_of(item).await?;
-            // Units that moved while we went from shard to shard may have been nowhere we looked.
-            let again = if moved == 0 { self.richest_but(to, item).await? } else { None };
-            return Ok(if again.is_some() { 1 } else { moved });
+            if moved > 0 {
+                return Ok(moved);
+            }
+            // Units that moved while we went from shard to shard may have been nowhere we looked. If
+            // nothing changed since, there are none.
+            let after = self.whole_looks(item).await?;
+            let states = |looks: &[Look]| -> Vec<_> {
+                looks.iter().map(|look| (look.epoch, look.seq)).collect()
+            };
+            return Ok(i64::from(states(&before) != states(&after)));
         };
         let id = self.mover.next();
         let keys = &self.keys;
@@ -122,12 +145,8 @@ impl Inner {
         Ok(units.max(1))
     }
 
-    /// Another shard of the item that has units, and the life in which it has them.
-    async fn richest_but(&self, to: usize, item: ItemId) -> Result<Option<(Epoch, usize)>> {
-        let looks = whole(&self.looks(item).await?).ok_or_else(being_loaded)?;
-        let others = looks.into_iter().filter(|look| look.partition != to && look.left > 0);
-        let richest = others.max_by_key(|look| look.left);
-        Ok(richest.map(|look| (look.epoch, look.partition)))
+    async fn whole_looks(&self, item: ItemId) -> Result<Vec<Look>> {
+        whole(&self.looks(item).await?).ok_or_else(being_loaded)
     }
 
     async fn finish_move(&self, from: usize, stock: &Move) -> Result<Given> {
@@ -239,6 +258,16 @@ impl Inner {
         }
         Ok(())
     }
+}
+
+fn has_enough(looks: &[Look], to: usize, least: i64) -> bool {
+    looks.iter().any(|look| look.partition == to && look.left >= least)
+}
+
+/// Another shard of the item that has units, and the life in which it has them.
+fn richest_but(looks: &[Look], to: usize) -> Option<(Epoch, usize)> {
+    let others = looks.iter().filter(|look| look.partition != to && look.left > 0);
+    others.max_by_key(|look| look.left).map(|look| (look.epoch, look.partition))
 }
 
 fn being_loaded() -> GateError {

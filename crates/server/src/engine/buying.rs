@@ -199,6 +199,28 @@ mod tests {
     use crate::engine::night::Night;
 
     #[tokio::test]
+    async fn a_receipt_of_an_item_that_has_left_is_looked_for_on_the_log() {
+        let (mut night, activity) = Night::fall(|_| {}).await;
+        night.engine.workers.as_ref().unwrap().stop().await;
+        let told = night.make_obedient();
+        let engine = &night.engine;
+        let key = Some(KeyHash(7));
+        let item = activity.items[0].id;
+        let answer = engine.claim(item, "ann".parse().unwrap(), 1, key).await;
+        let ClaimAnswer::Admitted { claim, .. } = answer else { panic!("{answer:?}") };
+        engine.move_activity("op", activity.id, ActivityState::Ended).await.unwrap();
+        told.has_left.store(true, Ordering::SeqCst);
+        let receipt = Receipt::verify(&claim.receipt(&engine.keys), &engine.keys).unwrap();
+        let view = engine.present(&receipt).await.unwrap();
+        assert!(matches!(&view, Some(OrderView::Queued(found)) if *found == claim), "{view:?}");
+        let lost = Receipt { order_no: engine.numbers.next(), ..receipt };
+        let view = engine.present(&lost).await.unwrap();
+        assert!(
+            matches!(&view, Some(OrderView::Known(order)) if order.status == OrderStatus::Void)
+        );
+    }
+
+    #[tokio::test]
     async fn a_gate_that_cannot_tell_denies_no_order() {
         let (mut night, activity) = Night::fall(|_| {}).await;
         let known = night.buy(activity.items[0].id, "ann").await;

@@ -29,6 +29,8 @@ pub(super) struct Restless {
 pub(super) struct Told {
     /// It is being loaded, and does not know what its buyers hold.
     pub(super) cannot_tell: AtomicBool,
+    /// The item has left, and its claims are still on the log.
+    pub(super) has_left: AtomicBool,
     pub(super) adopted: Mutex<Vec<OrderNo>>,
 }
 
@@ -91,6 +93,9 @@ impl Gate for Restless {
     }
 
     async fn readmit(&self, claim: &Claim) -> Result<Readmitted> {
+        if self.told.has_left.load(Ordering::SeqCst) {
+            return Ok(Readmitted::NotLoaded);
+        }
         self.gate.readmit(claim).await
     }
 
@@ -148,6 +153,9 @@ impl Gate for Restless {
 
     async fn queued(&self, user: &UserId, order_no: OrderNo) -> Result<Option<Claim>> {
         self.told.can_tell()?;
+        if self.told.has_left.load(Ordering::SeqCst) {
+            return Ok(None);
+        }
         self.gate.queued(user, order_no).await
     }
 
