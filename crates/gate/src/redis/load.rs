@@ -110,8 +110,11 @@ impl Inner {
         // Known to everybody from the first step on: an item that is being loaded is closed.
         let mut known = redis::cmd("HSET");
         known.arg(self.keys.items()).arg(item.0).arg(shards);
-        self.link.ask::<()>(&known).await?;
-        self.directory.write().insert(item, shards);
+        {
+            let _reader = self.directory_read.lock().await;
+            self.link.ask::<()>(&known).await?;
+            self.directory.write().insert(item, shards);
+        }
         self.step(item, shards, |partition| {
             Call::new(&scripts::BEGIN_LOAD, [self.keys.meta(partition, item)]).arg(epoch)
         })
@@ -297,8 +300,11 @@ impl Inner {
         }
         // Last, so that one who dies before leaves an item that can be seen to be half gone.
         let command = redis::cmd("HDEL").arg(self.keys.items()).arg(item.0).to_owned();
-        self.link.ask::<i64>(&command).await?;
-        self.directory.write().remove(&item);
+        {
+            let _reader = self.directory_read.lock().await;
+            self.link.ask::<i64>(&command).await?;
+            self.directory.write().remove(&item);
+        }
         self.lefts.write().remove(&item);
         self.admitted_here.write().remove(&item);
         self.watch.forget(item);
@@ -325,7 +331,7 @@ impl Inner {
 
     /// What is at the gate, whole or not: also what a crash left half loaded or half gone.
     pub(super) async fn loaded(&self) -> Result<Vec<Loaded>> {
-        self.read_directory().await?;
+        self.read_directory_now().await?;
         let mut items: Vec<ItemId> = self.directory.read().keys().copied().collect();
         items.sort_unstable();
         let mut loaded = Vec::with_capacity(items.len());

@@ -142,7 +142,8 @@ struct Inner {
     link: Link,
     /// How many shards each item at the gate has. The number never changes for an item.
     directory: RwLock<HashMap<ItemId, u32>>,
-    /// When the directory was last read from the beginning. Whoever reads it holds this.
+    /// When the directory was last read from the beginning. Whoever reads or changes it holds this, so
+    /// that what was read earlier never replaces what was read, or written, later.
     directory_read: tokio::sync::Mutex<Option<Instant>>,
     /// Items that are not in the directory any more, and since when.
     gone: Mutex<HashMap<ItemId, Instant>>,
@@ -193,7 +194,7 @@ impl RedisGate {
             hasher: RandomState::new(),
             ticks: AtomicU64::new(1),
         }));
-        gate.0.read_directory().await?;
+        gate.0.read_directory_now().await?;
         Ok(gate)
     }
 }
@@ -234,6 +235,7 @@ impl Inner {
         self.ticks.fetch_add(1, Ordering::AcqRel)
     }
 
+    /// To be called by whoever holds `directory_read`.
     async fn read_directory(&self) -> Result<()> {
         let command = redis::cmd("HGETALL").arg(self.keys.items()).to_owned();
         let items: HashMap<String, u32> = self.link.ask(&command).await?;

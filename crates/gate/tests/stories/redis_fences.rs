@@ -124,6 +124,8 @@ async fn a_pause_during_a_load_is_not_forgotten() {
     ] {
         assert!(loader.begin_load(ITEM, epoch, 2).await.unwrap());
         assert!(operator.shut(ITEM, wish).await.unwrap());
+        let unit = [give_back(&lost(&house, "b", 1))];
+        assert!(loader.release(&unit).await.is_err(), "not yet, even of what has ended");
         // The ledger was read before that.
         let opened = loader.load(loading(epoch, 5, 2)).await.unwrap();
         assert!(opened);

@@ -6,9 +6,9 @@
 -- Answers {'D', seq, applied} | {'R'} the amount here is another one than the caller knows of, be it
 -- from a call whose answer was lost | {'S', left} short | {'N'} not here.
 -- An amount of zero is a number that the load contained: nothing is left to do for it.
-local meta = redis.call('HMGET', KEYS[1], 'epoch', 'shut', 'seq')
+local meta = redis.call('HMGET', KEYS[1], 'epoch', 'shut', 'seq', 'loading')
 if not meta[1] then return {'N'} end
-if meta[2] == '2' then return redis.error_reply('FROZEN the item is being loaded') end
+if meta[2] == '2' or meta[4] then return redis.error_reply('FROZEN the item is being loaded') end
 local has = redis.call('HGET', KEYS[3], ARGV[1])
 if (has or '') ~= ARGV[4] then return {'R'} end
 local left, delta = tonumber(redis.call('GET', KEYS[2]) or '0'), tonumber(ARGV[2])

@@ -5,9 +5,9 @@
 -- KEYS  meta  stock  users
 -- ARGV  per claim: user  epoch  mark (24 bytes)
 -- Answers {epoch, seq, units}; an empty list if the item is not here.
-local meta = redis.call('HMGET', KEYS[1], 'epoch', 'shut', 'seq')
+local meta = redis.call('HMGET', KEYS[1], 'epoch', 'shut', 'seq', 'loading')
 if not meta[1] then return {} end
-if meta[2] == '2' then return redis.error_reply('FROZEN the item is being loaded') end
+if meta[2] == '2' or meta[4] then return redis.error_reply('FROZEN the item is being loaded') end
 local epoch, units = tonumber(meta[1]), 0
 for at = 1, #ARGV, 3 do
   if tonumber(ARGV[at + 1]) < epoch and redis.call('HSETNX', KEYS[3], ARGV[at], ARGV[at + 2]) == 1 then

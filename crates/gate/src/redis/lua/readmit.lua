@@ -3,9 +3,9 @@
 --
 -- KEYS  meta  stock  users  orders  backlog
 -- ARGV  item  user  quantity  order_no (8 bytes)  claimed_ms  epoch of the claim  key (8 bytes)
-local meta = redis.call('HMGET', KEYS[1], 'epoch', 'shut')
+local meta = redis.call('HMGET', KEYS[1], 'epoch', 'shut', 'loading')
 if not meta[1] then return {'N'} end
-if tonumber(meta[2]) == 2 then return {'F'} end
+if meta[2] == '2' or meta[3] then return {'F'} end
 local mark = redis.call('HGET', KEYS[3], ARGV[2])
 if mark then
   if string.sub(mark, 1, 8) == ARGV[4] then return {'K'} end

@@ -5,10 +5,10 @@
 -- ARGV  spent keys at most, then per unit: user  order_no (8 bytes)
 -- Answers {epoch, seq, units}; an empty list if the item is not here. While the item is being
 -- loaded nobody can say whether the load contains these units: try again.
-local meta = redis.call('HMGET', KEYS[1], 'epoch', 'shut')
+local meta = redis.call('HMGET', KEYS[1], 'epoch', 'shut', 'loading')
 local epoch = meta[1]
 if not epoch then return {} end
-if meta[2] == '2' then return redis.error_reply('FROZEN the item is being loaded') end
+if meta[2] == '2' or meta[3] then return redis.error_reply('FROZEN the item is being loaded') end
 local none = string.rep('\0', 8)
 local units = 0
 local room = tonumber(ARGV[1]) - redis.call('HLEN', KEYS[4])
