@@ -5,8 +5,8 @@
 //! server's own answers are counted, and a connection that keeps failing is opened anew from the
 //! addresses it was first opened with.
 //!
-//! They are counted by hash tag. The other nodes answer as ever, and their answers say nothing about
-//! the one whose commands are lost.
+//! They are counted by where the key is: neighbouring slots are mostly at one node. The other nodes
+//! answer as ever, and their answers say nothing about the one whose commands are lost.
 
 use std::{
     collections::HashMap,
@@ -20,12 +20,15 @@ use redis::{
     cluster_async::ClusterConnection,
 };
 
-/// So many failures of one hash tag without an answer between them, over so long, and the connection
-/// is replaced.
+/// So many failures in one neighbourhood without an answer between them, over so long, and the
+/// connection is replaced.
 const FAILURES_MAX: u32 = 3;
 const FAILING_FOR: Duration = Duration::from_secs(1);
-/// Hash tags that are counted; there are as many as partitions, and some leases.
-const TAGS_MAX: usize = 4_096;
+const SLOTS: u16 = 16_384;
+/// The key is among the first words of a command.
+const KEY_WITHIN_WORDS: usize = 12;
+/// Slots that are neighbours, as far as the counting goes.
+const NEIGHBOURS: u16 = 256;
 
 pub struct ClusterLine {
     client: ClusterClient,
@@ -49,20 +52,21 @@ impl ClusterLine {
 
     pub async fn query<T: FromRedisValue>(&self, command: &Cmd) -> RedisResult<T> {
         let done = command.query_async(&mut self.connection()).await;
-        self.note_for(tag_of(command), &done).await;
+        self.note_at(place_of(command), &done).await;
         done
     }
 
-    pub async fn note<T>(&self, done: &RedisResult<T>) {
-        self.note_for(&[], done).await;
+    /// How a command for this key went that was not sent by [`ClusterLine::query`].
+    pub async fn note<T>(&self, key: &str, done: &RedisResult<T>) {
+        self.note_at(neighbourhood(key.as_bytes()), done).await;
     }
 
-    async fn note_for<T>(&self, tag: &[u8], done: &RedisResult<T>) {
+    async fn note_at<T>(&self, place: u16, done: &RedisResult<T>) {
         match done {
-            Ok(_) => self.failing.answered(tag),
+            Ok(_) => self.failing.answered(place),
             // The server answered; the connection is fine.
             Err(error) if matches!(error.kind(), ErrorKind::Server(_)) => {}
-            Err(_) if !self.failing.failed(tag, Instant::now()) => {}
+            Err(_) if !self.failing.failed(place, Instant::now()) => {}
             Err(_) if self.opening.swap(true, Ordering::AcqRel) => {}
             Err(_) => {
                 self.open_anew().await;
@@ -83,41 +87,54 @@ impl ClusterLine {
     }
 }
 
-/// The hash tag of the first key that has one; without one, what follows the command's name.
-fn tag_of(command: &Cmd) -> &[u8] {
+/// Where the key of a command is: the first word with a hash tag, or what follows the command's name.
+fn place_of(command: &Cmd) -> u16 {
     let words = || {
-        command.args_iter().filter_map(|arg| match arg {
+        command.args_iter().skip(1).filter_map(|arg| match arg {
             Arg::Simple(word) => Some(word),
             _ => None,
         })
     };
-    let tag = |word| {
-        let from = <[u8]>::iter(word).position(|byte| *byte == b'{')? + 1;
-        let length = word[from..].iter().position(|byte| *byte == b'}')?;
-        Some(&word[from..from + length])
-    };
-    words().skip(1).find_map(tag).or_else(|| words().nth(1)).unwrap_or(&[])
+    // Values come later, and may have braces as well.
+    let is_key = |word: &&[u8]| tag_in(word).is_some() && !word.contains(&b'"');
+    let key = words().take(KEY_WITHIN_WORDS).find(is_key).or_else(|| words().next());
+    neighbourhood(key.unwrap_or(&[]))
 }
 
-/// Which hash tags fail, since when and how often.
+/// What decides over the slot of a key that has it.
+fn tag_in(key: &[u8]) -> Option<&[u8]> {
+    let from = key.iter().position(|byte| *byte == b'{')? + 1;
+    let length = key[from..].iter().position(|byte| *byte == b'}')?;
+    Some(&key[from..from + length]).filter(|tag| !tag.is_empty())
+}
+
+fn neighbourhood(key: &[u8]) -> u16 {
+    slot_of(tag_in(key).unwrap_or(key)) / NEIGHBOURS
+}
+
+/// The CRC that Redis Cluster uses.
+fn slot_of(text: &[u8]) -> u16 {
+    let bit = |crc: u16, _| if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
+    let byte = |crc: u16, byte: &u8| (0..8).fold(crc ^ (u16::from(*byte) << 8), bit);
+    text.iter().fold(0, byte) % SLOTS
+}
+
+/// Which neighbourhoods fail, since when and how often.
 #[derive(Default)]
-struct Failing(Mutex<HashMap<Vec<u8>, (Instant, u32)>>);
+struct Failing(Mutex<HashMap<u16, (Instant, u32)>>);
 
 impl Failing {
-    fn answered(&self, tag: &[u8]) {
+    fn answered(&self, place: u16) {
         let mut failing = self.0.lock();
         if !failing.is_empty() {
-            failing.remove(tag);
+            failing.remove(&place);
         }
     }
 
     /// Answers whether it has failed for too long.
-    fn failed(&self, tag: &[u8], now: Instant) -> bool {
+    fn failed(&self, place: u16, now: Instant) -> bool {
         let mut failing = self.0.lock();
-        if failing.len() >= TAGS_MAX && !failing.contains_key(tag) {
-            return false;
-        }
-        let (since, count) = failing.entry(tag.to_vec()).or_insert((now, 0));
+        let (since, count) = failing.entry(place).or_insert((now, 0));
         *count += 1;
         *count >= FAILURES_MAX && now.duration_since(*since) >= FAILING_FOR
     }
@@ -135,22 +152,26 @@ mod tests {
     fn answers_of_other_nodes_do_not_excuse_one_that_fails() {
         let failing = Failing::default();
         let start = Instant::now();
-        assert!(!failing.failed(b"p1", start));
+        assert!(!failing.failed(1, start));
         for second in 1..3 {
-            failing.answered(b"p2");
+            failing.answered(2);
             let now = start + Duration::from_secs(second);
-            assert_eq!(failing.failed(b"p1", now), second == 2, "three in all");
+            assert_eq!(failing.failed(1, now), second == 2, "three in all");
         }
-        failing.answered(b"p1");
-        assert!(!failing.failed(b"p1", start + Duration::from_secs(9)), "counted anew");
+        failing.answered(1);
+        assert!(!failing.failed(1, start + Duration::from_secs(9)), "counted anew");
     }
 
     #[test]
-    fn a_command_is_counted_for_the_hash_tag_of_its_key() {
+    fn a_command_is_counted_where_its_key_is() {
+        // As `CLUSTER KEYSLOT` says.
+        assert_eq!((slot_of(b"123456789"), slot_of(b"foo")), (12_739, 12_182));
         let mut call = redis::cmd("EVALSHA");
-        call.arg("ab12").arg(2).arg("seckill:{p3}:meta:42").arg("seckill:{p3}:stock:42");
-        assert_eq!(tag_of(&call), b"p3");
-        assert_eq!(tag_of(redis::cmd("HGETALL").arg("seckill:items")), b"seckill:items");
-        assert_eq!(tag_of(&redis::cmd("PING")), b"");
+        call.arg("ab12").arg(2).arg("seckill:{foo}:meta:42").arg("seckill:{foo}:stock:42");
+        assert_eq!(place_of(&call), 12_182 / NEIGHBOURS);
+        assert_eq!(place_of(redis::cmd("GET").arg("foo")), 12_182 / NEIGHBOURS);
+        let catalogue = redis::cmd("SET").arg("foo").arg(r#"{"name":"bar"}"#).to_owned();
+        assert_eq!(place_of(&catalogue), 12_182 / NEIGHBOURS);
+        assert_eq!(place_of(&redis::cmd("PING")), 0);
     }
 }

@@ -359,7 +359,7 @@ impl Inner {
 }
 
 /// Items that are looked at in one go.
-const LOOKED_AT_ONCE: usize = 32;
+pub(super) const LOOKED_AT_ONCE: usize = 64;
 
 /// How much of an item is there, and what is left of it if it is whole.
 fn presence(item: ItemId, looks: Option<&[Option<Look>]>) -> (Loaded, Option<i64>) {

@@ -12,8 +12,8 @@
 //! does not take over from itself, however long the ledger keeps it waiting.
 //!
 //! The streams may be at different servers, and one that is down is no reason to keep the others
-//! waiting: what cannot be acknowledged there is remembered and acknowledged later; forgotten, it
-//! comes again, which changes nothing.
+//! waiting: what cannot be acknowledged there is remembered and acknowledged by the upkeep when it
+//! answers again; forgotten, it comes again, which changes nothing.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -65,6 +65,8 @@ pub(super) struct Streams {
     in_hand: Mutex<HashSet<EntryId>>,
     /// Settled, and their partition did not answer.
     unacked: Mutex<HashMap<usize, HashSet<EntryId>>>,
+    /// Partitions that did not answer the last acknowledgement. Workers do not wait for them.
+    silent: Mutex<HashSet<usize>>,
 }
 
 impl Streams {
@@ -75,6 +77,7 @@ impl Streams {
             came_back: Notify::new(),
             in_hand: Mutex::default(),
             unacked: Mutex::default(),
+            silent: Mutex::default(),
         }
     }
 
@@ -281,17 +284,23 @@ impl Inner {
                 unacked.entry((id.0 >> PARTITION_SHIFT) as usize).or_default().insert(*id);
             }
         }
-        if let Err(error) = self.ack_again().await {
-            tracing::warn!(%error, "settled claims could not be acknowledged, will try again");
-        }
+        let silent = self.log.silent.lock().clone();
+        // Those that fail are told of when they do, and tried again by the upkeep.
+        let _ = self.ack_where(|partition| !silent.contains(&partition)).await;
     }
 
-    /// Acknowledge what waits for it, each partition for itself.
+    /// Acknowledge all that waits for it.
     pub(super) async fn ack_again(&self) -> Result<()> {
-        let waiting: Vec<(usize, HashSet<EntryId>)> = self.log.unacked.lock().drain().collect();
+        self.ack_where(|_| true).await
+    }
+
+    /// Each partition for itself.
+    async fn ack_where(&self, wanted: impl Fn(usize) -> bool) -> Result<()> {
+        let waiting: Vec<(usize, HashSet<EntryId>)> =
+            self.log.unacked.lock().extract_if(|partition, _| wanted(*partition)).collect();
         let acks = waiting.into_iter().map(|(partition, ids)| async move {
             let acked = self.ack_partition(partition, &ids).await;
-            self.note_acked(partition, ids, acked.is_ok());
+            self.note_acked(partition, ids, &acked);
             acked
         });
         join_all(acks).await.into_iter().collect()
@@ -310,14 +319,20 @@ impl Inner {
         Ok(())
     }
 
-    fn note_acked(&self, partition: usize, ids: HashSet<EntryId>, acked: bool) {
-        if !acked {
+    fn note_acked(&self, partition: usize, ids: HashSet<EntryId>, acked: &Result<()>) {
+        if let Err(error) = acked {
+            if self.log.silent.lock().insert(partition) {
+                tracing::warn!(partition, %error,
+                    "settled claims cannot be acknowledged, will try again");
+            }
             let mut unacked = self.log.unacked.lock();
             let waiting = unacked.entry(partition).or_default();
             if waiting.len() + ids.len() <= UNACKED_MAX {
                 waiting.extend(ids);
                 return;
             }
+        } else if self.log.silent.lock().remove(&partition) {
+            tracing::info!(partition, "settled claims are acknowledged again");
         }
         // Too many to remember: they come again, and are settled already.
         self.log.in_hand.lock().retain(|id| !ids.contains(id));

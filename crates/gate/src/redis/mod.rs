@@ -858,10 +858,12 @@ impl Inner {
     async fn check_servers(&self) -> Result<()> {
         let mut done = Ok(());
         let items: Vec<ItemId> = self.directory.read().keys().copied().collect();
-        for item in items {
-            for partition in self.partitions_of(item) {
-                done = done.and(self.check_server(partition, item).await);
-            }
+        for some in items.chunks(load::LOOKED_AT_ONCE) {
+            let shards = some.iter().flat_map(|item| {
+                self.partitions_of(*item).into_iter().map(|partition| (partition, *item))
+            });
+            let checks = shards.map(|(partition, item)| self.check_server(partition, item));
+            done = done.and(join_all(checks).await.into_iter().collect());
         }
         done
     }
@@ -906,9 +908,8 @@ impl Inner {
         let due = self.tidied.lock().is_none_or(|tidied| tidied.elapsed() > TIDY_EVERY);
         if due {
             *self.tidied.lock() = Some(Instant::now());
-            for partition in 0..self.options.partitions {
-                self.tidy_group(partition).await?;
-            }
+            let all = (0..self.options.partitions).map(|partition| self.tidy_group(partition));
+            return join_all(all).await.into_iter().collect();
         }
         Ok(())
     }

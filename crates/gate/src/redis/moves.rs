@@ -16,6 +16,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use futures_util::future::join_all;
 use sale::{Epoch, ItemId};
 
 use super::{
@@ -218,20 +219,16 @@ impl Inner {
     /// Finish what somebody left open, then forget what was over long ago. In this order: a move that
     /// is still open may have been given, and only the note of it says so.
     pub(super) async fn finish_moves(&self) -> Result<()> {
-        let mut none_open: Result<bool> = Ok(true);
-        for partition in 0..self.options.partitions {
-            let finished = self.finish_open(partition).await;
-            none_open = none_open.and_then(|none| Ok(finished? && none));
-        }
-        if !none_open? {
+        // All at once: one that does not answer is waited for, and the others are not kept waiting.
+        let partitions = 0..self.options.partitions;
+        let finished = join_all(partitions.clone().map(|at| self.finish_open(at))).await;
+        let finished: Vec<bool> = finished.into_iter().collect::<Result<_>>()?;
+        if !finished.into_iter().all(|all| all) {
             return Ok(());
         }
-        for partition in 0..self.options.partitions {
-            for notes in [self.keys.given(partition), self.keys.settled(partition)] {
-                self.forget_old(&notes).await?;
-            }
-        }
-        Ok(())
+        let notes = partitions.flat_map(|at| [self.keys.given(at), self.keys.settled(at)]);
+        let forgotten = notes.map(|notes| async move { self.forget_old(&notes).await });
+        join_all(forgotten).await.into_iter().collect()
     }
 
     /// False if some of those that have been open for long still are.

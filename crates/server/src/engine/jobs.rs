@@ -182,9 +182,9 @@ impl Engine {
     async fn upkeep(&self) -> JobResult {
         // A part of the gate that does not answer keeps the others from nothing.
         let kept = self.gate.upkeep().await;
+        self.mend_suspects().await;
         // Reading what is there also refreshes what pages show of it.
         let read = self.gate.loaded().await;
-        self.mend_suspects().await;
         kept.and(read)?;
         Ok(Progress::CaughtUp)
     }
