@@ -457,6 +457,70 @@ async fn a_stopped_worker_that_wakes_again_creates_nothing_twice() {
     sale.must_hold().await;
 }
 
+/// Entries of the claim log that are on it, and those that some worker has taken.
+fn on_log(redis: &Redis, sale: &Sale) -> (usize, usize) {
+    let streams = (0..PARTITIONS).map(|p| format!("{}:{{p{p}}}:orders", sale.house.database));
+    let counts = streams.map(|stream| {
+        let length = redis.call(&["XLEN", &stream]).unwrap().text().parse::<usize>().unwrap();
+        let taken = match redis.call(&["XPENDING", &stream, "workers", "-", "+", "10000"]) {
+            Ok(Reply::List(rows)) => rows.len(),
+            _ => 0,
+        };
+        (length, taken)
+    });
+    counts.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn claims_that_a_worker_has_in_hand_when_the_log_loses_them_are_adopted() {
+    const CLAIMS: usize = 60;
+    const UNITS: usize = 100;
+    let redis = shared_redis();
+    let ledger = Arc::new(aside(|| MariaDb::start(MariaDbOptions::default())).await);
+    let database = ledger.create_database("in_hand").unwrap();
+    let house = House::new(World::Cluster).env("SECKILL_LEDGER_URL", database);
+    let mut sale = house.open_sale(NewSale::of(UNITS as i64).shards(2)).await;
+    let buyers = sale.tokens((0..CLAIMS).map(|n| format!("u{n}"))).await;
+    let server = ledger.clone();
+    aside(move || server.kill()).await;
+    let report = sale.crowd(16).rush(buyers).await;
+    assert_eq!(report.admitted(), CLAIMS);
+    sale.history = report.history;
+    becomes("all are in the hands of workers", || {
+        let (length, taken) = on_log(redis, &sale);
+        length > 0 && length == taken
+    })
+    .await;
+    let workers = WORKERS.map(|place| sale.process(place).pid());
+    workers.iter().for_each(|pid| signal(*pid, "STOP"));
+    let server = ledger.clone();
+    aside(move || server.restart()).await;
+    // As after a failover to a replica that had seen none of it.
+    for p in 0..PARTITIONS {
+        let key = |what: &str| format!("{}:{{p{p}}}:{what}", sale.house.database);
+        redis.call(&["XTRIM", &key("orders"), "MAXLEN", "0"]).unwrap();
+        redis.call(&["SET", &key("backlog"), "0"]).unwrap();
+    }
+    let path = format!("/api/v1/admin/activities/{}/warm?anew=true", sale.activity);
+    let _: Value = sale.admin().write(&path, &json!({})).await.unwrap();
+    let left = format!("/api/v1/admin/items/{}", sale.item);
+    let sides: Value = sale.admin().read(&left).await.unwrap();
+    assert_eq!(sides["gate"]["left"], UNITS, "neither log nor ledger knew of them");
+    workers.iter().for_each(|pid| signal(*pid, "CONT"));
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let sides: Value = sale.admin().read(&left).await.unwrap();
+        if sides["gate"]["left"] == UNITS - CLAIMS && sides["gate"]["marks"] == CLAIMS {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{sides:#}\n{}", sale.house.log());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(sale.observe().await.orders.len(), CLAIMS);
+    assert_eq!(sale.buy_the_rest("late", UNITS).await, UNITS - CLAIMS, "none too many");
+    sale.must_hold().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_forgets_or_falls_asleep() {
     const UNITS: i64 = 3_000;
