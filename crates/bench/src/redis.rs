@@ -90,7 +90,9 @@ async fn ours(
     batch: usize,
 ) -> Result<f64, Failure> {
     let lanes = BUYERS_AT_ONCE / batch;
-    gate.load(open_item(item, 2 * BATCHED, lanes as u32, Vec::new())).await?;
+    let loading = open_item(item, 2 * BATCHED, lanes as u32, Vec::new());
+    gate.begin_load(item, loading.epoch, loading.shards).await?;
+    gate.load(loading).await?;
     let mut waiting: Vec<Vec<Attempt>> = vec![Vec::new(); gate.partitions()];
     for attempt in crowd.attempts(item, BATCHED)? {
         waiting[gate.partition_of(item, &attempt.user)].push(attempt);

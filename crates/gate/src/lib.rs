@@ -154,12 +154,27 @@ pub enum Readmitted {
     Frozen,
 }
 
-/// An item that is at the gate.
+/// An item that is at the gate, or a part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loaded {
     pub item: ItemId,
     pub epoch: Epoch,
     pub shut: Option<Shut>,
+    pub presence: Presence,
+}
+
+/// How much of an item is at the gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    Whole,
+    /// Somebody is loading it, or died over it; the last step was made this long ago.
+    Loading {
+        quiet_ms: u64,
+    },
+    /// Parts of it are gone, or of different lives.
+    Torn,
+    /// The gate does not answer for it now.
+    Unknown,
 }
 
 /// An item as the gate sees it at one instant.
@@ -218,8 +233,23 @@ pub trait Gate: ClaimLog {
     /// Undo an adjustment that the ledger never confirmed.
     async fn forget_adjust(&self, item: ItemId, adjust_no: OrderNo) -> Result<Option<Changed>>;
 
-    /// Bring an item to the gate. False if it is there already under this epoch or a later one.
+    /// Take an item over, to load it under this epoch: from here on it admits nobody, and units that
+    /// come back and adjustments are refused until it is loaded. Whoever loads reads log and ledger
+    /// *after* this. False if the epoch or a later one is here already, or the item has ended.
+    async fn begin_load(&self, item: ItemId, epoch: Epoch, shards: u32) -> Result<bool>;
+
+    /// Replace what the gate holds of an item whose load was begun under this epoch, and open it.
+    /// False if a later load was begun, or this one is over.
     async fn load(&self, loading: Loading) -> Result<bool>;
+
+    /// A load that was begun under this epoch will not be finished: nobody need wait for it.
+    async fn abandon_load(&self, _item: ItemId, _epoch: Epoch) {}
+
+    /// Claims of earlier lives of an item that have just become orders. Those the load of its present
+    /// life did not know of take their units and mark their buyers now; of others nothing changes.
+    async fn adopt(&self, _claims: &[Claim]) -> Result<()> {
+        Ok(())
+    }
 
     /// Stop or resume (`None`) admitting. False if the item is not at the gate.
     async fn shut(&self, item: ItemId, shut: Option<Shut>) -> Result<bool>;
@@ -227,9 +257,10 @@ pub trait Gate: ClaimLog {
     /// Take an item away for good. Claims of it that are still on the log stay there.
     async fn unload(&self, item: ItemId) -> Result<()>;
 
-    /// The items at the gate.
+    /// The items at the gate, whole or not.
     async fn loaded(&self) -> Result<Vec<Loaded>>;
 
+    /// `None` if the item is not at the gate, or not whole because it is being loaded.
     async fn reading(&self, item: ItemId) -> Result<Option<Reading>>;
 
     /// Unacknowledged claims of an item that may or may not be at the gate.
@@ -238,10 +269,12 @@ pub trait Gate: ClaimLog {
     /// Every buyer marked on an item.
     async fn marks(&self, item: ItemId) -> Result<Vec<(UserId, OrderNo)>>;
 
-    /// This buyer's claim, if the gate holds it. It may be in the ledger already: ask there next.
+    /// This buyer's claim, if the gate holds it. It may be in the ledger already: ask there next. An
+    /// error if the gate cannot tell, as while an item is being loaded.
     async fn queued(&self, user: &UserId, order_no: OrderNo) -> Result<Option<Claim>>;
 
-    /// Claims of one buyer that the gate holds, newest first; some may be in the ledger already.
+    /// Claims of one buyer that the gate holds, newest first; some may be in the ledger already. Those
+    /// of an item that is being loaded may be missing.
     async fn queued_of(&self, user: &UserId) -> Result<Vec<Claim>>;
 
     /// Units left as last known, without asking anybody. For pages.
@@ -265,6 +298,9 @@ pub trait Gate: ClaimLog {
     fn suspects(&self) -> Vec<ItemId> {
         Vec::new()
     }
+
+    /// Nothing will be sold of this item any more: it need not be loaded anew.
+    fn forget_suspect(&self, _item: ItemId) {}
 
     /// What has to be done now and then: finish what a crash left half done, look around.
     async fn upkeep(&self) -> Result<()> {

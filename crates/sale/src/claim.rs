@@ -44,6 +44,7 @@ impl Claim {
             item: self.item,
             quantity: self.quantity,
             epoch: self.epoch,
+            key: self.key,
         }
         .sign(keys)
     }

@@ -2,14 +2,19 @@
 //!
 //! It carries all that is needed to admit the claim again, should the gate ever lose it. The bytes
 //! depend on the claim alone, so asking twice gives the same receipt. Layout, then base64url:
-//! `version:1 · order_no:8 · item:8 · quantity:4 · epoch:8 · user:1..256 · mac:16`.
+//! `version:1 · order_no:8 · item:8 · quantity:4 · epoch:8 · key:8 · user:1..256 · mac:16`.
+//! The key is the hash of the buyer's `Idempotency-Key`, zero if there was none: a claim that is
+//! admitted again answers to its old key. Receipts of version 1 have no key and are still good.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 
-use crate::{Epoch, ItemId, Keys, MAC_BYTES, OrderNo, UserId};
+use crate::{Epoch, ItemId, KeyHash, Keys, MAC_BYTES, OrderNo, UserId};
 
-const VERSION: u8 = 1;
-const HEAD_BYTES: usize = 1 + 8 + 8 + 4 + 8;
+const VERSION: u8 = 2;
+const HEAD_BYTES: usize = 1 + 8 + 8 + 4 + 8 + 8;
+/// Of version 1, which ends with the epoch.
+const KEYLESS_VERSION: u8 = 1;
+const KEYLESS_HEAD_BYTES: usize = HEAD_BYTES - 8;
 const TEXT_BYTES_MAX: usize = (HEAD_BYTES + 256 + MAC_BYTES).div_ceil(3) * 4;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +24,8 @@ pub struct Receipt {
     pub item: ItemId,
     pub quantity: u32,
     pub epoch: Epoch,
+    /// Present if the claim came with an `Idempotency-Key`.
+    pub key: Option<KeyHash>,
 }
 
 impl Receipt {
@@ -29,6 +36,7 @@ impl Receipt {
         bytes.extend(self.item.0.to_be_bytes());
         bytes.extend(self.quantity.to_be_bytes());
         bytes.extend(self.epoch.to_be_bytes());
+        bytes.extend(self.key.map_or(0, |key| key.0).to_be_bytes());
         bytes.extend(self.user.as_str().as_bytes());
         let mac = keys.receipt.sign(&bytes);
         bytes.extend(mac);
@@ -41,7 +49,15 @@ impl Receipt {
         }
         let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
         let (signed, mac) = bytes.split_at_checked(bytes.len().checked_sub(MAC_BYTES)?)?;
-        if signed.len() <= HEAD_BYTES || !keys.receipt.verify(signed, mac) || signed[0] != VERSION {
+        if !keys.receipt.verify(signed, mac) {
+            return None;
+        }
+        let (head, keyed) = match *signed.first()? {
+            VERSION => (HEAD_BYTES, true),
+            KEYLESS_VERSION => (KEYLESS_HEAD_BYTES, false),
+            _ => return None,
+        };
+        if signed.len() <= head {
             return None;
         }
         let eight = |at: usize| Some(u64::from_be_bytes(signed[at..at + 8].try_into().ok()?));
@@ -50,7 +66,8 @@ impl Receipt {
             item: ItemId(eight(9)? as i64),
             quantity: u32::from_be_bytes(signed[17..21].try_into().ok()?),
             epoch: eight(21)?,
-            user: UserId::new(std::str::from_utf8(&signed[HEAD_BYTES..]).ok()?).ok()?,
+            key: if keyed { Some(eight(29)?).filter(|key| *key != 0).map(KeyHash) } else { None },
+            user: UserId::new(std::str::from_utf8(&signed[head..]).ok()?).ok()?,
         })
     }
 }
@@ -68,6 +85,7 @@ mod tests {
             item: ItemId(42),
             quantity: 2,
             epoch: 3,
+            key: Some(KeyHash(77)),
         };
         let text = receipt.sign(&keys);
         assert_eq!(Receipt::verify(&text, &keys), Some(receipt.clone()));
@@ -77,5 +95,29 @@ mod tests {
         for bad in ["", "AAAA", &text[1..], "ÿÿÿÿ"] {
             assert_eq!(Receipt::verify(bad, &keys), None, "{bad}");
         }
+    }
+    #[test]
+    fn receipts_from_before_keys_were_kept_are_still_good() {
+        let keys = Keys::from_secret(b"a secret for the tests").unwrap();
+        let receipt = Receipt {
+            order_no: "SK0000000000000000017".parse().unwrap(),
+            user: "u1002".parse().unwrap(),
+            item: ItemId(42),
+            quantity: 2,
+            epoch: 3,
+            key: None,
+        };
+        let mut old = vec![1];
+        old.extend(receipt.order_no.as_u64().to_be_bytes());
+        old.extend(receipt.item.0.to_be_bytes());
+        old.extend(receipt.quantity.to_be_bytes());
+        old.extend(receipt.epoch.to_be_bytes());
+        old.extend(b"u1002");
+        let mac = keys.receipt.sign(&old);
+        old.extend(mac);
+        let text = URL_SAFE_NO_PAD.encode(old);
+        assert_eq!(Receipt::verify(&text, &keys), Some(receipt.clone()));
+        let now = receipt.sign(&keys);
+        assert_eq!(Receipt::verify(&now, &keys), Some(receipt));
     }
 }

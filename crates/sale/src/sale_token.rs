@@ -90,6 +90,7 @@ mod tests {
             item: ItemId(1),
             quantity: 1,
             epoch: 1,
+            key: None,
         };
         assert_eq!(SaleToken::verify(&receipt.sign(&keys()), &keys(), 0), None);
     }

@@ -28,7 +28,8 @@ impl Keys {
         format!("{}:items", self.prefix)
     }
 
-    /// hash: epoch shut opens closes limit seq units server (loading)
+    /// hash: epoch shut opens closes limit seq units server; of a load under way also loading (when it
+    /// made its last step, in ms) wiped filled stocked wish
     pub(super) fn meta(&self, partition: usize, item: ItemId) -> String {
         self.of_item(partition, "meta", item)
     }
@@ -71,6 +72,11 @@ impl Keys {
     /// hash: move → item:ms, stock that arrived here
     pub(super) fn given(&self, partition: usize) -> String {
         self.of_partition(partition, "given")
+    }
+
+    /// hash: move → item:ms, moves from here that are over
+    pub(super) fn settled(&self, partition: usize) -> String {
+        self.of_partition(partition, "settled")
     }
 
     fn of_item(&self, partition: usize, what: &str, item: ItemId) -> String {

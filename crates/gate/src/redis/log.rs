@@ -8,14 +8,20 @@
 //!
 //! A worker that dies leaves its entries pending; after `takeover_ms` another one takes them over.
 //! A worker that only slept and wakes up settles them again, which the ledger makes a no-op, and
-//! acknowledges them again, which removes nothing twice.
+//! acknowledges them again, which removes nothing twice. What this process itself still has in hand it
+//! does not take over from itself, however long the ledger keeps it waiting.
+//!
+//! The streams may be at different servers, and one that is down is no reason to keep the others
+//! waiting: what cannot be acknowledged there is remembered and acknowledged by the upkeep when it
+//! answers again; forgotten, it comes again, which changes nothing.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use redis::{RedisResult, Value, from_redis_value};
 use sale::{Claim, EntryId, ItemId, LogEntry, LogError};
@@ -42,6 +48,12 @@ const READ_ENTRIES: usize = 64;
 const WAITING_MAX: usize = 256;
 /// After a failure, how long before the next try.
 const PAUSE: Duration = Duration::from_millis(200);
+/// Entries in one call of `ack.lua`.
+const ACK_ENTRIES_MAX: usize = 1_000;
+/// Entries of one partition that are remembered to be acknowledged when it answers again.
+const UNACKED_MAX: usize = 100_000;
+/// A consumer that holds nothing and was not heard of for so long is forgotten.
+const CONSUMER_IDLE_MS_MAX: u64 = 60 * 60 * 1_000;
 /// The partition is kept in the upper bits of an entry's id: milliseconds need 48.
 const PARTITION_SHIFT: u32 = 48;
 
@@ -49,6 +61,12 @@ pub(super) struct Streams {
     queue: tokio::sync::Mutex<Option<mpsc::Receiver<LogEntry>>>,
     returned: Mutex<VecDeque<LogEntry>>,
     came_back: Notify,
+    /// Taken from the streams and not acknowledged: in the queue, or with a worker.
+    in_hand: Mutex<HashSet<EntryId>>,
+    /// Settled, and their partition did not answer.
+    unacked: Mutex<HashMap<usize, HashSet<EntryId>>>,
+    /// Partitions that did not answer the last acknowledgement. Workers do not wait for them.
+    silent: Mutex<HashSet<usize>>,
 }
 
 impl Streams {
@@ -57,6 +75,9 @@ impl Streams {
             queue: tokio::sync::Mutex::new(None),
             returned: Mutex::default(),
             came_back: Notify::new(),
+            in_hand: Mutex::default(),
+            unacked: Mutex::default(),
+            silent: Mutex::default(),
         }
     }
 
@@ -146,6 +167,9 @@ impl Reader {
     }
 
     async fn pass_on(&self, entry: LogEntry) {
+        if !self.inner.log.in_hand.lock().insert(entry.id) {
+            return;
+        }
         // Nobody listens when the process stops; another one takes the entry over.
         let _ = self.sender.send(entry).await;
     }
@@ -178,7 +202,7 @@ impl Reader {
             },
             _ => Value::Array(Vec::new()),
         };
-        self.entries(rows)
+        Ok(self.entries(rows))
     }
 
     async fn take_over(&self, link: &Link) -> Result<Vec<LogEntry>> {
@@ -186,34 +210,59 @@ impl Reader {
         claim.arg(self.stream()).arg(GROUP).arg(&self.inner.options.consumer);
         claim.arg(self.inner.options.takeover_ms).arg("0").arg("COUNT").arg(READ_ENTRIES);
         let reply: Vec<Value> = link.ask(&claim).await?;
-        self.entries(reply.into_iter().nth(1).unwrap_or(Value::Array(Vec::new())))
+        Ok(self.entries(reply.into_iter().nth(1).unwrap_or(Value::Array(Vec::new()))))
     }
 
-    fn entries(&self, rows: Value) -> Result<Vec<LogEntry>> {
-        parse_entries(self.partition, rows)
+    fn entries(&self, rows: Value) -> Vec<LogEntry> {
+        read_rows(self.partition, rows).entries
     }
 }
 
-/// Rows of `[id, [field, value, …]]`.
-fn parse_entries(partition: usize, rows: Value) -> Result<Vec<LogEntry>> {
-    let Value::Array(rows) = rows else { return Ok(Vec::new()) };
-    let mut entries = Vec::with_capacity(rows.len());
+/// What a page of a stream says.
+#[derive(Default)]
+struct Page {
+    entries: Vec<LogEntry>,
+    /// The last row, readable or not.
+    last: Option<EntryId>,
+}
+
+/// Rows of `[id, [field, value, …]]`. One that cannot be read is left where it is, for a person to
+/// look at, and holds up no others.
+fn read_rows(partition: usize, rows: Value) -> Page {
+    let mut page = Page::default();
+    let Value::Array(rows) = rows else { return page };
     for row in rows {
-        let Value::Array(mut row) = row else { continue };
-        if row.len() != 2 {
+        let Value::Array(row) = row else { continue };
+        let Ok([id, fields]) = <[Value; 2]>::try_from(row) else { continue };
+        let Ok(id) = read_id(partition, id) else { continue };
+        page.last = Some(id);
+        // Deleted while it was pending.
+        if fields == Value::Nil {
             continue;
         }
-        let fields: RedisResult<HashMap<String, Vec<u8>>> =
-            from_redis_value(row.remove(1)).map_err(Into::into);
-        let id: String = from_redis_value(row.remove(0)).map_err(|e| GateError(e.to_string()))?;
-        let fields = fields?;
-        let field = |name: &str| fields.get(name).ok_or(Garbled("log entry"));
-        let item = std::str::from_utf8(field("i")?).ok().and_then(|text| text.parse().ok());
-        let item: ItemId = item.ok_or(Garbled("item of a log entry"))?;
-        let (epoch, _, claims) = decode_claims(item, &mut Bytes(field("b")?))?;
-        entries.push(LogEntry { id: entry_id(partition, &id)?, item, epoch, claims });
+        match read_entry(id, fields) {
+            Ok(entry) => page.entries.push(entry),
+            Err(error) => tracing::error!(partition, entry = id_text(id), %error,
+                "an entry of the claim log cannot be read and is left there"),
+        }
     }
-    Ok(entries)
+    page
+}
+
+fn read_id(partition: usize, id: Value) -> Result<EntryId> {
+    let id: String = from_redis_value(id).map_err(|error| GateError(error.to_string()))?;
+    entry_id(partition, &id)
+}
+
+fn read_entry(id: EntryId, fields: Value) -> Result<LogEntry> {
+    let fields: RedisResult<HashMap<String, Vec<u8>>> =
+        from_redis_value(fields).map_err(Into::into);
+    let fields = fields?;
+    let field = |name: &str| fields.get(name).ok_or(Garbled("log entry"));
+    let item = std::str::from_utf8(field("i")?).ok().and_then(|text| text.parse().ok());
+    let item: ItemId = item.ok_or(Garbled("item of a log entry"))?;
+    let (epoch, _, claims) = decode_claims(item, &mut Bytes(field("b")?))?;
+    Ok(LogEntry { id, item, epoch, claims })
 }
 
 fn entry_id(partition: usize, text: &str) -> Result<EntryId> {
@@ -227,38 +276,104 @@ fn id_text(id: EntryId) -> String {
 }
 
 impl Inner {
-    pub(super) async fn ack(&self, entries: &[EntryId]) -> Result<()> {
-        let mut by_partition: HashMap<usize, Vec<EntryId>> = HashMap::new();
-        for id in entries {
-            by_partition.entry((id.0 >> PARTITION_SHIFT) as usize).or_default().push(*id);
+    /// Never fails: see the head of this file.
+    pub(super) async fn ack(&self, entries: &[EntryId]) {
+        {
+            let mut unacked = self.log.unacked.lock();
+            for id in entries {
+                unacked.entry((id.0 >> PARTITION_SHIFT) as usize).or_default().insert(*id);
+            }
         }
-        for (partition, ids) in by_partition {
+        let silent = self.log.silent.lock().clone();
+        // Those that fail are told of when they do, and tried again by the upkeep.
+        let _ = self.ack_where(|partition| !silent.contains(&partition)).await;
+    }
+
+    /// Acknowledge all that waits for it.
+    pub(super) async fn ack_again(&self) -> Result<()> {
+        self.ack_where(|_| true).await
+    }
+
+    /// Each partition for itself.
+    async fn ack_where(&self, wanted: impl Fn(usize) -> bool) -> Result<()> {
+        let waiting: Vec<(usize, HashSet<EntryId>)> =
+            self.log.unacked.lock().extract_if(|partition, _| wanted(*partition)).collect();
+        let acks = waiting.into_iter().map(|(partition, ids)| async move {
+            let acked = self.ack_partition(partition, &ids).await;
+            self.note_acked(partition, ids, &acked);
+            acked
+        });
+        join_all(acks).await.into_iter().collect()
+    }
+
+    async fn ack_partition(&self, partition: usize, ids: &HashSet<EntryId>) -> Result<()> {
+        let ids: Vec<&EntryId> = ids.iter().collect();
+        for chunk in ids.chunks(ACK_ENTRIES_MAX) {
             let names = [self.keys.orders(partition), self.keys.backlog(partition)];
             let mut call = Call::new(&scripts::ACK, names).arg(GROUP);
-            for id in ids {
-                call.push(id_text(id));
+            for id in chunk {
+                call.push(id_text(**id));
             }
             self.link.run::<i64>(&call).await?;
         }
         Ok(())
     }
 
+    fn note_acked(&self, partition: usize, ids: HashSet<EntryId>, acked: &Result<()>) {
+        if let Err(error) = acked {
+            if self.log.silent.lock().insert(partition) {
+                tracing::warn!(partition, %error,
+                    "settled claims cannot be acknowledged, will try again");
+            }
+            let mut unacked = self.log.unacked.lock();
+            let waiting = unacked.entry(partition).or_default();
+            if waiting.len() + ids.len() <= UNACKED_MAX {
+                waiting.extend(ids);
+                return;
+            }
+        } else if self.log.silent.lock().remove(&partition) {
+            tracing::info!(partition, "settled claims are acknowledged again");
+        }
+        // Too many to remember: they come again, and are settled already.
+        self.log.in_hand.lock().retain(|id| !ids.contains(id));
+    }
+
     /// Claims of an item on the streams; what is acknowledged is not there any more.
     pub(super) async fn in_flight(&self, item: ItemId) -> Result<Vec<Claim>> {
+        let mut partitions = self.partitions_of(item);
+        if partitions.is_empty() {
+            partitions = (0..self.options.partitions).collect();
+        }
         let mut claims = Vec::new();
-        for partition in 0..self.options.partitions {
+        for partition in partitions {
             let mut from = "-".to_owned();
             loop {
                 let mut range = redis::cmd("XRANGE");
                 range.arg(self.keys.orders(partition)).arg(&from).arg("+");
                 range.arg("COUNT").arg(super::SCAN_ROWS);
-                let entries = parse_entries(partition, self.link.ask(&range).await?)?;
-                let Some(last) = entries.last() else { break };
-                from = format!("({}", id_text(last.id));
-                let of_item = entries.into_iter().filter(|entry| entry.item == item);
+                let page = read_rows(partition, self.link.ask(&range).await?);
+                let Some(last) = page.last else { break };
+                from = format!("({}", id_text(last));
+                let of_item = page.entries.into_iter().filter(|entry| entry.item == item);
                 claims.extend(of_item.flat_map(|entry| entry.claims));
             }
         }
         Ok(claims)
+    }
+
+    /// Forget workers that are gone.
+    pub(super) async fn tidy_group(&self, partition: usize) -> Result<()> {
+        let call = Call::new(&scripts::TIDY_GROUP, [self.keys.orders(partition)])
+            .arg(GROUP)
+            .arg(CONSUMER_IDLE_MS_MAX)
+            .arg(self.options.consumer.as_str());
+        match self.link.run::<i64>(&call).await {
+            Ok(0) => {}
+            Ok(gone) => tracing::info!(partition, gone, "consumers that are gone were forgotten"),
+            // Nobody has read the stream yet.
+            Err(error) if error.to_string().contains("NOGROUP") => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
     }
 }

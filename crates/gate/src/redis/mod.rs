@@ -17,14 +17,19 @@
 //! **A shard that runs dry steals** ([`moves`]): units are taken from a richer shard, noted there as an
 //! open move, given here, and the note removed. Each step is idempotent by the move's id, and anyone
 //! finishes a move whose mover died. An item is sold out only if every shard is dry and no move is
-//! open.
+//! open. A thief who meets a shard that is being loaded, or that does not answer, says *busy*.
+//!
+//! **Loads are fenced** ([`load`]): who loads an item takes it over at the gate, under an epoch that
+//! nobody else has, before log and ledger are read. What another process still carries from the ledger
+//! to the gate is refused meanwhile and comes again; of two loaders the later one stands.
 //!
 //! **Lost writes** ([`watch`]). A failover can lose what was acknowledged. Every change bumps `seq`;
 //! an instance that is answered with an older `seq` or epoch than it had seen before it asked calls
 //! the item *suspect*: it admits nobody, and is loaded anew from ledger and log under a new epoch.
 //! That is noticed at once, but not always: others may have made up for the lost numbers, or nobody
 //! who had seen them lives. So a load also notes which server process it was made in, and an item
-//! that is served by another one is suspect as well, whoever looks.
+//! that is served by another one is suspect as well, whoever looks. A claim that a worker had in hand
+//! when a failover took it from the log becomes an order that the load did not know of: it is adopted.
 //!
 //! **Missing state is closed.** A Redis that is empty, evicted, restarted or unreachable is a gate
 //! that says *busy*, until the item has been warmed again from the ledger.
@@ -51,7 +56,7 @@ use std::{
 
 use async_trait::async_trait;
 use futures_util::future::{join_all, try_join_all};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use redis::{RedisError, Value};
 use sale::{Claim, ClaimLog, EntryId, Epoch, ItemId, LogEntry, LogError, OrderNo, UserId};
 
@@ -71,6 +76,18 @@ const ADMIT_TRIES_MAX: u32 = 3;
 const STEALS_MAX: u32 = 32;
 /// Buyers admitted here whom the sold-out cache must not lie to. Beyond this it is not asked.
 const ADMITTED_HERE_MAX: usize = 1_000_000;
+/// Attempts in one call of `admit.lua`, which passes twice as many values to one command; Lua can pass
+/// about eight thousand.
+const ADMIT_ATTEMPTS_MAX: usize = 2_000;
+/// How often an adjustment is looked at anew when a shard has another part of it than was known.
+const ADJUST_TRIES_MAX: u32 = 4;
+/// What is known here of an item that is not at the gate is kept so long: a Redis that was emptied has
+/// it again in a moment.
+const GONE_KEPT: Duration = Duration::from_secs(600);
+/// How often the consumers of the streams are looked through.
+const TIDY_EVERY: Duration = Duration::from_secs(600);
+/// How the scripts begin an error that says: not while the item is being loaded.
+const FROZEN: &str = "FROZEN";
 /// Rows per page of a scan.
 const SCAN_ROWS: usize = 1_000;
 
@@ -125,10 +142,15 @@ struct Inner {
     link: Link,
     /// How many shards each item at the gate has. The number never changes for an item.
     directory: RwLock<HashMap<ItemId, u32>>,
-    /// When the directory was last read from the beginning. Whoever reads it holds this.
+    /// When the directory was last read from the beginning. Whoever reads or changes it holds this, so
+    /// that what was read earlier never replaces what was read, or written, later.
     directory_read: tokio::sync::Mutex<Option<Instant>>,
+    /// Items that are not in the directory any more, and since when.
+    gone: Mutex<HashMap<ItemId, Instant>>,
     lefts: RwLock<HashMap<ItemId, i64>>,
-    backlog: AtomicU64,
+    /// As last heard of each partition.
+    backlogs: Vec<AtomicU64>,
+    tidied: Mutex<Option<Instant>>,
     watch: Watch,
     admitted_here: RwLock<HashMap<ItemId, Hashes>>,
     /// Of user ids, for this process only.
@@ -160,17 +182,19 @@ impl RedisGate {
             log: log::Streams::new(),
             mover: moves::Mover::new()?,
             link,
+            backlogs: (0..options.partitions).map(|_| AtomicU64::new(0)).collect(),
             options,
             directory: RwLock::default(),
             directory_read: tokio::sync::Mutex::default(),
+            gone: Mutex::default(),
             lefts: RwLock::default(),
-            backlog: AtomicU64::new(0),
+            tidied: Mutex::default(),
             watch: Watch::default(),
             admitted_here: RwLock::default(),
             hasher: RandomState::new(),
             ticks: AtomicU64::new(1),
         }));
-        gate.0.read_directory().await?;
+        gate.0.read_directory_now().await?;
         Ok(gate)
     }
 }
@@ -211,27 +235,53 @@ impl Inner {
         self.ticks.fetch_add(1, Ordering::AcqRel)
     }
 
+    /// To be called by whoever holds `directory_read`.
     async fn read_directory(&self) -> Result<()> {
         let command = redis::cmd("HGETALL").arg(self.keys.items()).to_owned();
         let items: HashMap<String, u32> = self.link.ask(&command).await?;
         let read = items.iter().filter_map(|(item, shards)| Some((item.parse().ok()?, *shards)));
-        *self.directory.write() = read.collect();
+        let read: HashMap<ItemId, u32> = read.collect();
+        self.note_gone(&read);
+        *self.directory.write() = read;
         Ok(())
     }
 
-    /// An item nobody here knows may have been loaded by somebody else a moment ago. Those who ask
-    /// at the same time share one look, which must have begun after they asked.
-    async fn look_for(&self, item: ItemId) {
-        if self.shards(item).is_some() {
-            return;
+    /// What is known of items that have been away for long is forgotten; the process that took them
+    /// away may have been another one.
+    fn note_gone(&self, read: &HashMap<ItemId, u32>) {
+        let mut gone = self.gone.lock();
+        gone.retain(|item, _| !read.contains_key(item));
+        for item in self.directory.read().keys().filter(|item| !read.contains_key(item)) {
+            gone.entry(*item).or_insert_with(Instant::now);
         }
+        let over: HashSet<ItemId> = gone
+            .iter()
+            .filter(|(_, since)| since.elapsed() > GONE_KEPT)
+            .map(|(item, _)| *item)
+            .collect();
+        if !over.is_empty() {
+            gone.retain(|item, _| !over.contains(item));
+            self.admitted_here.write().retain(|item, _| !over.contains(item));
+            self.watch.keep(|item| !over.contains(&item));
+        }
+    }
+
+    /// An item nobody here knows may have been loaded by somebody else a moment ago. Unanswered is
+    /// unknown, not *not here*. Those who ask at the same time share one look, which must have begun
+    /// after they asked.
+    async fn look_for(&self, item: ItemId) -> Result<()> {
+        if self.shards(item).is_some() { Ok(()) } else { self.read_directory_now().await }
+    }
+
+    async fn read_directory_now(&self) -> Result<()> {
         let asked = Instant::now();
         let mut read = self.directory_read.lock().await;
         if read.is_none_or(|begun| begun < asked) {
-            *read = Some(Instant::now());
-            // Unanswered is as good as unknown: the buyer is told to try again.
-            let _ = self.read_directory().await;
+            let begun = Instant::now();
+            self.read_directory().await?;
+            *read = Some(begun);
         }
+        Ok(())
     }
 
     async fn admit(&self, batch: Vec<Attempt>) -> Vec<Verdict> {
@@ -241,7 +291,9 @@ impl Inner {
         // Neighbours mostly want the same item: look it up once per run of them.
         for run in batch.chunk_by(|a, b| a.item == b.item) {
             let item = run[0].item;
-            self.look_for(item).await;
+            if self.look_for(item).await.is_err() {
+                verdicts[n..n + run.len()].fill(Verdict::Busy(Busy::Unwritable));
+            }
             let shards = self.shards(item);
             for attempt in run {
                 if let Some(shards) = shards {
@@ -251,13 +303,16 @@ impl Inner {
                 n += 1;
             }
         }
-        let calls = groups.into_iter().map(|((partition, item), members)| {
+        let parts = groups.iter().flat_map(|((partition, item), members)| {
+            members.chunks(ADMIT_ATTEMPTS_MAX).map(|part| (*partition, *item, part))
+        });
+        let calls = parts.map(|(partition, item, members)| {
             let attempts: Vec<&Attempt> = members.iter().map(|n| &batch[*n]).collect();
             async move { (members, self.admit_group(partition, item, attempts).await) }
         });
         for (members, decided) in join_all(calls).await {
-            for (n, verdict) in members.into_iter().zip(decided) {
-                verdicts[n] = verdict;
+            for (n, verdict) in members.iter().zip(decided) {
+                verdicts[*n] = verdict;
             }
         }
         verdicts
@@ -285,8 +340,9 @@ impl Inner {
                 dry.iter().for_each(|n| verdicts[*n] = Verdict::Busy(Busy::Unwritable));
                 break;
             }
-            let wanted = dry.iter().map(|n| i64::from(attempts[*n].quantity)).sum();
-            match self.steal(partition, item, wanted).await {
+            let wanted = || dry.iter().map(|n| i64::from(attempts[*n].quantity));
+            let (all, least) = (wanted().sum(), wanted().min().unwrap_or(1));
+            match self.steal(partition, item, all, least).await {
                 Ok(0) => break,
                 Ok(_) => {}
                 Err(_) => {
@@ -300,26 +356,33 @@ impl Inner {
                 verdicts[n] = verdict;
             }
         }
-        self.note(item, tick, &mut verdicts);
+        self.note(item, tick, &attempts, &mut verdicts);
         verdicts
     }
 
-    /// Give "sold out" its place among the news, and remember who was admitted here.
-    fn note(&self, item: ItemId, tick: u64, verdicts: &mut [Verdict]) {
-        let mut winners = Vec::new();
-        for verdict in verdicts {
+    /// Give "sold out" its place among the news, and remember who is known here to hold a mark.
+    fn note(&self, item: ItemId, tick: u64, attempts: &[&Attempt], verdicts: &mut [Verdict]) {
+        let mut holders = Vec::new();
+        for (attempt, verdict) in attempts.iter().zip(verdicts) {
             match verdict {
                 Verdict::SoldOut { version, .. } => *version = tick,
-                Verdict::Admitted { claim, .. } => winners.push(self.hasher.hash_one(&claim.user)),
+                Verdict::Admitted { .. } | Verdict::AlreadyBought { .. } => {
+                    holders.push(self.hasher.hash_one(&attempt.user));
+                }
                 _ => {}
             }
         }
-        if !winners.is_empty() {
-            let mut here = self.admitted_here.write();
-            let users = here.entry(item).or_default();
-            if users.len() < ADMITTED_HERE_MAX {
-                users.extend(winners);
-            }
+        self.remember(item, holders);
+    }
+
+    fn remember(&self, item: ItemId, holders: Vec<u64>) {
+        if holders.is_empty() {
+            return;
+        }
+        let mut here = self.admitted_here.write();
+        let users = here.entry(item).or_default();
+        if users.len() < ADMITTED_HERE_MAX {
+            users.extend(holders);
         }
     }
 
@@ -393,20 +456,29 @@ impl Inner {
 
     /// With `wait_replicas`, a promise that too few replicas have is no promise yet.
     async fn durable(&self, partition: usize, verdicts: Vec<Verdict>) -> Vec<Verdict> {
-        // One that is repeated may be of a call whose replicas did not answer.
-        let promised = |v: &Verdict| matches!(v, Verdict::Admitted { .. });
-        let wanted = self.options.wait_replicas;
-        if wanted == 0 || !verdicts.iter().any(promised) {
+        // One that is repeated, or that stands in the way of another, may be of a call whose replicas
+        // did not answer.
+        let promised =
+            |v: &Verdict| matches!(v, Verdict::Admitted { .. } | Verdict::AlreadyBought { .. });
+        if !verdicts.iter().any(promised) || self.is_replicated(partition).await {
             return verdicts;
+        }
+        let unsure = |v| if promised(&v) { Verdict::Busy(Busy::Unwritable) } else { v };
+        verdicts.into_iter().map(unsure).collect()
+    }
+
+    /// Do enough replicas have all that this partition has by now?
+    async fn is_replicated(&self, partition: usize) -> bool {
+        let wanted = self.options.wait_replicas;
+        if wanted == 0 {
+            return true;
         }
         let backlog = self.keys.backlog(partition);
         let have = self.link.wait(&backlog, wanted, self.options.wait_ms_max).await.unwrap_or(0);
-        if have >= i64::from(wanted) {
-            return verdicts;
+        if have < i64::from(wanted) {
+            tracing::warn!(partition, wanted, have, "too few replicas have the claims");
         }
-        tracing::warn!(partition, wanted, have, "too few replicas have the claims");
-        let unsure = |v| if promised(&v) { Verdict::Busy(Busy::Unwritable) } else { v };
-        verdicts.into_iter().map(unsure).collect()
+        have >= i64::from(wanted)
     }
 
     async fn release_group(
@@ -422,7 +494,7 @@ impl Inner {
             keys.users(partition, item),
             keys.spent(partition, item),
         ];
-        let mut call = Call::new(&scripts::RELEASE, names);
+        let mut call = Call::new(&scripts::RELEASE, names).arg(self.spent_keys_max(item));
         for unit in units {
             call.push(unit.user.as_str());
             call.push(unit.order_no.as_u64().to_le_bytes());
@@ -434,15 +506,34 @@ impl Inner {
         Ok((units > 0).then(|| Changed { item, version: self.tick(), units }))
     }
 
+    /// As with a new claim, a dry shard is no reason to turn a promise down.
     async fn readmit(&self, claim: &Claim) -> Result<Readmitted> {
-        self.look_for(claim.item).await;
         let item = claim.item;
+        self.look_for(item).await?;
         let Some(partition) = self.home(item, &claim.user) else {
             return Ok(Readmitted::NotLoaded);
         };
-        // A dry shard is no reason to turn a promise down.
-        let _ = self.steal(partition, item, i64::from(claim.quantity)).await?;
-        let keys = &self.keys;
+        for _ in 0..STEALS_MAX {
+            let answer = self.readmit_once(partition, claim).await?;
+            if matches!(answer, Readmitted::Admitted | Readmitted::Known) {
+                self.remember(item, vec![self.hasher.hash_one(&claim.user)]);
+                let sure = self.is_replicated(partition).await;
+                return Ok(if sure { answer } else { Readmitted::Frozen });
+            }
+            if answer != Readmitted::SoldOut {
+                return Ok(answer);
+            }
+            let wanted = i64::from(claim.quantity);
+            if self.steal(partition, item, wanted, wanted).await? == 0 {
+                return Ok(Readmitted::SoldOut);
+            }
+        }
+        // There were units every time, only others were faster: that is not sold out.
+        Ok(Readmitted::Frozen)
+    }
+
+    async fn readmit_once(&self, partition: usize, claim: &Claim) -> Result<Readmitted> {
+        let (item, keys) = (claim.item, &self.keys);
         let names = [
             keys.meta(partition, item),
             keys.stock(partition, item),
@@ -456,7 +547,8 @@ impl Inner {
             .arg(u64::from(claim.quantity))
             .arg(claim.order_no.as_u64().to_le_bytes())
             .arg(claim.claimed_ms)
-            .arg(claim.epoch);
+            .arg(claim.epoch)
+            .arg(claim.key.map_or(0, |key| key.0).to_le_bytes());
         let reply: Vec<Vec<u8>> = self.link.run(&call).await?;
         let letter = reply.first().and_then(|bytes| bytes.first());
         Ok(match letter {
@@ -473,34 +565,134 @@ impl Inner {
         })
     }
 
-    async fn mark_of(&self, item: ItemId, user: &UserId) -> Result<Option<Claim>> {
-        let Some(partition) = self.home(item, user) else { return Ok(None) };
-        let mut command = redis::cmd("HGET");
-        command.arg(self.keys.users(partition, item)).arg(user.as_str());
-        let mark: Option<Vec<u8>> = self.link.ask(&command).await?;
-        Ok(mark.map(|mark| verdict::claim_of(item, user, &mark)).transpose()?)
+    async fn adopt(&self, claims: &[Claim]) -> Result<()> {
+        let mut groups: BTreeMap<(usize, ItemId), Vec<&Claim>> = BTreeMap::new();
+        for claim in claims {
+            self.look_for(claim.item).await?;
+            if let Some(partition) = self.home(claim.item, &claim.user) {
+                groups.entry((partition, claim.item)).or_default().push(claim);
+            }
+        }
+        let groups = groups.into_iter();
+        let calls = groups.map(|((partition, item), claims)| async move {
+            self.adopt_group(partition, item, &claims).await
+        });
+        join_all(calls).await.into_iter().collect()
     }
 
-    async fn adjust_shard(
+    /// Nearly always the item is still in the life in which the claims were made, or their buyers are
+    /// marked; one question tells the first.
+    async fn adopt_group(&self, partition: usize, item: ItemId, claims: &[&Claim]) -> Result<()> {
+        let keys = &self.keys;
+        let question = redis::cmd("HGET").arg(keys.meta(partition, item)).arg("epoch").to_owned();
+        let epoch: Option<Epoch> = self.link.ask(&question).await?;
+        let older = claims.iter().filter(|claim| epoch.is_some_and(|epoch| claim.epoch < epoch));
+        let older: Vec<&Claim> = older.copied().collect();
+        if older.is_empty() {
+            return Ok(());
+        }
+        let names =
+            [keys.meta(partition, item), keys.stock(partition, item), keys.users(partition, item)];
+        let mut call = Call::new(&scripts::ADOPT, names);
+        for claim in older {
+            call.push(claim.user.as_str());
+            call.push(claim.epoch);
+            call.push(load::bare_mark(claim));
+        }
+        let seen = self.watch.seen(partition, item);
+        let reply: Vec<i64> = self.link.run(&call).await?;
+        let [epoch, seq, units] = reply[..] else { return Ok(()) };
+        self.watch.note(partition, item, seen, (epoch as Epoch, seq as u64), units > 0);
+        if units > 0 {
+            tracing::warn!(%item, partition, units, "orders that the gate had lost were adopted");
+        }
+        Ok(())
+    }
+
+    /// An error if nobody can tell now.
+    async fn mark_of(&self, item: ItemId, user: &UserId) -> Result<Option<Claim>> {
+        let Some(partition) = self.home(item, user) else { return Ok(None) };
+        let names = [self.keys.meta(partition, item), self.keys.users(partition, item)];
+        let call = Call::new(&scripts::MARK_OF, names).arg(user.as_str());
+        let reply: Vec<Vec<u8>> = self.link.run(&call).await?;
+        Ok(reply.first().map(|mark| verdict::claim_of(item, user, mark)).transpose()?)
+    }
+
+    /// What each item has of this buyer, or that it cannot tell.
+    async fn marks_of(&self, user: &UserId) -> Vec<Result<Option<Claim>>> {
+        let items: Vec<ItemId> = self.directory.read().keys().copied().collect();
+        join_all(items.into_iter().map(|item| self.mark_of(item, user))).await
+    }
+
+    /// A claim by its number. The number does not tell the item, so all are asked.
+    async fn find(&self, user: &UserId, order_no: OrderNo) -> Result<Option<Claim>> {
+        let mut nowhere = Ok(None);
+        for mark in self.marks_of(user).await {
+            match mark {
+                Ok(Some(claim)) if claim.order_no == order_no => return Ok(Some(claim)),
+                Ok(_) => {}
+                Err(error) => nowhere = Err(error),
+            }
+        }
+        nowhere
+    }
+
+    /// One that is nowhere may be of an item that somebody else has loaded, or taken away, a moment
+    /// ago.
+    async fn queued(&self, user: &UserId, order_no: OrderNo) -> Result<Option<Claim>> {
+        let before = self.directory.read().clone();
+        let found = self.find(user, order_no).await;
+        if matches!(found, Ok(Some(_))) {
+            return found;
+        }
+        self.read_directory_now().await?;
+        if *self.directory.read() == before { found } else { self.find(user, order_no).await }
+    }
+
+    /// The part of an adjustment that a shard has. Zero: it was contained in the load.
+    async fn adjusted_by(
         &self,
         partition: usize,
         item: ItemId,
         adjust_no: OrderNo,
+    ) -> Result<Option<i64>> {
+        let mut known = redis::cmd("HGET");
+        known.arg(self.keys.adjusts(partition, item)).arg(adjust_no.to_string());
+        Ok(self.link.ask(&known).await?)
+    }
+
+    /// `had`: the part of it that the shard is known to have.
+    async fn adjust_shard(
+        &self,
+        shard: (usize, Option<i64>),
+        item: ItemId,
+        adjust_no: OrderNo,
         delta: i64,
         mode: &str,
-    ) -> Result<Vec<Value>> {
-        let keys = &self.keys;
+    ) -> Result<ShardAdjusted> {
+        let (keys, (partition, had)) = (&self.keys, shard);
         let names = [
             keys.meta(partition, item),
             keys.stock(partition, item),
             keys.adjusts(partition, item),
         ];
-        let call =
-            Call::new(&scripts::ADJUST, names).arg(adjust_no.to_string()).arg(delta).arg(mode);
-        Ok(self.link.run(&call).await?)
+        let call = Call::new(&scripts::ADJUST, names)
+            .arg(adjust_no.to_string())
+            .arg(delta)
+            .arg(mode)
+            .arg(had.map_or_else(String::new, |had| had.to_string()));
+        let reply: Vec<Value> = self.link.run(&call).await?;
+        Ok(match (letter_of(&reply), &reply[..]) {
+            (Some(b'D'), [_, _, Value::Int(applied)]) => ShardAdjusted::By(*applied),
+            (Some(b'R'), _) => ShardAdjusted::Otherwise,
+            (Some(b'S'), _) => ShardAdjusted::Short,
+            (Some(b'N'), _) => ShardAdjusted::NotHere,
+            _ => return Err(Garbled("answer of adjust.lua").into()),
+        })
     }
 
-    /// Raising goes to one shard (stealing spreads it); lowering takes from each what it has.
+    /// Raising goes to one shard (stealing spreads it); lowering takes from each what it has. A run
+    /// that was interrupted is taken up where it ended: what the shards have of it is not done again.
     async fn adjust(
         &self,
         item: ItemId,
@@ -508,41 +700,63 @@ impl Inner {
         delta: i64,
         committed: bool,
     ) -> Result<AdjustOutcome> {
-        let partitions = self.partitions_of(item);
-        let Some((last, others)) = partitions.split_last() else {
-            return Ok(AdjustOutcome::NotLoaded);
-        };
-        for partition in &partitions {
-            let mut known = redis::cmd("HEXISTS");
-            known.arg(self.keys.adjusts(*partition, item)).arg(adjust_no.to_string());
-            if self.link.ask::<bool>(&known).await? {
-                return Ok(AdjustOutcome::Repeated);
+        let mut changed = false;
+        for _ in 0..ADJUST_TRIES_MAX {
+            let mut shards = Vec::new();
+            for partition in self.partitions_of(item) {
+                shards.push((partition, self.adjusted_by(partition, item, adjust_no).await?));
+            }
+            if shards.is_empty() {
+                return Ok(AdjustOutcome::NotLoaded);
+            }
+            let rest = delta - shards.iter().filter_map(|(_, had)| *had).sum::<i64>();
+            if rest == 0 || shards.iter().any(|(_, had)| *had == Some(0)) {
+                return Ok(if changed {
+                    self.adjusted(item, delta)
+                } else {
+                    AdjustOutcome::Repeated
+                });
+            }
+            match self.adjust_rest(&shards, item, adjust_no, rest, committed).await? {
+                ShardAdjusted::By(_) => return Ok(self.adjusted(item, delta)),
+                ShardAdjusted::NotHere => return Ok(AdjustOutcome::NotLoaded),
+                ShardAdjusted::Short => {
+                    self.forget_adjust(item, adjust_no).await?;
+                    let left = self.total_left(item).await?;
+                    return Ok(AdjustOutcome::Short { left });
+                }
+                // Perhaps by ourselves, by a call whose answer was lost.
+                ShardAdjusted::Otherwise => changed = true,
             }
         }
-        let mut rest = delta;
-        if delta < 0 {
-            for partition in others {
-                let done = self.adjust_shard(*partition, item, adjust_no, rest, "take").await?;
-                if let [_, _, Value::Int(applied)] = done[..] {
-                    rest -= applied;
-                }
+        Err(GateError("an adjustment changes under our hands".into()))
+    }
+
+    fn adjusted(&self, item: ItemId, units: i64) -> AdjustOutcome {
+        AdjustOutcome::Done(Changed { item, version: self.tick(), units })
+    }
+
+    async fn adjust_rest(
+        &self,
+        shards: &[(usize, Option<i64>)],
+        item: ItemId,
+        adjust_no: OrderNo,
+        mut rest: i64,
+        committed: bool,
+    ) -> Result<ShardAdjusted> {
+        let Some((last, others)) = shards.split_last() else { return Ok(ShardAdjusted::NotHere) };
+        let others = if rest < 0 { others } else { &[] };
+        for shard in others {
+            match self.adjust_shard(*shard, item, adjust_no, rest, "take").await? {
+                ShardAdjusted::By(applied) => rest -= applied,
+                other => return Ok(other),
+            }
+            if rest == 0 {
+                return Ok(ShardAdjusted::By(0));
             }
         }
         let mode = if committed { "force" } else { "refuse" };
-        let done = self.adjust_shard(*last, item, adjust_no, rest, mode).await?;
-        match letter_of(&done) {
-            Some(b'D') => {
-                let changed = Changed { item, version: self.tick(), units: delta };
-                Ok(AdjustOutcome::Done(changed))
-            }
-            Some(b'R') => Ok(AdjustOutcome::Repeated),
-            Some(b'S') => {
-                self.forget_adjust(item, adjust_no).await?;
-                let left = self.total_left(item).await?;
-                Ok(AdjustOutcome::Short { left })
-            }
-            _ => Ok(AdjustOutcome::NotLoaded),
-        }
+        self.adjust_shard(*last, item, adjust_no, rest, mode).await
     }
 
     async fn forget_adjust(&self, item: ItemId, adjust_no: OrderNo) -> Result<Option<Changed>> {
@@ -566,44 +780,21 @@ impl Inner {
     }
 
     async fn total_left(&self, item: ItemId) -> Result<i64> {
-        let stocks = self.partitions_of(item).into_iter().map(|partition| {
-            let command = redis::cmd("GET").arg(self.keys.stock(partition, item)).to_owned();
-            async move { self.link.ask::<Option<i64>>(&command).await }
-        });
-        Ok(try_join_all(stocks).await?.into_iter().flatten().sum())
-    }
-
-    /// The metas of all shards, if all are there and of one life.
-    async fn metas(&self, item: ItemId) -> Result<Option<Vec<load::Meta>>> {
-        let metas = self.partitions_of(item).into_iter().map(|partition| {
-            let command = redis::cmd("HGETALL").arg(self.keys.meta(partition, item)).to_owned();
-            async move {
-                let seen = self.watch.seen(partition, item);
-                let fields: HashMap<String, i64> = self.link.ask(&command).await?;
-                let meta = load::Meta::read(&fields);
-                if let Some(meta) = &meta {
-                    self.watch.note(partition, item, seen, (meta.epoch, meta.seq), false);
-                }
-                Ok::<_, RedisError>(meta)
-            }
-        });
-        let metas: Option<Vec<load::Meta>> = try_join_all(metas).await?.into_iter().collect();
-        Ok(metas.filter(|metas| {
-            metas.first().is_some_and(|first| metas.iter().all(|meta| meta.epoch == first.epoch))
-        }))
+        let looks = self.looks(item).await?;
+        Ok(looks.iter().flatten().map(|look| look.left).sum())
     }
 
     async fn reading(&self, item: ItemId) -> Result<Option<Reading>> {
-        let Some(metas) = self.metas(item).await? else { return Ok(None) };
-        let partitions = self.partitions_of(item);
+        let Some(looks) = load::whole(&self.looks(item).await?) else { return Ok(None) };
         let in_moves = self.moving_units(item).await?;
         let mut marks = 0;
         let mut adjusts: BTreeMap<OrderNo, i64> = BTreeMap::new();
-        for partition in &partitions {
-            let command = redis::cmd("HLEN").arg(self.keys.users(*partition, item)).to_owned();
-            marks += self.link.ask::<u64>(&command).await?;
-            let command = redis::cmd("HGETALL").arg(self.keys.adjusts(*partition, item)).to_owned();
-            let here: HashMap<String, i64> = self.link.ask(&command).await?;
+        for look in &looks {
+            let users = self.keys.users(look.partition, item);
+            marks += self.link.ask::<u64>(redis::cmd("HLEN").arg(users)).await?;
+            let adjusted = self.keys.adjusts(look.partition, item);
+            let here: HashMap<String, i64> =
+                self.link.ask(redis::cmd("HGETALL").arg(adjusted)).await?;
             for (no, delta) in here {
                 let no = no.parse().map_err(|_| Garbled("adjustment number"))?;
                 *adjusts.entry(no).or_default() += delta;
@@ -611,14 +802,14 @@ impl Inner {
         }
         Ok(Some(Reading {
             item,
-            epoch: metas[0].epoch,
-            shut: metas.iter().find_map(|meta| meta.shut),
-            opens_ms: metas[0].opens_ms,
-            closes_ms: metas[0].closes_ms,
-            left: self.total_left(item).await? + in_moves,
+            epoch: looks[0].epoch,
+            shut: looks.iter().find_map(|look| look.shut),
+            opens_ms: looks[0].opens_ms,
+            closes_ms: looks[0].closes_ms,
+            left: looks.iter().map(|look| look.left).sum::<i64>() + in_moves,
             marks,
-            marked_units: metas.iter().map(|meta| meta.units).sum(),
-            version: metas.iter().map(|meta| verdict::version(meta.epoch, meta.seq)).sum(),
+            marked_units: looks.iter().map(|look| look.units).sum(),
+            version: looks.iter().map(|look| verdict::version(look.epoch, look.seq)).sum(),
             in_flight: self.in_flight(item).await?,
             adjusts: adjusts.into_iter().collect(),
         }))
@@ -626,8 +817,12 @@ impl Inner {
 
     /// Every claim that is marked on an item.
     async fn held(&self, item: ItemId) -> Result<Vec<Claim>> {
+        self.held_in(self.partitions_of(item), item).await
+    }
+
+    async fn held_in(&self, partitions: Vec<usize>, item: ItemId) -> Result<Vec<Claim>> {
         let mut found = Vec::new();
-        for partition in self.partitions_of(item) {
+        for partition in partitions {
             let mut cursor: u64 = 0;
             loop {
                 let mut scan = redis::cmd("HSCAN");
@@ -659,48 +854,74 @@ impl Inner {
         Ok(!done.is_empty() && done.iter().all(|here| *here == 1))
     }
 
-    async fn loaded(&self) -> Result<Vec<Loaded>> {
-        self.read_directory().await?;
-        let items: Vec<ItemId> = self.directory.read().keys().copied().collect();
-        let mut loaded = Vec::new();
-        let mut lefts = HashMap::new();
-        for item in items {
-            let Some(metas) = self.metas(item).await? else { continue };
-            if metas.iter().any(|meta| meta.loading) {
-                continue;
-            }
-            let shut = metas.iter().find_map(|meta| meta.shut);
-            loaded.push(Loaded { item, epoch: metas[0].epoch, shut });
-            lefts.insert(item, self.total_left(item).await?);
-        }
-        *self.lefts.write() = lefts;
-        Ok(loaded)
-    }
-
     /// Items that are served by another server process than the one they were loaded in.
     async fn check_servers(&self) -> Result<()> {
+        let mut done = Ok(());
         let items: Vec<ItemId> = self.directory.read().keys().copied().collect();
-        for item in items {
-            for partition in self.partitions_of(item) {
-                let call = Call::new(&scripts::SAME_SERVER, [self.keys.meta(partition, item)]);
-                if self.link.run::<i64>(&call).await? == 0 {
-                    tracing::warn!(%item, partition, "another server has the item now");
-                    self.watch.suspect(item);
-                }
-            }
+        for some in items.chunks(load::LOOKED_AT_ONCE) {
+            let shards = some.iter().flat_map(|item| {
+                self.partitions_of(*item).into_iter().map(|partition| (partition, *item))
+            });
+            let checks = shards.map(|(partition, item)| self.check_server(partition, item));
+            done = done.and(join_all(checks).await.into_iter().collect());
+        }
+        done
+    }
+
+    async fn check_server(&self, partition: usize, item: ItemId) -> Result<()> {
+        let call = Call::new(&scripts::SAME_SERVER, [self.keys.meta(partition, item)]);
+        if self.link.run::<i64>(&call).await? == 0 {
+            tracing::warn!(%item, partition, "another server has the item now");
+            self.watch.suspect(item);
         }
         Ok(())
     }
 
+    /// Of partitions that do not answer the last number stands.
     async fn read_backlog(&self) -> Result<()> {
-        let counts = (0..self.options.partitions).map(|partition| {
+        let counts = self.backlogs.iter().enumerate().map(|(partition, known)| async move {
             let command = redis::cmd("GET").arg(self.keys.backlog(partition)).to_owned();
-            async move { self.link.ask::<Option<i64>>(&command).await }
+            let count: Option<i64> = self.link.ask(&command).await?;
+            known.store(count.unwrap_or(0).max(0) as u64, Ordering::Release);
+            Ok(())
         });
-        let total: i64 = try_join_all(counts).await?.into_iter().flatten().sum();
-        self.backlog.store(total.max(0) as u64, Ordering::Release);
+        join_all(counts).await.into_iter().collect()
+    }
+
+    fn backlog(&self) -> u64 {
+        self.backlogs.iter().map(|known| known.load(Ordering::Acquire)).sum()
+    }
+
+    /// One that fails keeps the others from nothing: each part of the gate may be at another server.
+    async fn upkeep(&self) -> Result<()> {
+        let steps = [
+            self.read_backlog().await,
+            self.check_servers().await,
+            self.finish_moves().await,
+            self.ack_again().await,
+            self.tidy_groups().await,
+        ];
+        steps.into_iter().collect()
+    }
+
+    async fn tidy_groups(&self) -> Result<()> {
+        let due = self.tidied.lock().is_none_or(|tidied| tidied.elapsed() > TIDY_EVERY);
+        if due {
+            *self.tidied.lock() = Some(Instant::now());
+            let all = (0..self.options.partitions).map(|partition| self.tidy_group(partition));
+            return join_all(all).await.into_iter().collect();
+        }
         Ok(())
     }
+}
+
+/// What one shard did about an adjustment.
+enum ShardAdjusted {
+    By(i64),
+    /// It has another part of it than was known.
+    Otherwise,
+    Short,
+    NotHere,
 }
 
 fn letter_of(reply: &[Value]) -> Option<&u8> {
@@ -717,7 +938,8 @@ impl ClaimLog for RedisGate {
     }
 
     async fn ack(&self, entries: &[EntryId]) -> std::result::Result<(), LogError> {
-        self.0.ack(entries).await.map_err(|error| LogError(error.0))
+        self.0.ack(entries).await;
+        Ok(())
     }
 
     async fn give_back(&self, entries: Vec<LogEntry>) {
@@ -725,7 +947,7 @@ impl ClaimLog for RedisGate {
     }
 
     fn backlog(&self) -> u64 {
-        self.0.backlog.load(Ordering::Acquire)
+        self.0.backlog()
     }
 }
 
@@ -747,19 +969,26 @@ impl Gate for RedisGate {
         self.0.readmit(claim).await
     }
 
+    /// An item that is being loaded, or a server that does not answer, holds up no others: what could
+    /// not be given back is asked for again, and for the rest twice is once.
     async fn release(&self, units: &[GiveBack]) -> Result<Vec<Changed>> {
         let mut groups: BTreeMap<(usize, ItemId), Vec<&GiveBack>> = BTreeMap::new();
+        let mut done = Ok(());
         for unit in units {
-            self.0.look_for(unit.item).await;
-            if let Some(partition) = self.0.home(unit.item, &unit.user) {
+            let found = self.0.look_for(unit.item).await;
+            if let (Ok(()), Some(partition)) = (&found, self.0.home(unit.item, &unit.user)) {
                 groups.entry((partition, unit.item)).or_default().push(unit);
             }
+            done = done.and(found);
         }
         let mut changed = Vec::new();
         for ((partition, item), units) in groups {
-            changed.extend(self.0.release_group(partition, item, &units).await?);
+            match self.0.release_group(partition, item, &units).await {
+                Ok(change) => changed.extend(change),
+                Err(error) => done = done.and(Err(error)),
+            }
         }
-        Ok(changed)
+        done.map(|()| changed)
     }
 
     async fn adjust(
@@ -769,12 +998,25 @@ impl Gate for RedisGate {
         delta: i64,
         committed: bool,
     ) -> Result<AdjustOutcome> {
-        self.0.look_for(item).await;
+        self.0.look_for(item).await?;
         self.0.adjust(item, adjust_no, delta, committed).await
     }
 
     async fn forget_adjust(&self, item: ItemId, adjust_no: OrderNo) -> Result<Option<Changed>> {
+        self.0.look_for(item).await?;
         self.0.forget_adjust(item, adjust_no).await
+    }
+
+    async fn adopt(&self, claims: &[Claim]) -> Result<()> {
+        self.0.adopt(claims).await
+    }
+
+    async fn begin_load(&self, item: ItemId, epoch: Epoch, shards: u32) -> Result<bool> {
+        self.0.begin_load(item, epoch, shards).await
+    }
+
+    async fn abandon_load(&self, item: ItemId, epoch: Epoch) {
+        self.0.abandon_load(item, epoch).await;
     }
 
     async fn load(&self, loading: Loading) -> Result<bool> {
@@ -782,7 +1024,7 @@ impl Gate for RedisGate {
     }
 
     async fn shut(&self, item: ItemId, shut: Option<Shut>) -> Result<bool> {
-        self.0.look_for(item).await;
+        self.0.look_for(item).await?;
         self.0.shut(item, shut).await
     }
 
@@ -795,7 +1037,7 @@ impl Gate for RedisGate {
     }
 
     async fn reading(&self, item: ItemId) -> Result<Option<Reading>> {
-        self.0.look_for(item).await;
+        self.0.look_for(item).await?;
         self.0.reading(item).await
     }
 
@@ -809,14 +1051,19 @@ impl Gate for RedisGate {
     }
 
     async fn queued(&self, user: &UserId, order_no: OrderNo) -> Result<Option<Claim>> {
-        let held = self.queued_of(user).await?;
-        Ok(held.into_iter().find(|claim| claim.order_no == order_no))
+        self.0.queued(user, order_no).await
     }
 
     async fn queued_of(&self, user: &UserId) -> Result<Vec<Claim>> {
-        let items: Vec<ItemId> = self.0.directory.read().keys().copied().collect();
-        let marks = items.into_iter().map(|item| self.0.mark_of(item, user));
-        let mut claims: Vec<Claim> = try_join_all(marks).await?.into_iter().flatten().collect();
+        let mut claims = Vec::new();
+        for mark in self.0.marks_of(user).await {
+            match mark {
+                Ok(claim) => claims.extend(claim),
+                // One item that is being loaded does not hide the others.
+                Err(error) if error.0.contains(FROZEN) => {}
+                Err(error) => return Err(error),
+            }
+        }
         claims.sort_by_key(|claim| std::cmp::Reverse(claim.order_no));
         Ok(claims)
     }
@@ -847,10 +1094,12 @@ impl Gate for RedisGate {
         self.0.watch.suspects()
     }
 
+    fn forget_suspect(&self, item: ItemId) {
+        self.0.watch.clear(item);
+    }
+
     async fn upkeep(&self) -> Result<()> {
-        self.0.read_backlog().await?;
-        self.0.check_servers().await?;
-        self.0.finish_moves().await
+        self.0.upkeep().await
     }
 
     async fn ping(&self) -> Result<()> {

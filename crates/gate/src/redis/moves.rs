@@ -1,11 +1,14 @@
 //! Stealing: units from a rich shard for a dry one.
 //!
 //! The life of a move: `take` on the rich shard lowers its stock and notes the move there; `give`
-//! raises the stock here and notes that it did; the note on the rich shard is removed. Dying after
+//! raises the stock here and notes that it did; the note on the rich shard is settled. Dying after
 //! `take` leaves an open move, whose units belong to nobody for the moment: anyone who comes by gives
-//! them where they were going. Dying after `give` leaves the same, and giving again is a no-op. The
-//! note of having given is kept until long after the move is closed, because somebody slow may have
-//! seen the move open and still be about to give.
+//! them where they were going. Dying after `give` leaves the same, and giving again is a no-op. That
+//! it was given, and that it is over, is remembered until long after, because somebody slow may have
+//! seen the move open and still be about to give, or a lost `take` may be sent again.
+//!
+//! Nothing is taken from or given to a shard that is being loaded. What was going there waits where
+//! it is noted, and a thief who meets such a shard does not know whether all is sold.
 
 use std::{
     collections::HashMap,
@@ -13,15 +16,21 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use futures_util::future::join_all;
 use sale::{Epoch, ItemId};
 
-use super::{Inner, link::Call, scripts};
+use super::{
+    Inner,
+    link::Call,
+    load::{Look, whole},
+    scripts,
+};
 use crate::{GateError, Result};
 
 /// A move open longer than this is finished by whoever sees it.
 const OPEN_MS_MAX: u128 = 1_000;
-/// How long it is remembered that a move was given.
-const GIVEN_KEPT: Duration = Duration::from_secs(600);
+/// How long it is remembered that a move was given, and that it is over.
+const NOTES_KEPT: Duration = Duration::from_secs(600);
 
 /// Names moves: a random name of the process and a counter.
 pub(super) struct Mover {
@@ -69,21 +78,52 @@ fn now_ms() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis())
 }
 
+/// What became of the second step.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Given {
+    Here,
+    /// The item's life is another one by now, and the units were counted anew.
+    Over,
+    /// The shard is being loaded.
+    NotYet,
+}
+
 impl Inner {
-    /// Bring units of `item` to the shard in partition `to`. Answers how many came; 0 means that
-    /// every other shard is dry and no move is open.
-    pub(super) async fn steal(&self, to: usize, item: ItemId, wanted: i64) -> Result<i64> {
-        let Some(from) = self.richest_but(to, item).await? else {
+    /// Bring units of `item` to the shard in partition `to`, for buyers of whom none wants less than
+    /// `least`. Answers how many came; 0 means that there are none for them anywhere, neither in a
+    /// shard nor on their way. An error: nobody can say, for a shard is being loaded or does not answer.
+    pub(super) async fn steal(
+        &self,
+        to: usize,
+        item: ItemId,
+        wanted: i64,
+        least: i64,
+    ) -> Result<i64> {
+        if self.shards(item) == Some(1) {
+            return Ok(0);
+        }
+        let before = self.whole_looks(item).await?;
+        if has_enough(&before, to, least) {
+            // Another thief was here since the caller looked.
+            return Ok(1);
+        }
+        let Some((epoch, from)) = richest_but(&before, to) else {
             let moved = self.finish_moves_of(item).await?;
-            // Units that moved while we went from shard to shard may have been nowhere we looked.
-            let again = if moved == 0 { self.richest_but(to, item).await? } else { None };
-            return Ok(if again.is_some() { 1 } else { moved });
+            if moved > 0 {
+                return Ok(moved);
+            }
+            // Units that moved while we went from shard to shard may have been nowhere we looked. If
+            // nothing changed since, there are none.
+            let after = self.whole_looks(item).await?;
+            let states = |looks: &[Look]| -> Vec<_> {
+                looks.iter().map(|look| (look.epoch, look.seq)).collect()
+            };
+            return Ok(i64::from(states(&before) != states(&after)));
         };
-        let command = redis::cmd("HGET").arg(self.keys.meta(to, item)).arg("epoch").to_owned();
-        let Some(epoch) = self.link.ask::<Option<Epoch>>(&command).await? else { return Ok(0) };
         let id = self.mover.next();
         let keys = &self.keys;
-        let names = [keys.meta(from, item), keys.stock(from, item), keys.moves(from)];
+        let names =
+            [keys.meta(from, item), keys.stock(from, item), keys.moves(from), keys.settled(from)];
         let since_ms = now_ms();
         let call = Call::new(&scripts::TAKE_UNITS, names)
             .arg(epoch)
@@ -93,26 +133,24 @@ impl Inner {
             .arg(wanted)
             .arg(since_ms.to_string());
         let units: i64 = self.link.run(&call).await?;
+        if units < 0 {
+            return Err(being_loaded());
+        }
         if units > 0 {
-            self.finish_move(from, &Move { id, item, epoch, to, units, since_ms }).await?;
+            let stock = Move { id, item, epoch, to, units, since_ms };
+            if self.finish_move(from, &stock).await? == Given::NotYet {
+                return Err(being_loaded());
+            }
         }
         // Somebody else may have been faster; then the caller looks again.
         Ok(units.max(1))
     }
 
-    /// Another shard of the item that has units.
-    async fn richest_but(&self, to: usize, item: ItemId) -> Result<Option<usize>> {
-        let mut stocks = Vec::new();
-        for partition in self.partitions_of(item).into_iter().filter(|other| *other != to) {
-            let command = redis::cmd("GET").arg(self.keys.stock(partition, item)).to_owned();
-            let left: Option<i64> = self.link.ask(&command).await?;
-            stocks.push((left.unwrap_or(0), partition));
-        }
-        let richest = stocks.into_iter().max().filter(|(left, _)| *left > 0);
-        Ok(richest.map(|(_, partition)| partition))
+    async fn whole_looks(&self, item: ItemId) -> Result<Vec<Look>> {
+        whole(&self.looks(item).await?).ok_or_else(being_loaded)
     }
 
-    async fn finish_move(&self, from: usize, stock: &Move) -> Result<()> {
+    async fn finish_move(&self, from: usize, stock: &Move) -> Result<Given> {
         let keys = &self.keys;
         let names = [
             keys.meta(stock.to, stock.item),
@@ -125,12 +163,17 @@ impl Inner {
             .arg(stock.item.0)
             .arg(stock.units)
             .arg(now_ms().to_string());
-        // Not given only if the item's life is another one by now, and then the units were counted
-        // anew: the move is over either way.
+        let given = match self.link.run::<i64>(&call).await? {
+            1 => Given::Here,
+            0 => Given::Over,
+            _ => return Ok(Given::NotYet),
+        };
+        let call = Call::new(&scripts::SETTLE_MOVE, [keys.moves(from), keys.settled(from)])
+            .arg(stock.id.as_str())
+            .arg(stock.item.0)
+            .arg(now_ms().to_string());
         self.link.run::<i64>(&call).await?;
-        let over = redis::cmd("HDEL").arg(keys.moves(from)).arg(&stock.id).to_owned();
-        self.link.ask::<i64>(&over).await?;
-        Ok(())
+        Ok(given)
     }
 
     async fn open_moves(&self, partition: usize) -> Result<Vec<Move>> {
@@ -163,33 +206,67 @@ impl Inner {
         for partition in self.partitions_of(item) {
             for open in self.open_moves(partition).await? {
                 if open.item == item {
-                    self.finish_move(partition, &open).await?;
-                    units += open.units;
+                    match self.finish_move(partition, &open).await? {
+                        Given::NotYet => return Err(being_loaded()),
+                        Given::Here | Given::Over => units += open.units,
+                    }
                 }
             }
         }
         Ok(units)
     }
 
-    /// Finish what somebody left open, and forget what was given long ago.
+    /// Finish what somebody left open, then forget what was over long ago. In this order: a move that
+    /// is still open may have been given, and only the note of it says so.
     pub(super) async fn finish_moves(&self) -> Result<()> {
-        for partition in 0..self.options.partitions {
-            for open in self.open_moves(partition).await? {
-                if now_ms().saturating_sub(open.since_ms) > OPEN_MS_MAX {
-                    self.finish_move(partition, &open).await?;
-                }
+        // All at once: one that does not answer is waited for, and the others are not kept waiting.
+        let partitions = 0..self.options.partitions;
+        let finished = join_all(partitions.clone().map(|at| self.finish_open(at))).await;
+        let finished: Vec<bool> = finished.into_iter().collect::<Result<_>>()?;
+        if !finished.into_iter().all(|all| all) {
+            return Ok(());
+        }
+        let notes = partitions.flat_map(|at| [self.keys.given(at), self.keys.settled(at)]);
+        let forgotten = notes.map(|notes| async move { self.forget_old(&notes).await });
+        join_all(forgotten).await.into_iter().collect()
+    }
+
+    /// False if some of those that have been open for long still are.
+    async fn finish_open(&self, partition: usize) -> Result<bool> {
+        let mut all = true;
+        for open in self.open_moves(partition).await? {
+            if now_ms().saturating_sub(open.since_ms) > OPEN_MS_MAX {
+                all &= self.finish_move(partition, &open).await? != Given::NotYet;
             }
-            let command = redis::cmd("HGETALL").arg(self.keys.given(partition)).to_owned();
-            let given: HashMap<String, String> = self.link.ask(&command).await?;
-            for (id, note) in given {
-                let at: u128 = note.rsplit(':').next().and_then(|ms| ms.parse().ok()).unwrap_or(0);
-                if now_ms().saturating_sub(at) > GIVEN_KEPT.as_millis() {
-                    let gone =
-                        redis::cmd("HDEL").arg(self.keys.given(partition)).arg(&id).to_owned();
-                    self.link.ask::<i64>(&gone).await?;
-                }
+        }
+        Ok(all)
+    }
+
+    /// Notes of moves that say when they were made.
+    async fn forget_old(&self, notes: &str) -> Result<()> {
+        let command = redis::cmd("HGETALL").arg(notes).to_owned();
+        let all: HashMap<String, String> = self.link.ask(&command).await?;
+        for (id, note) in all {
+            let at: u128 = note.rsplit(':').next().and_then(|ms| ms.parse().ok()).unwrap_or(0);
+            if now_ms().saturating_sub(at) > NOTES_KEPT.as_millis() {
+                let gone = redis::cmd("HDEL").arg(notes).arg(&id).to_owned();
+                self.link.ask::<i64>(&gone).await?;
             }
         }
         Ok(())
     }
+}
+
+fn has_enough(looks: &[Look], to: usize, least: i64) -> bool {
+    looks.iter().any(|look| look.partition == to && look.left >= least)
+}
+
+/// Another shard of the item that has units, and the life in which it has them.
+fn richest_but(looks: &[Look], to: usize) -> Option<(Epoch, usize)> {
+    let others = looks.iter().filter(|look| look.partition != to && look.left > 0);
+    others.max_by_key(|look| look.left).map(|look| (look.epoch, look.partition))
+}
+
+fn being_loaded() -> GateError {
+    GateError("a part of the item is being loaded".into())
 }

@@ -27,7 +27,7 @@ pub(super) fn read(reply: Vec<Value>, batch: &[&Attempt]) -> Result<Option<Decid
         _ => Err(Garbled("answer of admit.lua")),
     };
     let (epoch, seq, now_ms) = (number(0)? as Epoch, number(1)? as u64, number(2)?);
-    let mut ahead = number(3)? as u64;
+    let mut ahead = number(3)?.max(0) as u64;
     if reply.len() == 4 {
         let verdicts = (ahead..).zip(batch).map(|(ahead, attempt)| {
             let claim = Claim {

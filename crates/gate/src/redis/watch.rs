@@ -62,6 +62,17 @@ impl Watch {
         self.suspects.lock().iter().copied().collect()
     }
 
+    /// Nothing is known any more of items that are gone.
+    pub(super) fn keep(&self, known: impl Fn(ItemId) -> bool) {
+        self.seen.lock().retain(|(_, item), _| known(*item));
+        self.suspects.lock().retain(|item| known(*item));
+    }
+
+    /// It does not matter any more what was lost.
+    pub(super) fn clear(&self, item: ItemId) {
+        self.suspects.lock().remove(&item);
+    }
+
     /// The item starts anew.
     pub(super) fn forget(&self, item: ItemId) {
         self.seen.lock().retain(|(_, seen), _| *seen != item);

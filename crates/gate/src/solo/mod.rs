@@ -45,8 +45,8 @@ use record::Record;
 use shelf::Shelf;
 
 use crate::{
-    AdjustOutcome, Attempt, Busy, Changed, Gate, GateError, GiveBack, Loaded, Loading, Reading,
-    Readmitted, Result, Shut, Verdict,
+    AdjustOutcome, Attempt, Busy, Changed, Gate, GateError, GiveBack, Loaded, Loading, Presence,
+    Reading, Readmitted, Result, Shut, Verdict,
 };
 
 /// The journal's file in the data directory.
@@ -563,6 +563,22 @@ impl Gate for SoloGate {
         .await
     }
 
+    /// Nothing of this item comes from the ledger meanwhile: in one process they take turns.
+    async fn begin_load(&self, item: ItemId, epoch: Epoch, _: u32) -> Result<bool> {
+        self.with_pen(move |inner, pen| {
+            let Some(shelf) = inner.shelf(item) else { return Ok(true) };
+            let (here, shut) = (shelf.read().epoch, shelf.read().shut);
+            if here >= epoch || shut == Some(Shut::Ended) {
+                return Ok(false);
+            }
+            if shut != Some(Shut::Frozen) {
+                inner.change(pen, &shelf, &Record::Shut { shut: Some(Shut::Frozen) })?;
+            }
+            Ok(true)
+        })
+        .await
+    }
+
     async fn load(&self, loading: Loading) -> Result<bool> {
         self.with_pen(move |inner, pen| {
             let before = inner.shelf(loading.item);
@@ -614,7 +630,12 @@ impl Gate for SoloGate {
         let shelves = self.0.shelves.read();
         let loaded = shelves.values().map(|shelf| {
             let shelf = shelf.read();
-            Loaded { item: shelf.item, epoch: shelf.epoch, shut: shelf.shut }
+            Loaded {
+                item: shelf.item,
+                epoch: shelf.epoch,
+                shut: shelf.shut,
+                presence: Presence::Whole,
+            }
         });
         Ok(loaded.collect())
     }

@@ -9,13 +9,13 @@ use gate::{
 };
 use sale::{Claim, ClaimLog, Clock, ItemId, KeyHash, OrderNo, OrderNumbers, SystemClock, UserId};
 
-const ITEM: ItemId = ItemId(42);
-const PARTITIONS: usize = 4;
+pub(crate) const ITEM: ItemId = ItemId(42);
+pub(crate) const PARTITIONS: usize = 4;
 
-struct House {
+pub(crate) struct House {
     urls: Vec<String>,
-    prefix: String,
-    numbers: OrderNumbers,
+    pub(crate) prefix: String,
+    pub(crate) numbers: OrderNumbers,
 }
 
 impl House {
@@ -27,11 +27,11 @@ impl House {
         }
     }
 
-    fn one() -> House {
+    pub(crate) fn one() -> House {
         House::at(&shared_redis().url())
     }
 
-    fn options(&self, consumer: &str) -> RedisOptions {
+    pub(crate) fn options(&self, consumer: &str) -> RedisOptions {
         RedisOptions {
             urls: self.urls.clone(),
             prefix: self.prefix.clone(),
@@ -45,26 +45,26 @@ impl House {
         }
     }
 
-    async fn open(&self) -> RedisGate {
+    pub(crate) async fn open(&self) -> RedisGate {
         self.open_as("one").await
     }
 
-    async fn open_as(&self, consumer: &str) -> RedisGate {
+    pub(crate) async fn open_as(&self, consumer: &str) -> RedisGate {
         RedisGate::open(self.options(consumer)).await.unwrap()
     }
 
-    fn attempt(&self, user: &str, quantity: u32) -> Attempt {
+    pub(crate) fn attempt(&self, user: &str, quantity: u32) -> Attempt {
         let user = user.parse().unwrap();
         Attempt { order_no: self.numbers.next(), item: ITEM, user, quantity, key: None }
     }
 
     /// A bare command to the server.
-    fn call(&self, words: &[&str]) -> String {
+    pub(crate) fn call(&self, words: &[&str]) -> String {
         shared_redis().call(words).unwrap().text()
     }
 }
 
-fn loading(epoch: u64, left: i64, shards: u32) -> Loading {
+pub(crate) fn loading(epoch: u64, left: i64, shards: u32) -> Loading {
     let now_ms = SystemClock.now_ms();
     Loading {
         item: ITEM,
@@ -80,14 +80,20 @@ fn loading(epoch: u64, left: i64, shards: u32) -> Loading {
     }
 }
 
-fn admitted(verdict: &Verdict) -> Claim {
+/// As the engine does, without a ledger to read in between.
+pub(crate) async fn load(gate: &RedisGate, loading: Loading) -> bool {
+    let begun = gate.begin_load(loading.item, loading.epoch, loading.shards).await.unwrap();
+    begun && gate.load(loading).await.unwrap()
+}
+
+pub(crate) fn admitted(verdict: &Verdict) -> Claim {
     match verdict {
         Verdict::Admitted { claim, .. } => claim.clone(),
         other => panic!("not admitted: {other:?}"),
     }
 }
 
-fn give_back(claim: &Claim) -> GiveBack {
+pub(crate) fn give_back(claim: &Claim) -> GiveBack {
     GiveBack {
         item: claim.item,
         user: claim.user.clone(),
@@ -96,7 +102,7 @@ fn give_back(claim: &Claim) -> GiveBack {
     }
 }
 
-async fn left(gate: &RedisGate) -> i64 {
+pub(crate) async fn left(gate: &RedisGate) -> i64 {
     gate.reading(ITEM).await.unwrap().unwrap().left
 }
 
@@ -106,7 +112,7 @@ async fn a_batch_sells_what_there_is_and_no_more() {
     let gate = house.open().await;
     let missing = gate.admit(vec![house.attempt("early", 1)]).await;
     assert_eq!(missing, [Verdict::Busy(Busy::NotLoaded)], "missing state is closed");
-    assert!(gate.load(loading(1, 3, 1)).await.unwrap());
+    assert!(load(&gate, loading(1, 3, 1)).await);
     let batch = ["a", "b", "a", "c", "d"].map(|user| house.attempt(user, 1)).to_vec();
     let verdicts = gate.admit(batch).await;
     let first = admitted(&verdicts[0]);
@@ -135,7 +141,7 @@ async fn a_batch_sells_what_there_is_and_no_more() {
 async fn a_batch_in_which_everybody_wins_is_like_any_other() {
     let house = House::one();
     let gate = house.open().await;
-    gate.load(loading(7, 10, 1)).await.unwrap();
+    load(&gate, loading(7, 10, 1)).await;
     let keyed = |user: &str, key| Attempt { key: Some(KeyHash(key)), ..house.attempt(user, 1) };
     let wish = vec![house.attempt("a", 1), house.attempt("b", 2), keyed("c", 5)];
     let prepared = vec![house.attempt("d", 2), keyed("e", 6), house.attempt("用户", 1)];
@@ -168,7 +174,7 @@ async fn a_batch_in_which_everybody_wins_is_like_any_other() {
     assert_eq!(gate.measure_backlog().await.unwrap(), claims.len() as u64);
 
     // Another instance loads it anew: what was prepared for the old epoch is not written.
-    house.open_as("other").await.load(loading(8, 10, 1)).await.unwrap();
+    load(&house.open_as("other").await, loading(8, 10, 1)).await;
     let anew = admitted(&gate.admit(vec![house.attempt("g", 1)]).await[0]);
     assert_eq!(anew.epoch, 8);
     assert_eq!(gate.take(100).await.unwrap()[0].claims, [anew]);
@@ -179,12 +185,10 @@ async fn the_window_is_by_the_clock_of_redis() {
     let house = House::one();
     let gate = house.open().await;
     let soon = SystemClock.now_ms() + 60_000;
-    gate.load(Loading { opens_ms: soon, ..loading(1, 3, 1) }).await.unwrap();
+    load(&gate, Loading { opens_ms: soon, ..loading(1, 3, 1) }).await;
     let early = gate.admit(vec![house.attempt("a", 1)]).await;
     assert_eq!(early, [Verdict::NotStarted { opens_ms: soon }]);
-    gate.load(Loading { closes_ms: soon - 120_000, opens_ms: 1, ..loading(2, 3, 1) })
-        .await
-        .unwrap();
+    load(&gate, Loading { closes_ms: soon - 120_000, opens_ms: 1, ..loading(2, 3, 1) }).await;
     assert_eq!(gate.admit(vec![house.attempt("a", 1)]).await, [Verdict::Ended]);
 }
 
@@ -192,7 +196,7 @@ async fn the_window_is_by_the_clock_of_redis() {
 async fn keys_units_and_marks_across_instances() {
     let house = House::one();
     let gate = house.open().await;
-    gate.load(loading(1, 2, 1)).await.unwrap();
+    load(&gate, loading(1, 2, 1)).await;
     let keyed = |key| Attempt { key: Some(KeyHash(key)), ..house.attempt("a", 1) };
     let claim = admitted(&gate.admit(vec![keyed(7)]).await[0]);
     let other = house.open_as("other").await;
@@ -215,7 +219,7 @@ async fn keys_units_and_marks_across_instances() {
 async fn an_answer_that_was_lost_is_found_by_its_number() {
     let house = House::one();
     let gate = house.open().await;
-    gate.load(loading(1, 2, 1)).await.unwrap();
+    load(&gate, loading(1, 2, 1)).await;
     let attempt = house.attempt("a", 1);
     let first = gate.admit(vec![attempt.clone()]).await;
     let again = gate.admit(vec![attempt.clone()]).await;
@@ -228,13 +232,13 @@ async fn an_answer_that_was_lost_is_found_by_its_number() {
 async fn warming_twice_changes_nothing_and_a_new_life_replaces_the_old() {
     let house = House::one();
     let gate = house.open().await;
-    assert!(gate.load(loading(1, 5, 2)).await.unwrap());
+    assert!(load(&gate, loading(1, 5, 2)).await);
     let claim = admitted(&gate.admit(vec![house.attempt("a", 1)]).await[0]);
-    assert!(!gate.load(loading(1, 5, 2)).await.unwrap());
+    assert!(!load(&gate, loading(1, 5, 2)).await);
     assert_eq!(left(&gate).await, 4);
     let next = Loading { marks: vec![claim.clone()], ..loading(2, 4, 2) };
-    assert!(gate.load(next).await.unwrap());
-    assert!(!gate.load(loading(1, 99, 2)).await.unwrap(), "a late message of the old life");
+    assert!(load(&gate, next).await);
+    assert!(!load(&gate, loading(1, 99, 2)).await, "a late message of the old life");
     let reading = gate.reading(ITEM).await.unwrap().unwrap();
     assert_eq!((reading.epoch, reading.left, reading.marks), (2, 4, 1));
     assert_eq!(reading.in_flight.len(), 1, "the claim of the old life is still owed");
@@ -249,7 +253,7 @@ async fn an_adjustment_counts_once_over_all_shards() {
     let house = House::one();
     let gate = house.open().await;
     let number = || house.numbers.next();
-    gate.load(loading(1, 6, 3)).await.unwrap();
+    load(&gate, loading(1, 6, 3)).await;
     let more = number();
     assert!(matches!(gate.adjust(ITEM, more, 3, true).await.unwrap(), AdjustOutcome::Done(_)));
     assert_eq!(gate.adjust(ITEM, more, 3, true).await.unwrap(), AdjustOutcome::Repeated);
@@ -270,7 +274,7 @@ async fn an_adjustment_counts_once_over_all_shards() {
 async fn a_lost_claim_is_admitted_again_even_from_another_shard() {
     let house = House::one();
     let gate = house.open().await;
-    gate.load(loading(1, 1, 4)).await.unwrap();
+    load(&gate, loading(1, 1, 4)).await;
     let lost = |user: &str| Claim {
         order_no: house.numbers.next(),
         item: ITEM,
@@ -295,7 +299,7 @@ async fn a_lost_claim_is_admitted_again_even_from_another_shard() {
 async fn a_dead_workers_entries_are_taken_over_and_the_stream_empties() {
     let house = House::one();
     let gate = house.open_as("first").await;
-    gate.load(loading(1, 50, 1)).await.unwrap();
+    load(&gate, loading(1, 50, 1)).await;
     for n in 0..20 {
         gate.admit(vec![house.attempt(&format!("u{n}"), 1)]).await;
     }
@@ -332,7 +336,7 @@ async fn a_dead_workers_entries_are_taken_over_and_the_stream_empties() {
 async fn what_is_given_back_is_delivered_again() {
     let house = House::one();
     let gate = house.open().await;
-    gate.load(loading(1, 5, 1)).await.unwrap();
+    load(&gate, loading(1, 5, 1)).await;
     gate.admit(vec![house.attempt("a", 1)]).await;
     let taken = gate.take(9).await.unwrap();
     let id = taken[0].id;
@@ -376,7 +380,7 @@ async fn sell_all(house: &House, gates: &[RedisGate], buyers: &[String]) -> (usi
 async fn no_unit_is_stranded_in_a_shard() {
     let house = House::at(&shared_cluster().urls());
     let first = house.open_as("one").await;
-    first.load(loading(1, 300, 4)).await.unwrap();
+    load(&first, loading(1, 300, 4)).await;
     let gates = [first, house.open_as("two").await];
     let (won, others) = sell_all(&house, &gates, &skewed(&gates[0], 2_000)).await;
     let unsure = others.iter().filter(|v| !matches!(v, Verdict::SoldOut { .. })).count();
@@ -398,7 +402,7 @@ async fn no_unit_is_stranded_in_a_shard() {
 async fn a_move_whose_mover_died_is_finished_by_anybody() {
     let house = House::one();
     let gate = house.open().await;
-    gate.load(loading(1, 2, 2)).await.unwrap();
+    load(&gate, loading(1, 2, 2)).await;
     // Item 42 lives in partitions 2 and 3 of four. Somebody took the unit of 3 and died.
     let key = |partition: usize, what: &str| format!("{}:{{p{partition}}}:{what}", house.prefix);
     house.call(&["SET", &key(3, "stock:42"), "0"]);
@@ -421,7 +425,7 @@ async fn a_move_whose_mover_died_is_finished_by_anybody() {
 async fn writes_that_went_back_freeze_the_item_until_it_is_loaded_anew() {
     let house = House::one();
     let gate = house.open().await;
-    gate.load(loading(1, 9, 1)).await.unwrap();
+    load(&gate, loading(1, 9, 1)).await;
     let first = admitted(&gate.admit(vec![house.attempt("a", 1)]).await[0]);
     admitted(&gate.admit(vec![house.attempt("b", 1)]).await[0]);
     // As after a failover to a replica that had not seen the last claim.
@@ -431,7 +435,7 @@ async fn writes_that_went_back_freeze_the_item_until_it_is_loaded_anew() {
     assert_eq!(gate.suspects(), [ITEM]);
     let calm = gate.admit(vec![house.attempt("c", 1)]).await.remove(0);
     assert_eq!(calm, Verdict::Busy(Busy::Frozen));
-    gate.load(Loading { marks: vec![first], ..loading(2, 8, 1) }).await.unwrap();
+    load(&gate, Loading { marks: vec![first], ..loading(2, 8, 1) }).await;
     assert!(gate.suspects().is_empty());
     admitted(&gate.admit(vec![house.attempt("c", 1)]).await[0]);
 }
@@ -442,7 +446,7 @@ async fn an_empty_or_silent_redis_is_a_closed_gate() {
     let house = House::at(&server.url());
     let gate = RedisGate::open(RedisOptions { answer_ms_max: 300, ..house.options("one") }).await;
     let gate = gate.unwrap();
-    gate.load(loading(1, 9, 1)).await.unwrap();
+    load(&gate, loading(1, 9, 1)).await;
     admitted(&gate.admit(vec![house.attempt("a", 1)]).await[0]);
     server.pause().unwrap();
     let silent = gate.admit(vec![house.attempt("b", 1)]).await;
@@ -486,7 +490,7 @@ async fn a_million_buyers_fit_into_150_megabytes() {
         key: Some(KeyHash(n as u64 + 1)),
     };
     let marks = (0..BUYERS).map(claim).collect();
-    gate.load(Loading { marks, ..loading(1, 10, 1) }).await.unwrap();
+    load(&gate, Loading { marks, ..loading(1, 10, 1) }).await;
     let used = memory() - before;
     println!("{} bytes per marked buyer", used / BUYERS as i64);
     assert!(used < 150_000_000, "{used} bytes");

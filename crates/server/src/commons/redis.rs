@@ -120,7 +120,7 @@ impl RedisCommons {
             Link::One(mut connection) => call.invoke_async(&mut connection).await,
             Link::Cluster(line) => {
                 let done = call.invoke_async(&mut line.connection()).await;
-                line.note(&done).await;
+                line.note(&format!("{{{name}}}"), &done).await;
                 done
             }
         }
@@ -301,13 +301,14 @@ impl Commons for RedisCommons {
 
     async fn keep_orders(&self, orders: &[Order]) -> Result<(), String> {
         let kept = orders.iter().map(|order| async move {
-            let mut call = self.keep_order.key(self.key(format_args!("order:{}", order.order_no)));
+            let key = self.key(format_args!("order:{}", order.order_no));
+            let mut call = self.keep_order.key(&key);
             call.arg(order.status.code()).arg(json(order)).arg(ORDER_KEPT_MS);
             let kept: RedisResult<i64> = match self.link.clone() {
                 Link::One(mut connection) => call.invoke_async(&mut connection).await,
                 Link::Cluster(line) => {
                     let done = call.invoke_async(&mut line.connection()).await;
-                    line.note(&done).await;
+                    line.note(&key, &done).await;
                     done
                 }
             };

@@ -147,19 +147,19 @@ impl Engine {
         // The gate first: a claim leaves it only after it is in the ledger, so what is in neither,
         // asked in this order, does not exist.
         let queued = match buyer {
-            Some(user) => self.gate.queued(user, no).await?,
-            None => None,
+            Some(user) => self.gate.queued(user, no).await,
+            None => Ok(None),
         };
         let order = match self.ledger.order(no).await {
             Ok(order) => order,
             // A ledger that is down does not hide that the claim is safe.
-            Err(LedgerError::Unavailable(_)) if queued.is_some() => None,
+            Err(LedgerError::Unavailable(_)) if matches!(queued, Ok(Some(_))) => None,
             Err(error) => return Err(error.into()),
         };
         if let Some(order) = order {
             return Ok(Some(OrderView::Known(order)));
         }
-        if let Some(claim) = queued {
+        if let Ok(Some(claim)) = queued {
             return Ok(Some(OrderView::Queued(claim)));
         }
         // Failed claims have left the log and wait for their next try, or for a person. One that is
@@ -167,7 +167,9 @@ impl Engine {
         match self.ledger.dead_letter(no).await? {
             Some(letter) if letter.state.is_open() => Ok(Some(OrderView::Queued(letter.claim))),
             Some(_) => Ok(self.ledger.order(no).await?.map(OrderView::Known)),
-            None => Ok(None),
+            // A gate that cannot tell, as while an item is loaded, is no reason to say that there is
+            // no such order.
+            None => Ok(queued?.map(OrderView::Queued)),
         }
     }
 
@@ -183,18 +185,25 @@ impl Engine {
             quantity: receipt.quantity,
             epoch: receipt.epoch,
             claimed_ms: receipt.order_no.made_ms(),
-            key: None,
+            key: receipt.key,
         };
         let reason = match self.gate.readmit(&claim).await? {
             Readmitted::Admitted | Readmitted::Known => return Ok(Some(OrderView::Queued(claim))),
             Readmitted::AlreadyBought { .. } => VoidReason::AlreadyBought,
             Readmitted::SoldOut => VoidReason::Lost,
             Readmitted::Frozen => return Err(not_now()),
-            // Only an item whose sale is over is gone for good.
-            Readmitted::NotLoaded => match self.not_at_the_gate(claim.item).await {
-                ClaimAnswer::Ended | ClaimAnswer::UnknownItem => VoidReason::Lost,
-                _ => return Err(not_now()),
-            },
+            Readmitted::NotLoaded => {
+                // The item may be gone and its claims still be on the log.
+                let on_log = self.gate.in_flight(claim.item).await?;
+                if let Some(claim) = on_log.into_iter().find(|c| c.order_no == claim.order_no) {
+                    return Ok(Some(OrderView::Queued(claim)));
+                }
+                // Only an item whose sale is over is gone for good.
+                match self.not_at_the_gate(claim.item).await {
+                    ClaimAnswer::Ended | ClaimAnswer::UnknownItem => VoidReason::Lost,
+                    _ => return Err(not_now()),
+                }
+            }
         };
         tracing::warn!(order_no = %claim.order_no, ?reason, "a lost claim could not be admitted again");
         self.ledger.void(&[claim], reason, self.clock.now_ms()).await?;
@@ -205,4 +214,49 @@ impl Engine {
 
 fn not_now() -> LookupError {
     gate::GateError("the item is not at the gate".into()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+    use crate::engine::night::Night;
+
+    #[tokio::test]
+    async fn a_receipt_of_an_item_that_has_left_is_looked_for_on_the_log() {
+        let (mut night, activity) = Night::fall(|_| {}).await;
+        night.engine.workers.as_ref().unwrap().stop().await;
+        let told = night.make_obedient();
+        let engine = &night.engine;
+        let key = Some(KeyHash(7));
+        let item = activity.items[0].id;
+        let answer = engine.claim(item, "ann".parse().unwrap(), 1, key).await;
+        let ClaimAnswer::Admitted { claim, .. } = answer else { panic!("{answer:?}") };
+        engine.move_activity("op", activity.id, ActivityState::Ended).await.unwrap();
+        told.has_left.store(true, Ordering::SeqCst);
+        let receipt = Receipt::verify(&claim.receipt(&engine.keys), &engine.keys).unwrap();
+        let view = engine.present(&receipt).await.unwrap();
+        assert!(matches!(&view, Some(OrderView::Queued(found)) if *found == claim), "{view:?}");
+        let lost = Receipt { order_no: engine.numbers.next(), ..receipt };
+        let view = engine.present(&lost).await.unwrap();
+        assert!(
+            matches!(&view, Some(OrderView::Known(order)) if order.status == OrderStatus::Void)
+        );
+    }
+
+    #[tokio::test]
+    async fn a_gate_that_cannot_tell_denies_no_order() {
+        let (mut night, activity) = Night::fall(|_| {}).await;
+        let known = night.buy(activity.items[0].id, "ann").await;
+        let told = night.make_obedient();
+        let (engine, ann) = (&night.engine, "ann".parse().unwrap());
+        let unknown = engine.numbers.next();
+        assert!(engine.order(unknown, Some(&ann)).await.unwrap().is_none());
+        told.cannot_tell.store(true, Ordering::SeqCst);
+        let view = engine.order(known, Some(&ann)).await.unwrap();
+        assert!(matches!(view, Some(OrderView::Known(_))), "{view:?}");
+        let view = engine.order(unknown, Some(&ann)).await;
+        assert!(matches!(view, Err(LookupError::Gate(_))), "it may be on the log: {view:?}");
+    }
 }

@@ -6,7 +6,7 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream};
-use gate::{AdjustOutcome, GiveBack, Shut};
+use gate::{AdjustOutcome, GiveBack, Presence, Shut};
 use ledger::{
     LedgerError, OutboxMessage, OutboxQueue, OutboxRow, Overdue, PaymentNotice, RefundDone, Release,
 };
@@ -180,25 +180,31 @@ impl Job {
 impl Engine {
     /// Look after the gate: whoever sees that it lost writes mends it.
     async fn upkeep(&self) -> JobResult {
-        self.gate.upkeep().await?;
+        // A part of the gate that does not answer keeps the others from nothing.
+        let kept = self.gate.upkeep().await;
+        self.mend_suspects().await;
         // Reading what is there also refreshes what pages show of it.
-        self.gate.loaded().await?;
+        let read = self.gate.loaded().await;
+        kept.and(read)?;
+        Ok(Progress::CaughtUp)
+    }
+
+    async fn mend_suspects(&self) {
         use super::WarmError::{Ended, NotPublished, UnknownItem};
         let suspects = self.gate.suspects();
         // One process is enough; the others see the new epoch.
         if suspects.is_empty() || self.commons.lead("rebuild").await.is_none() {
-            return Ok(Progress::CaughtUp);
+            return;
         }
         for item in suspects {
             match self.rebuild(item).await {
                 Ok(warmed) => tracing::warn!(%item, epoch = warmed.epoch,
                     "the gate may have lost writes and was rebuilt"),
                 // Nothing will be sold any more.
-                Err(Ended | NotPublished | UnknownItem) => {}
+                Err(Ended | NotPublished | UnknownItem) => self.gate.forget_suspect(item),
                 Err(error) => tracing::warn!(%item, %error, "the gate could not be rebuilt yet"),
             }
         }
-        Ok(Progress::CaughtUp)
     }
 
     async fn warming(&self) -> JobResult {
@@ -226,7 +232,8 @@ impl Engine {
     async fn lifecycle(&self) -> JobResult {
         let now_ms = self.clock.now_ms();
         let kept_ms = self.config.gate.keep_after_close_ms as Millis;
-        let loaded = self.gate.loaded().await?;
+        let mut loaded = self.gate.loaded().await?;
+        loaded.retain(|here| here.presence != Presence::Unknown);
         for activity in self.ledger.activities(now_ms - 2 * kept_ms, ACTIVITIES_MAX).await? {
             let over = now_ms >= activity.closes_ms;
             let open = matches!(activity.state, ActivityState::Published | ActivityState::Paused);

@@ -4,6 +4,7 @@
 //! requests into these calls; the jobs beside it do what nobody asks for. Above this module nothing
 //! knows which profile runs.
 
+mod adopting;
 mod buying;
 mod catalogue;
 mod demo;
@@ -44,6 +45,7 @@ use tokio::{
     task::JoinHandle,
 };
 
+use adopting::Adopter;
 pub use buying::{ClaimAnswer, LookupError, OrderView};
 pub use catalogue::{Catalogue, Snapshot};
 pub use news::{Listener, News, NewsOptions, TooMany};
@@ -117,7 +119,9 @@ impl Engine {
         let outbox_wake = Arc::new(Notify::new());
         let workers = does(&config, Role::Worker).then(|| {
             let wake = outbox_wake.clone();
-            let book = Arc::new(WakingBook { ledger: ledger.clone(), wake });
+            let adopter = (config.profile == Profile::Cluster)
+                .then(|| Arc::new(Adopter::new(gate.clone(), ledger.clone())));
+            let book = Arc::new(WakingBook { ledger: ledger.clone(), wake, adopter });
             let options = worker_options(&config);
             Workers::start(options, gate.clone(), book, clock.clone(), alerts.clone())
         });
@@ -327,16 +331,21 @@ fn alert_options(config: &Config) -> AlertOptions {
 }
 
 /// The ledger as the workers see it, which also wakes the outbox: a settled batch owes news, and
-/// its buyers should not wait for the next poll.
+/// its buyers should not wait for the next poll. And it lets the gate know of orders it may have lost.
 struct WakingBook {
     ledger: Arc<dyn Ledger>,
     wake: Arc<Notify>,
+    /// Where the gate can lose claims.
+    adopter: Option<Arc<Adopter>>,
 }
 
 #[async_trait]
 impl OrderBook for WakingBook {
     async fn settle(&self, item: ItemId, claims: &[Claim]) -> Result<Settled, BookError> {
         let settled = self.ledger.settle(item, claims).await?;
+        if let Some(adopter) = &self.adopter {
+            adopter.settled(claims, &settled.created);
+        }
         self.wake.notify_one();
         Ok(settled)
     }

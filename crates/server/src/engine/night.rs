@@ -26,7 +26,10 @@ use tokio::{
     sync::watch,
 };
 
-use super::{ClaimAnswer, Engine, Parts, restless::Restless};
+use super::{
+    ClaimAnswer, Engine, Parts,
+    restless::{Restless, Told},
+};
 use crate::config::{Config, Secret};
 
 pub(super) const NOW_MS: Millis = 1_800_000_000_000;
@@ -93,6 +96,15 @@ impl Night {
         let (gate, count) = Restless::new(engine.gate.clone(), readings);
         engine.gate = Arc::new(gate);
         count
+    }
+
+    /// The gate does as the test tells it. Before anybody else holds the engine.
+    pub(super) fn make_obedient(&mut self) -> Arc<Told> {
+        let engine = Arc::get_mut(&mut self.engine).unwrap();
+        let (gate, _) = Restless::new(engine.gate.clone(), 0);
+        let told = gate.told.clone();
+        engine.gate = Arc::new(gate);
+        told
     }
 
     /// Another provider beside the sandbox. Before anybody else holds the engine.

@@ -13,6 +13,7 @@ use super::{
     reconcile::{ReconcileError, Report},
     warming::WarmError,
 };
+use crate::config::Profile;
 
 #[derive(Debug, thiserror::Error)]
 pub enum OperateError {
@@ -83,10 +84,24 @@ fn check_token_name(name: &str) -> std::result::Result<(), Invalid> {
 impl Engine {
     pub async fn create_activity(&self, who: &str, new: &NewActivity) -> Result<Activity> {
         new.validate()?;
+        self.check_shards(new)?;
         let activity = self.ledger.create_activity(new, self.clock.now_ms()).await?;
         let detail = json!({"name": activity.name, "items": activity.items.len()});
         self.audit(who, "activity.create", format!("activity:{}", activity.id), detail).await?;
         Ok(activity)
+    }
+
+    /// Two shards in one partition would be one: a cluster has no more of them than partitions.
+    fn check_shards(&self, new: &NewActivity) -> std::result::Result<(), Invalid> {
+        let partitions = self.gate.partitions();
+        let too_many = |item: &sale::NewItem| item.shards as usize > partitions;
+        match new.items.iter().position(too_many) {
+            Some(n) if self.config.profile == Profile::Cluster => {
+                let rule = format!("must be at most {partitions}, the number of partitions");
+                Err(Invalid::new(format!("items[{n}].shards"), rule))
+            }
+            _ => Ok(()),
+        }
     }
 
     pub async fn reschedule(

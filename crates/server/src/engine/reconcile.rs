@@ -12,8 +12,8 @@
 //! The two sides cannot be read in one instant, so the gate is read before and after the ledger; if
 //! its version moved in between, the reading is thrown away and taken again, after a pause that grows
 //! from try to try. An item that changed during every one of them is reported as *moving*: that says
-//! nothing was compared, neither that the two agree nor that they differ. The job looks at it again
-//! soon, for a rush ends when the stock does; freezing it would make the comparison sure and the
+//! nothing was compared, neither that the two agree nor that they differ; so is one that is being
+//! loaded. The job looks at it again soon, for a rush ends when the stock does; freezing it would make the comparison sure and the
 //! sale stop.
 //!
 //! A provider's notice may get lost. So the providers are asked about payments that were opened in
@@ -210,7 +210,8 @@ impl Engine {
             return Ok(report);
         }
         let how = match self.heal_gate(&sides.books.item, sides.gate.as_ref()).await {
-            Ok(how) => how,
+            Ok(Some(how)) => how,
+            Ok(None) => return Ok(report),
             Err(error) => {
                 tracing::error!(item = %item.id, %error, "the gate could not be healed");
                 return Ok(report);
@@ -234,15 +235,24 @@ impl Engine {
         Ok(report)
     }
 
-    async fn heal_gate(&self, item: &Item, reading: Option<&Reading>) -> Result<String, WarmError> {
+    /// `None` if it has to wait.
+    async fn heal_gate(
+        &self,
+        item: &Item,
+        reading: Option<&Reading>,
+    ) -> Result<Option<String>, WarmError> {
         if item.state == ItemState::Ended || reading.is_some_and(|r| r.shut == Some(Shut::Ended)) {
+            // Whoever has a claim on the log is still told so by the gate.
+            if !self.gate.in_flight(item.id).await?.is_empty() {
+                return Ok(None);
+            }
             // Nothing can be sold any more: the ledger's word is enough, the gate's is dropped.
             self.gate.unload(item.id).await?;
             self.lanes.forget(item.id);
-            return Ok("taken from the gate".into());
+            return Ok(Some("taken from the gate".into()));
         }
         let warmed = self.rebuild(item.id).await?;
-        Ok(format!("loaded anew from the ledger, epoch {}", warmed.epoch))
+        Ok(Some(format!("loaded anew from the ledger, epoch {}", warmed.epoch)))
     }
 
     async fn look(&self, item: ItemId) -> Result<(Sides, ItemReport), ReconcileError> {
@@ -272,7 +282,9 @@ impl Engine {
         let books = self.ledger.item_books(item, &in_flight).await?;
         let after = self.gate.reading(item).await?;
         let version = |reading: &Option<Reading>| reading.as_ref().map(|r| r.version);
-        let moving = version(&before) != version(&after);
+        // What is being loaded is neither what it was nor what it will be.
+        let loading = books.item.state == ItemState::Warming;
+        let moving = loading || version(&before) != version(&after);
         Ok(Sides { gate: before, marks, books, moving })
     }
 
@@ -311,7 +323,9 @@ impl Engine {
             }
             report.verdict = ItemVerdict::Agree;
         }
-        if !report.findings.is_empty() {
+        if sides.moving {
+            report.verdict = ItemVerdict::Moving;
+        } else if !report.findings.is_empty() {
             report.verdict = ItemVerdict::Differ;
         }
         Ok(report)
@@ -611,6 +625,39 @@ mod tests {
         assert_eq!(report.items[0].verdict, ItemVerdict::Moving);
         assert_eq!(readings.load(Ordering::SeqCst), 2 * READINGS_MAX);
         assert!(other.await.unwrap() < READINGS_MAX);
+    }
+
+    #[tokio::test]
+    async fn an_item_that_is_being_loaded_is_said_to_move() {
+        let (night, activity) = Night::fall(|_| {}).await;
+        let (engine, item) = (&night.engine, &activity.items[0]);
+        let now = engine.ledger.item(item.id).await.unwrap().unwrap();
+        // Another process has begun to load it.
+        let epoch = engine.ledger.begin_warm(item.id, now.epoch).await.unwrap().unwrap();
+        let report = engine.reconcile(true).await.unwrap();
+        assert_eq!((report.moving, report.differences), (1, 0), "{:?}", report.items[0]);
+        let later = engine.ledger.item(item.id).await.unwrap().unwrap();
+        assert_eq!(later.epoch, epoch, "nobody loaded it in between");
+    }
+
+    #[tokio::test]
+    async fn an_ended_item_whose_claims_are_on_the_log_stays_at_the_gate() {
+        let (night, activity) = Night::fall(|_| {}).await;
+        let (engine, item) = (&night.engine, activity.items[0].id);
+        engine.workers.as_ref().unwrap().stop().await;
+        let answer = engine.claim(item, "ann".parse().unwrap(), 1, None).await;
+        assert!(matches!(answer, crate::engine::ClaimAnswer::Admitted { .. }), "{answer:?}");
+        engine.move_activity("op", activity.id, sale::ActivityState::Ended).await.unwrap();
+        // Units that nobody can account for.
+        engine.gate.adjust(item, engine.numbers.next(), 3, true).await.unwrap();
+        night.clock.advance(ADJUST_AGE_MS_MAX + 1);
+        let report = engine.reconcile(true).await.unwrap();
+        assert!(report.left > 0, "{report:?}");
+        assert_eq!(engine.gate.loaded().await.unwrap().len(), 1);
+        let entries = engine.gate.take(9).await.unwrap();
+        engine.gate.ack(&[entries[0].id]).await.unwrap();
+        engine.reconcile(true).await.unwrap();
+        assert!(engine.gate.loaded().await.unwrap().is_empty(), "now nobody needs it there");
     }
 
     #[tokio::test]

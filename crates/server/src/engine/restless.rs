@@ -1,8 +1,9 @@
-//! For the tests of the engine: a gate at which an item seems to change between any two readings.
+//! For the tests of the engine: a gate at which an item seems to change between any two readings, and
+//! which can be made to say that it cannot tell.
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use async_trait::async_trait;
@@ -10,7 +11,8 @@ use gate::{
     AdjustOutcome, Attempt, Changed, Gate, GateError, GiveBack, Loaded, Loading, Reading,
     Readmitted, Shut, Verdict,
 };
-use sale::{Claim, ClaimLog, EntryId, ItemId, LogEntry, LogError, OrderNo, UserId};
+use parking_lot::Mutex;
+use sale::{Claim, ClaimLog, EntryId, Epoch, ItemId, LogEntry, LogError, OrderNo, UserId};
 
 type Result<T> = std::result::Result<T, GateError>;
 
@@ -19,13 +21,32 @@ pub(super) struct Restless {
     readings: Arc<AtomicU64>,
     /// After so many readings it comes to rest.
     moves: u64,
+    pub(super) told: Arc<Told>,
+}
+
+/// What a test tells the gate, and hears of it.
+#[derive(Default)]
+pub(super) struct Told {
+    /// It is being loaded, and does not know what its buyers hold.
+    pub(super) cannot_tell: AtomicBool,
+    /// The item has left, and its claims are still on the log.
+    pub(super) has_left: AtomicBool,
+    pub(super) adopted: Mutex<Vec<OrderNo>>,
+}
+
+impl Told {
+    fn can_tell(&self) -> Result<()> {
+        let cannot = self.cannot_tell.load(Ordering::SeqCst);
+        if cannot { Err(GateError("the item is being loaded".into())) } else { Ok(()) }
+    }
 }
 
 impl Restless {
     /// Beside it, how often it is read.
     pub(super) fn new(gate: Arc<dyn Gate>, moves: u64) -> (Restless, Arc<AtomicU64>) {
         let readings = Arc::new(AtomicU64::new(0));
-        (Restless { gate, readings: readings.clone(), moves }, readings)
+        let told = Arc::default();
+        (Restless { gate, readings: readings.clone(), moves, told }, readings)
     }
 }
 
@@ -72,6 +93,9 @@ impl Gate for Restless {
     }
 
     async fn readmit(&self, claim: &Claim) -> Result<Readmitted> {
+        if self.told.has_left.load(Ordering::SeqCst) {
+            return Ok(Readmitted::NotLoaded);
+        }
         self.gate.readmit(claim).await
     }
 
@@ -91,6 +115,16 @@ impl Gate for Restless {
 
     async fn forget_adjust(&self, item: ItemId, adjust_no: OrderNo) -> Result<Option<Changed>> {
         self.gate.forget_adjust(item, adjust_no).await
+    }
+
+    async fn adopt(&self, claims: &[Claim]) -> Result<()> {
+        self.told.can_tell()?;
+        self.told.adopted.lock().extend(claims.iter().map(|claim| claim.order_no));
+        Ok(())
+    }
+
+    async fn begin_load(&self, item: ItemId, epoch: Epoch, shards: u32) -> Result<bool> {
+        self.gate.begin_load(item, epoch, shards).await
     }
 
     async fn load(&self, loading: Loading) -> Result<bool> {
@@ -118,6 +152,10 @@ impl Gate for Restless {
     }
 
     async fn queued(&self, user: &UserId, order_no: OrderNo) -> Result<Option<Claim>> {
+        self.told.can_tell()?;
+        if self.told.has_left.load(Ordering::SeqCst) {
+            return Ok(None);
+        }
         self.gate.queued(user, order_no).await
     }
 

@@ -4,16 +4,21 @@
 //! It may be run twice, by two people, or die at any point:
 //!
 //! 1. `begin_warm` bumps the epoch. Dying here leaves the item warming; the next run bumps again.
-//! 2. The gate is frozen for the item, if it has it: from here on no claim is added.
+//! 2. The gate hands the item over, under this epoch, whether it has it or not: from here on no claim
+//!    is added, what others carry from the ledger to the gate waits, and whoever loads it under an
+//!    earlier epoch is refused. Only then is anything read, so what is read cannot be overtaken.
 //! 3. The claims in flight are read from the log, *then* the ledger is read in one transaction. A
 //!    claim that a worker settles in between is in both, and the ledger says so: it counts once.
 //! 4. The gate is loaded with `stock − units in flight` and the marks of everyone who holds
-//!    something. The gate refuses an epoch it has passed, so of two runs the later one stands.
+//!    something. Of two runs the later one stands; the other one waits a moment, and if the item is
+//!    at the gate by then, that is what it wanted.
 //! 5. `finish_warm`. Dying before it: the scheduler sees *warming* at the gate's epoch and finishes.
+//!    Dying in the middle of the load: the gate tells how long it has been quiet, and after ten seconds
+//!    the next one starts over.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
-use gate::{Loaded, Loading, Shut};
+use gate::{Loaded, Loading, Presence, Shut};
 use ledger::LedgerError;
 use sale::{Activity, ActivityState, Claim, Epoch, Item, ItemId, ItemState, Millis, OrderNo};
 
@@ -21,6 +26,10 @@ use super::Engine;
 
 /// How often a run starts over when somebody else moved the epoch.
 const WARM_TRIES_MAX: u32 = 8;
+/// Whoever was overtaken looks again after a time between these.
+const OVERTAKEN_PAUSE_MS: std::ops::Range<u64> = 200..1_000;
+/// A load that has made no step for so long has died.
+const LOADER_QUIET_MS_MAX: u64 = 10_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Warmed {
@@ -58,32 +67,56 @@ impl Engine {
         self.warm_with(item, true).await
     }
 
-    async fn warm_with(&self, id: ItemId, anew: bool) -> Result<Warmed, WarmError> {
-        let _turn = self.gate_turn.lock().await;
+    async fn warm_with(&self, id: ItemId, mut anew: bool) -> Result<Warmed, WarmError> {
         for _ in 0..WARM_TRIES_MAX {
-            let item = self.ledger.item(id).await?.ok_or(WarmError::UnknownItem)?;
-            let activity =
-                self.ledger.activity(item.activity).await?.ok_or(WarmError::UnknownItem)?;
-            match activity.state {
-                ActivityState::Draft => return Err(WarmError::NotPublished),
-                ActivityState::Ended => return Err(WarmError::Ended),
-                ActivityState::Published | ActivityState::Paused => {}
-            }
-            if !anew && let Some(warmed) = self.already_warm(&item).await? {
+            if let Some(warmed) = self.try_to_warm(id, anew).await? {
                 return Ok(warmed);
             }
-            let Some(epoch) = self.ledger.begin_warm(id, item.epoch).await? else { continue };
-            if let Some(warmed) = self.load(id, epoch).await? {
-                self.refresh_catalogue().await;
-                return Ok(warmed);
-            }
+            // Whoever overtook us began after we were asked, so theirs is as new as was wanted.
+            anew = false;
+            tokio::time::sleep(overtaken_pause()).await;
         }
         Err(WarmError::Contended)
     }
 
-    async fn already_warm(&self, item: &Item) -> Result<Option<Warmed>, WarmError> {
-        let loaded = self.gate.loaded().await?;
-        let here = loaded.iter().any(|here| here.item == item.id && here.epoch == item.epoch);
+    /// `None` if somebody else is at it.
+    async fn try_to_warm(&self, id: ItemId, anew: bool) -> Result<Option<Warmed>, WarmError> {
+        let _turn = self.gate_turn.lock().await;
+        let item = self.ledger.item(id).await?.ok_or(WarmError::UnknownItem)?;
+        let activity = self.ledger.activity(item.activity).await?.ok_or(WarmError::UnknownItem)?;
+        match activity.state {
+            ActivityState::Draft => return Err(WarmError::NotPublished),
+            ActivityState::Ended => return Err(WarmError::Ended),
+            ActivityState::Published | ActivityState::Paused => {}
+        }
+        if !anew {
+            let loaded = self.gate.loaded().await?;
+            let here = loaded.into_iter().find(|here| here.item == id);
+            if here.as_ref().is_some_and(is_being_loaded) {
+                return Ok(None);
+            }
+            if let Some(warmed) = self.already_warm(&item, here).await? {
+                return Ok(Some(warmed));
+            }
+        }
+        let Some(epoch) = self.ledger.begin_warm(id, item.epoch).await? else { return Ok(None) };
+        let loaded = self.load(&item, epoch).await;
+        if loaded.is_err() {
+            self.gate.abandon_load(id, epoch).await;
+        }
+        let warmed = loaded?;
+        if warmed.is_some() {
+            self.refresh_catalogue().await;
+        }
+        Ok(warmed)
+    }
+
+    async fn already_warm(
+        &self,
+        item: &Item,
+        here: Option<Loaded>,
+    ) -> Result<Option<Warmed>, WarmError> {
+        let here = here.is_some_and(|h| h.epoch == item.epoch && h.presence == Presence::Whole);
         if !here || !matches!(item.state, ItemState::Warming | ItemState::Ready) {
             return Ok(None);
         }
@@ -95,8 +128,11 @@ impl Engine {
     }
 
     /// Steps 2 to 5. `None` if a later epoch is at the gate.
-    async fn load(&self, item: ItemId, epoch: Epoch) -> Result<Option<Warmed>, WarmError> {
-        self.gate.shut(item, Some(Shut::Frozen)).await?;
+    async fn load(&self, item: &Item, epoch: Epoch) -> Result<Option<Warmed>, WarmError> {
+        if !self.gate.begin_load(item.id, epoch, item.shards).await? {
+            return Ok(None);
+        }
+        let item = item.id;
         let in_flight = self.gate.in_flight(item).await?;
         let numbers: Vec<OrderNo> = in_flight.iter().map(|claim| claim.order_no).collect();
         let basis = self.ledger.warm_basis(item, &numbers).await?;
@@ -153,7 +189,13 @@ impl Engine {
         here: Option<&Loaded>,
     ) -> Result<(), WarmError> {
         match here {
-            Some(here) if item.state == ItemState::Ready && here.epoch == item.epoch => {
+            // Neither what is being loaded nor what cannot be read now gets better by another load.
+            Some(here) if is_being_loaded(here) || here.presence == Presence::Unknown => Ok(()),
+            Some(here)
+                if item.state == ItemState::Ready
+                    && here.epoch == item.epoch
+                    && here.presence == Presence::Whole =>
+            {
                 let wanted = (activity.state == ActivityState::Paused).then_some(Shut::Paused);
                 if here.shut == Some(Shut::Frozen) {
                     // Somebody who was about to load it was overtaken and then died.
@@ -170,6 +212,20 @@ impl Engine {
 }
 
 const ACTIVITIES_MAX: usize = 10_000;
+
+/// By somebody who lives.
+fn is_being_loaded(here: &Loaded) -> bool {
+    matches!(here.presence, Presence::Loading { quiet_ms } if quiet_ms < LOADER_QUIET_MS_MAX)
+}
+
+/// Not the same for everybody, or they would meet again.
+fn overtaken_pause() -> Duration {
+    let mut dice = [0; 8];
+    // Without randomness they may meet again, and the gate will decide again.
+    let _ = getrandom::fill(&mut dice);
+    let span = OVERTAKEN_PAUSE_MS.end - OVERTAKEN_PAUSE_MS.start;
+    Duration::from_millis(OVERTAKEN_PAUSE_MS.start + u64::from_le_bytes(dice) % span)
+}
 
 fn wants_warming(activity: &Activity, now_ms: Millis, soon: Millis) -> bool {
     matches!(activity.state, ActivityState::Published | ActivityState::Paused)

@@ -21,7 +21,7 @@ use sale::OrderNo;
 use serde_json::{Value, json};
 
 use crate::{
-    house::{House, NewSale, PARTITIONS, PATIENCE, Sale, WEBS, WORKERS, World},
+    house::{House, NewSale, PARTITIONS, PATIENCE, Sale, WEBS, WORKERS, World, now_ms},
     traffic::{Heard, Traffic},
 };
 
@@ -457,6 +457,70 @@ async fn a_stopped_worker_that_wakes_again_creates_nothing_twice() {
     sale.must_hold().await;
 }
 
+/// Entries of the claim log that are on it, and those that some worker has taken.
+fn on_log(redis: &Redis, sale: &Sale) -> (usize, usize) {
+    let streams = (0..PARTITIONS).map(|p| format!("{}:{{p{p}}}:orders", sale.house.database));
+    let counts = streams.map(|stream| {
+        let length = redis.call(&["XLEN", &stream]).unwrap().text().parse::<usize>().unwrap();
+        let taken = match redis.call(&["XPENDING", &stream, "workers", "-", "+", "10000"]) {
+            Ok(Reply::List(rows)) => rows.len(),
+            _ => 0,
+        };
+        (length, taken)
+    });
+    counts.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn claims_that_a_worker_has_in_hand_when_the_log_loses_them_are_adopted() {
+    const CLAIMS: usize = 60;
+    const UNITS: usize = 100;
+    let redis = shared_redis();
+    let ledger = Arc::new(aside(|| MariaDb::start(MariaDbOptions::default())).await);
+    let database = ledger.create_database("in_hand").unwrap();
+    let house = House::new(World::Cluster).env("SECKILL_LEDGER_URL", database);
+    let mut sale = house.open_sale(NewSale::of(UNITS as i64).shards(2)).await;
+    let buyers = sale.tokens((0..CLAIMS).map(|n| format!("u{n}"))).await;
+    let server = ledger.clone();
+    aside(move || server.kill()).await;
+    let report = sale.crowd(16).rush(buyers).await;
+    assert_eq!(report.admitted(), CLAIMS);
+    sale.history = report.history;
+    becomes("all are in the hands of workers", || {
+        let (length, taken) = on_log(redis, &sale);
+        length > 0 && length == taken
+    })
+    .await;
+    let workers = WORKERS.map(|place| sale.process(place).pid());
+    workers.iter().for_each(|pid| signal(*pid, "STOP"));
+    let server = ledger.clone();
+    aside(move || server.restart()).await;
+    // As after a failover to a replica that had seen none of it.
+    for p in 0..PARTITIONS {
+        let key = |what: &str| format!("{}:{{p{p}}}:{what}", sale.house.database);
+        redis.call(&["XTRIM", &key("orders"), "MAXLEN", "0"]).unwrap();
+        redis.call(&["SET", &key("backlog"), "0"]).unwrap();
+    }
+    let path = format!("/api/v1/admin/activities/{}/warm?anew=true", sale.activity);
+    let _: Value = sale.admin().write(&path, &json!({})).await.unwrap();
+    let left = format!("/api/v1/admin/items/{}", sale.item);
+    let sides: Value = sale.admin().read(&left).await.unwrap();
+    assert_eq!(sides["gate"]["left"], UNITS, "neither log nor ledger knew of them");
+    workers.iter().for_each(|pid| signal(*pid, "CONT"));
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let sides: Value = sale.admin().read(&left).await.unwrap();
+        if sides["gate"]["left"] == UNITS - CLAIMS && sides["gate"]["marks"] == CLAIMS {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{sides:#}\n{}", sale.house.log());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(sale.observe().await.orders.len(), CLAIMS);
+    assert_eq!(sale.buy_the_rest("late", UNITS).await, UNITS - CLAIMS, "none too many");
+    sale.must_hold().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_forgets_or_falls_asleep() {
     const UNITS: i64 = 3_000;
@@ -536,4 +600,49 @@ async fn a_promise_that_a_replica_has_survives_the_primary() {
     println!("{} promises kept, {} lost", kept.len(), lost.len());
     assert!(lost.is_empty(), "{lost:?}\n{}", sale.house.log());
     account_for(&mut sale, heard).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_processes_that_load_an_item_in_a_rush_sell_no_unit_twice() {
+    const UNITS: i64 = 600;
+    let house = House::new(World::Cluster);
+    let mut sale = house.open_sale(NewSale::of(UNITS).shards(3)).await;
+    let buyers = sale.tokens((0..3_000).map(|n| format!("u{n}"))).await;
+    let crowd = sale.crowd(32);
+    let rush = tokio::spawn(async move { crowd.rush(buyers).await });
+    let path = format!("/api/v1/admin/activities/{}/warm?anew=true", sale.activity);
+    let loaders = WEBS.map(|place| {
+        let (mut admin, path) = (sale.process(place).admin(), path.clone());
+        async move {
+            let mut loads = 0;
+            while loads < 25 {
+                let anew = admin.post(&path, &json!({})).await.unwrap();
+                // Whoever is overtaken all the time says so.
+                assert!(anew.status < 300 || anew.status == 409, "{}", anew.json());
+                loads += 1;
+            }
+        }
+    });
+    futures_util::future::join_all(loaders).await;
+    let report = rush.await.unwrap();
+    sale.history = report.history;
+    sale.buy_the_rest("late", UNITS as usize).await;
+    let observed = sale.observe().await;
+    let live = observed.orders.iter().filter(|order| order.status.is_live()).count();
+    let void = observed.orders.len() - live;
+    assert_eq!((live, void), (UNITS as usize, 0), "all are sold, none was promised twice");
+    sale.must_hold().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_shards_than_partitions_are_refused() {
+    let servers = House::new(World::Cluster).start().await;
+    let body = json!({
+        "name": "wide", "opens_at": now_ms(), "closes_at": now_ms() + 3_600_000,
+        "items": [{"name": "a", "price": 1, "currency": "CNY", "stock": 9, "limit_per_user": 1,
+            "shards": PARTITIONS + 1}]
+    });
+    let refused = servers[0].admin().post("/api/v1/admin/activities", &body).await.unwrap();
+    assert_eq!((refused.status, refused.code().as_deref()), (422, Some("invalid")));
+    assert_eq!(refused.json()["field"], "items[0].shards", "{}", refused.json());
 }

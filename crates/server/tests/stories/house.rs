@@ -117,8 +117,12 @@ impl House {
         self.data().join("ledger.db")
     }
 
+    pub(crate) fn log_file(&self) -> PathBuf {
+        self.dir.path().join("server.log")
+    }
+
     pub(crate) fn log(&self) -> String {
-        std::fs::read_to_string(self.dir.path().join("server.log")).unwrap_or_default()
+        std::fs::read_to_string(self.log_file()).unwrap_or_default()
     }
 
     pub(crate) async fn start(&self) -> Vec<Deployment> {

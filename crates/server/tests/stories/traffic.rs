@@ -6,6 +6,7 @@
 use std::{
     collections::VecDeque,
     net::SocketAddr,
+    path::PathBuf,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -20,6 +21,9 @@ use tokio::task::JoinHandle;
 use crate::house::{PATIENCE, Sale, now_ms};
 
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// What is shown of a story that does not go on.
+const LAST_ANSWERS: usize = 10;
+const LAST_LINES: usize = 200;
 /// How long a visitor thinks before the next claim.
 const PAUSE: Duration = Duration::from_millis(40);
 
@@ -65,6 +69,8 @@ struct Street {
     newcomers: AtomicUsize,
     closing: AtomicBool,
     heard: Mutex<Vec<Heard>>,
+    /// What the servers write.
+    log: PathBuf,
 }
 
 impl Traffic {
@@ -78,6 +84,7 @@ impl Traffic {
             newcomers: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
             heard: Mutex::default(),
+            log: sale.house.log_file(),
         });
         let visitors = (0..visitors).map(|_| tokio::spawn(street.clone().visit())).collect();
         Traffic { street, visitors }
@@ -102,7 +109,9 @@ impl Traffic {
                 }
                 seen = heard.len();
             }
-            assert!(Instant::now() < deadline, "nobody was answered like that");
+            if Instant::now() >= deadline {
+                panic!("nobody was answered like that\n{}", self.street.what_was_going_on());
+            }
             tokio::time::sleep(LOOK_AGAIN).await;
         }
     }
@@ -130,13 +139,26 @@ impl Street {
             let heard = self.ask(user, &mut open).await;
             match &heard.answer {
                 Answer::Unknown | Answer::Refused(_) => {
-                    assert!(last_answer.elapsed() < PATIENCE, "still {heard:?}");
+                    if last_answer.elapsed() >= PATIENCE {
+                        panic!("still {heard:?}\n{}", self.what_was_going_on());
+                    }
                     self.again.lock().unwrap().push_back(heard.user.clone());
                 }
                 _ => last_answer = Instant::now(),
             }
             self.heard.lock().unwrap().push(heard);
         }
+    }
+
+    /// For whoever has to find out why: the last answers, and the last lines of the servers.
+    fn what_was_going_on(&self) -> String {
+        let heard = self.heard.lock().unwrap();
+        let answers: Vec<String> =
+            heard.iter().rev().take(LAST_ANSWERS).map(|heard| format!("{heard:?}")).collect();
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        let tail = &lines[lines.len().saturating_sub(LAST_LINES)..];
+        format!("{}\n{}", answers.join("\n"), tail.join("\n"))
     }
 
     /// Somebody who comes back or somebody new, with equal chances.

@@ -1,22 +1,23 @@
--- The first of three steps of a load: take the item over for this epoch, frozen and empty. A later
--- epoch, and an item that has ended, are left alone. Spent keys stay spent.
+-- The first step of a load: take the shard over for this epoch, frozen, with all that it holds. From
+-- here on nobody is admitted, nothing comes back or is adjusted, and who loads under an earlier epoch
+-- is refused; only then does the loader read what it will load. A later epoch, and an item that has
+-- ended, are left alone. Again under the same epoch it says that the loader lives.
 --
--- KEYS  meta  stock  users  adjusts  moves  given      ARGV  epoch  item
--- Answers 1, or 0 if this or a later epoch is here.
+-- KEYS  meta      ARGV  epoch
+-- Answers 1, or 0 if this epoch is loaded or a later one is here.
 local meta = redis.call('HMGET', KEYS[1], 'epoch', 'loading', 'shut')
-local epoch, loading = meta[1], meta[2]
-if epoch and tonumber(epoch) >= tonumber(ARGV[1]) and not loading then return 0 end
-if epoch and tonumber(epoch) > tonumber(ARGV[1]) then return 0 end
 if meta[3] == '3' then return 0 end
-redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'shut', 2, 'opens', 0, 'closes', 0, 'limit', 0,
-  'units', 0, 'loading', 1)
-redis.call('HINCRBY', KEYS[1], 'seq', 1)
-redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
--- Moves of an earlier life are over: their units are counted anew.
-for _, key in ipairs({KEYS[5], KEYS[6]}) do
-  local all = redis.call('HGETALL', key)
-  for n = 1, #all, 2 do
-    if string.match(all[n + 1], '^(%d+):') == ARGV[2] then redis.call('HDEL', key, all[n]) end
-  end
+local here, mine = tonumber(meta[1] or '-1'), tonumber(ARGV[1])
+if here > mine or (here == mine and not meta[2]) then return 0 end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+for _, field in ipairs({'opens', 'closes', 'limit', 'units'}) do
+  redis.call('HSETNX', KEYS[1], field, 0)
 end
+if here < mine then
+  -- What a loader before us has begun, and what an operator wished before: the ledger knows it.
+  redis.call('HDEL', KEYS[1], 'wiped', 'filled', 'stocked', 'wish')
+  redis.call('HINCRBY', KEYS[1], 'seq', 1)
+end
+redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'shut', 2, 'loading', string.format('%.0f', now))
 return 1

@@ -2,10 +2,10 @@
 -- when the claim was made.
 --
 -- KEYS  meta  stock  users  orders  backlog
--- ARGV  item  user  quantity  order_no (8 bytes)  claimed_ms  epoch of the claim
-local meta = redis.call('HMGET', KEYS[1], 'epoch', 'shut')
+-- ARGV  item  user  quantity  order_no (8 bytes)  claimed_ms  epoch of the claim  key (8 bytes)
+local meta = redis.call('HMGET', KEYS[1], 'epoch', 'shut', 'loading')
 if not meta[1] then return {'N'} end
-if tonumber(meta[2]) == 2 then return {'F'} end
+if meta[2] == '2' or meta[3] then return {'F'} end
 local mark = redis.call('HGET', KEYS[3], ARGV[2])
 if mark then
   if string.sub(mark, 1, 8) == ARGV[4] then return {'K'} end
@@ -13,7 +13,7 @@ if mark then
 end
 local left, quantity = tonumber(redis.call('GET', KEYS[2]) or '0'), tonumber(ARGV[3])
 if quantity > left then return {'S'} end
-mark = ARGV[4] .. struct.pack('<I4I4', quantity, tonumber(ARGV[6])) .. string.rep('\0', 8)
+mark = ARGV[4] .. struct.pack('<I4I4', quantity, tonumber(ARGV[6])) .. ARGV[7]
 redis.call('HSET', KEYS[3], ARGV[2], mark)
 redis.call('SET', KEYS[2], left - quantity)
 redis.call('HINCRBY', KEYS[1], 'units', quantity)
