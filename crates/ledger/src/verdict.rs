@@ -7,11 +7,34 @@ use std::collections::{HashMap, HashSet};
 
 use sale::{Claim, ItemId, OrderNo, Settled, VoidReason};
 
+/// Whose a number is. Two instances that once held the same node may have given it twice, so a number
+/// alone does not say that two rows are about the same claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) item: ItemId,
+    pub(crate) user: String,
+}
+
+impl Owner {
+    pub(crate) fn of(claim: &Claim) -> Owner {
+        Owner { item: claim.item, user: claim.user.as_str().into() }
+    }
+
+    pub(crate) fn is_of(&self, claim: &Claim) -> bool {
+        self.item == claim.item && self.user == claim.user.as_str()
+    }
+}
+
+/// The word for a claim whose number somebody else has.
+pub(crate) fn taken(no: OrderNo) -> String {
+    format!("{no} is the number of another order")
+}
+
 /// What the ledger knows of a batch before it decides.
 #[derive(Default)]
 pub(crate) struct Known {
-    /// Claims that are orders already, with whose and of which item.
-    pub(crate) orders: HashMap<OrderNo, (ItemId, String)>,
+    /// Claims that are orders already, with whose they are.
+    pub(crate) orders: HashMap<OrderNo, Owner>,
     /// Buyers who own an order of the item, with its number.
     pub(crate) buyers: HashMap<String, OrderNo>,
 }
@@ -88,9 +111,9 @@ fn check_claim(
         return Err(format!("{no} is of item {}, not {item}", claim.item));
     }
     let foreign = match (known.orders.get(&no), seen.get(&no)) {
-        (Some((of, user)), _) => *of != item || user != claim.user.as_str(),
+        (Some(owner), _) => !owner.is_of(claim),
         (None, Some(earlier)) => earlier.user != claim.user,
         (None, None) => false,
     };
-    if foreign { Err(format!("{no} is the number of another order")) } else { Ok(()) }
+    if foreign { Err(taken(no)) } else { Ok(()) }
 }

@@ -26,7 +26,7 @@ use super::{
     failure::{Failure, Outcome},
     orders, outbox,
     stock::INSERT_LOG,
-    text::{Insert, lists, number_lists},
+    text::{Insert, lists},
 };
 use crate::{
     DeadLetterState, StockLogType,
@@ -58,15 +58,8 @@ pub(super) async fn settle(
 
 /// What the ledger knows of a batch before it decides.
 async fn known(tx: &mut Session, item: ItemId, claims: &[Claim]) -> Outcome<Known> {
-    let mut known = Known::default();
-    for numbers in number_lists(claims.iter().map(|claim| claim.order_no)) {
-        let sql = format!(
-            "SELECT order_no, product_id, user_id FROM tb_seckill_order WHERE order_no IN {numbers}"
-        );
-        let read =
-            |row: &mysql_async::Row| Ok((parsed(row, 0)?, (ItemId(get(row, 1)?), get(row, 2)?)));
-        known.orders.extend(tx.all_of_text(&sql, read).await?);
-    }
+    let orders = orders::owners(tx, claims.iter().map(|claim| claim.order_no)).await?;
+    let mut known = Known { orders, ..Known::default() };
     for users in lists(claims.iter().map(|claim| claim.user.as_str())) {
         let sql = format!(
             "SELECT user_id, order_no FROM tb_user_seckill

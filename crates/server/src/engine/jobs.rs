@@ -3,15 +3,16 @@
 //! Each job is a loop that runs, sleeps until its time or until somebody wakes it, and runs again.
 //! A run that fails is told to the log once per outage and tried again; no job ever gives up.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream};
 use gate::{AdjustOutcome, GiveBack, Shut};
 use ledger::{
-    LedgerError, OutboxMessage, OutboxQueue, OutboxRow, Overdue, PaymentNotice, RefundDone, Release,
+    Closing, LedgerError, OutboxMessage, OutboxQueue, OutboxRow, Overdue, PaymentNotice,
+    RefundDone, Release,
 };
 use payment::{CloseOutcome, ProviderError, RefundOutcome, RefundRequest};
-use sale::{ActivityState, CloseReason, ItemState, Millis, OrderNo, UserId};
+use sale::{ActivityState, CloseReason, ItemId, ItemState, Millis, OrderNo, UserId};
 use tokio::{
     sync::{Notify, watch},
     task::JoinHandle,
@@ -31,6 +32,8 @@ pub(super) const PROVIDER_CALLS_MAX: usize = 16;
 const UNCLOSABLE_PAUSE_MS_MIN: Millis = 1_000;
 const UNCLOSABLE_PAUSE_MS_MAX: Millis = 60_000;
 const UNCLOSABLE_MAX: usize = 100_000;
+/// Items whose orders could not be closed before the time-out job takes it for a fault of the ledger.
+const CLOSE_FAILURES_MAX: usize = 3;
 /// The pauses between deliveries of an outbox row double from one to the other.
 const OUTBOX_PAUSE_MS_MIN: Millis = 500;
 const OUTBOX_PAUSE_MS_MAX: Millis = 60_000;
@@ -265,33 +268,73 @@ impl Engine {
     /// Close what was not paid in time.
     async fn time_out(&self) -> JobResult {
         let limit = self.config.jobs.timeout_batch_max;
-        let (overdue, full) = self.overdue(limit).await?;
+        // Due is what is due by the ledger's clock and by ours: a host whose clock is ahead must not
+        // close orders early.
+        let now_ms = self.clock.now_ms().min(self.ledger.now_ms().await?);
+        let (overdue, full) = self.overdue(now_ms, limit).await?;
         let asked = stream::iter(overdue).map(|overdue| async move {
-            let order_no = overdue.order.order_no;
-            if self.may_close(&overdue).await { Ok(order_no) } else { Err(order_no) }
+            let closable = self.may_close(&overdue).await;
+            (overdue, closable)
         });
-        let asked: Vec<Result<OrderNo, OrderNo>> =
+        let asked: Vec<(Overdue, bool)> =
             asked.buffer_unordered(PROVIDER_CALLS_MAX).collect().await;
-        let closable: Vec<OrderNo> = asked.iter().filter_map(|asked| asked.ok()).collect();
-        self.look_past(asked.into_iter().filter_map(Result::err), limit);
-        let closed =
-            self.ledger.close(&closable, CloseReason::Timeout, self.clock.now_ms()).await?;
-        if !closed.is_empty() {
-            metrics::counter!("seckill_orders_timed_out_total").increment(closed.len() as u64);
-            tracing::info!(orders = closed.len(), "unpaid orders closed, units returned");
+        let (closable, kept): (Vec<_>, Vec<_>) = asked.into_iter().partition(|(_, may)| *may);
+        self.look_past(kept.into_iter().map(|(overdue, _)| overdue.order.order_no), limit);
+        let closable = closable.into_iter().map(|(overdue, _)| overdue).collect();
+        let (closed, failed) = self.close_by_item(closable, now_ms, limit).await;
+        if closed > 0 {
+            metrics::counter!("seckill_orders_timed_out_total").increment(closed as u64);
+            tracing::info!(orders = closed, "unpaid orders closed, units returned");
             self.wake_outbox();
         }
+        if let Some(error) = failed {
+            return Err(error.into());
+        }
         // A full batch of which nothing could be closed would come again at once: wait instead.
-        Ok(if full && !closed.is_empty() { Progress::MoreToDo } else { Progress::CaughtUp })
+        Ok(if full && closed > 0 { Progress::MoreToDo } else { Progress::CaughtUp })
+    }
+
+    /// One transaction per item: an item that somebody else holds in the ledger must not keep the
+    /// units of the others. Answers how many orders were closed, and the first error there was.
+    async fn close_by_item(
+        &self,
+        orders: Vec<Overdue>,
+        now_ms: Millis,
+        limit: usize,
+    ) -> (usize, Option<LedgerError>) {
+        let mut by_item: BTreeMap<ItemId, Vec<Closing>> = BTreeMap::new();
+        for overdue in orders {
+            by_item.entry(overdue.order.item).or_default().push(overdue.into());
+        }
+        let (mut closed, mut failures, mut first) = (0, 0, None);
+        for orders in by_item.into_values() {
+            match self.ledger.close(&orders, CloseReason::Timeout, now_ms).await {
+                Ok(now) => closed += now.len(),
+                Err(error) => {
+                    self.look_past(orders.into_iter().map(|order| order.order_no), limit);
+                    first.get_or_insert(error);
+                    failures += 1;
+                }
+            }
+            // By then it is not the items but the ledger.
+            if failures >= CLOSE_FAILURES_MAX {
+                break;
+            }
+        }
+        (closed, first)
     }
 
     /// The orders to close now, and whether there may be more. Those whose provider did not let go
     /// of them lately are looked past: they must not hold up the others.
-    async fn overdue(&self, limit: usize) -> Result<(Vec<Overdue>, bool), LedgerError> {
-        let now_ms = self.clock.now_ms();
+    async fn overdue(
+        &self,
+        now_ms: Millis,
+        limit: usize,
+    ) -> Result<(Vec<Overdue>, bool), LedgerError> {
         let unclosable = {
+            let our_ms = self.clock.now_ms();
             let mut unclosable = self.unclosable.lock();
-            unclosable.retain(|_, until_ms| now_ms < *until_ms);
+            unclosable.retain(|_, until_ms| our_ms < *until_ms);
             unclosable.clone()
         };
         let asked = limit + unclosable.len();
@@ -502,7 +545,8 @@ mod tests {
         let no = night.buy(item, "ann").await;
         // What a load read of the ledger is a moment old; the order is closed in that moment.
         let load = engine.gate_turn.lock().await;
-        let closed = engine.ledger.close(&[no], CloseReason::Cancelled, NOW_MS).await.unwrap();
+        let closed =
+            engine.ledger.close(&[no.into()], CloseReason::Cancelled, NOW_MS).await.unwrap();
         assert_eq!(closed, [no]);
         let delivery = tokio::spawn({
             let engine = engine.clone();
@@ -524,7 +568,7 @@ mod tests {
         let engine = night.engine.clone();
         assert_eq!(engine.credit(&bank.money(paid)).await.unwrap(), Credit::Paid);
         engine.refund("ann", paid).await.unwrap();
-        engine.ledger.close(&[free], CloseReason::Cancelled, NOW_MS).await.unwrap();
+        engine.ledger.close(&[free.into()], CloseReason::Cancelled, NOW_MS).await.unwrap();
         bank.hang(true);
         let refunds = tokio::spawn({
             let engine = engine.clone();

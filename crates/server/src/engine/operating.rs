@@ -231,7 +231,10 @@ impl Engine {
                 return Err(Invalid::new("delta", problem).into());
             }
         }
-        let done = self.ledger.adjust_stock(item, delta, adjust_no, self.clock.now_ms()).await;
+        let detail = json!({"delta": delta, "adjust_no": adjust_no});
+        let deed = self.deed(who, "stock.adjust", format!("item:{item}"), detail);
+        let now_ms = self.clock.now_ms();
+        let done = self.ledger.adjust_stock(item, delta, adjust_no, &deed, now_ms).await;
         if let Err(LedgerError::Refused(_) | LedgerError::NotFound) = &done
             && let Some(change) = self.gate.forget_adjust(item, adjust_no).await?
         {
@@ -239,20 +242,17 @@ impl Engine {
         }
         let adjusted = done?;
         self.wake_outbox();
-        let detail = json!({"delta": delta, "before": adjusted.before, "after": adjusted.after,
-            "adjust_no": adjust_no});
-        self.audit(who, "stock.adjust", format!("item:{item}"), detail).await?;
         Ok(adjusted)
     }
 
     pub async fn refund(&self, who: &str, no: OrderNo) -> Result<()> {
-        match self.ledger.start_refund(no, self.clock.now_ms()).await? {
-            Moved::Done => {}
-            Moved::Was(OrderStatus::Refunding | OrderStatus::Refunded) => return Ok(()),
+        let deed = self.deed(who, "order.refund", format!("order:{no}"), Value::Null);
+        match self.ledger.start_refund(no, &deed, self.clock.now_ms()).await? {
+            Moved::Done => self.wake_outbox(),
+            Moved::Was(OrderStatus::Refunding | OrderStatus::Refunded) => {}
             Moved::Was(status) => return Err(OperateError::Conflict(status.as_str())),
         }
-        self.wake_outbox();
-        self.audit(who, "order.refund", format!("order:{no}"), Value::Null).await
+        Ok(())
     }
 
     pub async fn replay_dead_letter(&self, who: &str, no: OrderNo) -> Result<()> {
@@ -285,9 +285,14 @@ impl Engine {
         target: String,
         detail: Value,
     ) -> Result<()> {
-        tracing::info!(who, action, target, "done by an operator");
-        let entry = NewAudit { who: who.into(), action: action.into(), target, detail };
+        let entry = self.deed(who, action, target, detail);
         Ok(self.ledger.audit(&entry, self.clock.now_ms()).await?)
+    }
+
+    /// An entry for the audit, for deeds whose transaction writes it itself.
+    fn deed(&self, who: &str, action: &str, target: String, detail: Value) -> NewAudit {
+        tracing::info!(who, action, target, "asked for by an operator");
+        NewAudit { who: who.into(), action: action.into(), target, detail }
     }
 }
 

@@ -100,7 +100,7 @@ impl Engine {
         let overdue = Overdue { order: order.clone(), providers };
         if self.may_close(&overdue).await {
             let now_ms = self.clock.now_ms();
-            self.ledger.close(&[order.order_no], CloseReason::Cancelled, now_ms).await?;
+            self.ledger.close(&[overdue.into()], CloseReason::Cancelled, now_ms).await?;
             self.wake_outbox();
         }
         // Whoever was first: say what is true now.
