@@ -1,10 +1,14 @@
-//! What operators do. Every deed is written to the audit, with its doer, after it is done.
+//! What operators do. Every deed is written to the audit, with its doer: money and units in the same
+//! transaction, the rest after it is done, and again when it is asked for again, for whoever asks twice
+//! may not have been answered the first time.
+
+use std::time::Duration;
 
 use gate::{AdjustOutcome, Shut};
 use ledger::{Adjusted, DeadLetterState, LedgerError, Moved, NewAudit, Role};
 use sale::{
-    Activity, ActivityId, ActivityState, Invalid, ItemId, NewActivity, OrderNo, OrderStatus,
-    VoidReason,
+    Activity, ActivityId, ActivityState, Invalid, ItemId, Millis, NewActivity, OrderNo,
+    OrderStatus, VoidReason,
 };
 use serde_json::{Value, json};
 
@@ -23,6 +27,12 @@ pub enum OperateError {
     /// It is not in a state in which this can be done.
     #[error("it is {0}")]
     Conflict(&'static str),
+    /// It may have been done. Asking again with this number does it once.
+    #[error("it is not known whether {0} was done")]
+    Unknown(OrderNo),
+    /// No number can be given now.
+    #[error("another process may hold this one's node")]
+    NoNumber,
     #[error(transparent)]
     Ledger(LedgerError),
     #[error(transparent)]
@@ -64,6 +74,14 @@ impl From<ReconcileError> for OperateError {
 type Result<T> = std::result::Result<T, OperateError>;
 
 const TOKEN_NAME_CHARS_MAX: usize = 64;
+/// How long an adjustment without an answer is asked for again before the operator is told, and how
+/// often.
+const ADJUST_ASKED_FOR: Duration = Duration::from_secs(5);
+const ADJUST_PAUSE: Duration = Duration::from_millis(200);
+/// How old the number of an adjustment may be that an operator asks for again, and how far ahead of
+/// our clock that of another instance.
+const ADJUST_AGE_MS_MAX: Millis = 24 * 60 * 60 * 1_000;
+const ADJUST_AHEAD_MS_MAX: Millis = 60_000;
 /// Names that the audit uses for others than tokens.
 const TOKEN_NAMES_RESERVED: [&str; 4] = ["system", "configured", "demo", "cli"];
 
@@ -78,6 +96,15 @@ fn check_token_name(name: &str) -> std::result::Result<(), Invalid> {
         return Err(Invalid::new("name", "is reserved"));
     }
     Ok(())
+}
+
+/// What an operator does who moves an activity to this state.
+fn verb(to: ActivityState) -> &'static str {
+    match to {
+        ActivityState::Ended => "end",
+        ActivityState::Paused => "pause",
+        ActivityState::Draft | ActivityState::Published => "publish",
+    }
 }
 
 impl Engine {
@@ -125,12 +152,14 @@ impl Engine {
                 return Err(OperateError::Conflict(now.as_str()));
             }
             let action = match (before.state, to) {
-                (_, ActivityState::Ended) => "activity.end",
-                (_, ActivityState::Paused) => "activity.pause",
-                (ActivityState::Paused, _) => "activity.resume",
-                _ => "activity.publish",
+                (ActivityState::Paused, ActivityState::Published) => "activity.resume".into(),
+                (_, to) => format!("activity.{}", verb(to)),
             };
-            self.audit(who, action, format!("activity:{id}"), Value::Null).await?;
+            self.audit(who, &action, format!("activity:{id}"), Value::Null).await?;
+        } else {
+            let detail = json!({"repeated": true});
+            let action = format!("activity.{}", verb(to));
+            self.audit(who, &action, format!("activity:{id}"), detail).await?;
         }
         let shut = match to {
             ActivityState::Paused => Some(Shut::Paused),
@@ -217,13 +246,24 @@ impl Engine {
     /// Both directions err towards too few units. Raising: the ledger first, then the gate through
     /// the outbox. Lowering: the gate first, which refuses to take away what is claimed; if we die
     /// before the ledger hears of it, reconcile finds the number unknown there and undoes it.
-    pub async fn adjust_stock(&self, who: &str, item: ItemId, delta: i64) -> Result<Adjusted> {
+    ///
+    /// `again` is the number of an adjustment of which it is not known whether it was done.
+    pub async fn adjust_stock(
+        &self,
+        who: &str,
+        item: ItemId,
+        delta: i64,
+        again: Option<OrderNo>,
+    ) -> Result<Adjusted> {
         if delta == 0 {
             return Err(Invalid::new("delta", "must not be zero").into());
         }
+        let adjust_no = match again {
+            Some(no) => self.check_adjust_no(no)?,
+            None => self.number().ok_or(OperateError::NoNumber)?,
+        };
         let _turn = self.gate_turn.lock().await;
         self.ledger.item(item).await?.ok_or(OperateError::NotFound)?;
-        let adjust_no = self.numbers.next();
         if delta < 0 {
             let taken = self.gate.adjust(item, adjust_no, delta, false).await?;
             if let AdjustOutcome::Short { left } = taken {
@@ -233,22 +273,61 @@ impl Engine {
         }
         let detail = json!({"delta": delta, "adjust_no": adjust_no});
         let deed = self.deed(who, "stock.adjust", format!("item:{item}"), detail);
-        let now_ms = self.clock.now_ms();
-        let done = self.ledger.adjust_stock(item, delta, adjust_no, &deed, now_ms).await;
+        let done = self.adjust_until_known(item, delta, adjust_no, &deed).await;
         if let Err(LedgerError::Refused(_) | LedgerError::NotFound) = &done
             && let Some(change) = self.gate.forget_adjust(item, adjust_no).await?
         {
             self.lanes.news(change);
         }
-        let adjusted = done?;
+        let adjusted = match done {
+            Err(LedgerError::Unavailable(error)) => {
+                tracing::warn!(%adjust_no, error, "an adjustment is unknown");
+                return Err(OperateError::Unknown(adjust_no));
+            }
+            done => done?,
+        };
         self.wake_outbox();
         Ok(adjusted)
+    }
+
+    /// Only a number that was given lately can be of an adjustment that somebody waits for. One from
+    /// the future would become the ledger's largest, and all new numbers would have to follow it.
+    fn check_adjust_no(&self, no: OrderNo) -> Result<OrderNo> {
+        let age_ms = self.clock.now_ms() - no.made_ms();
+        if (-ADJUST_AHEAD_MS_MAX..ADJUST_AGE_MS_MAX).contains(&age_ms) {
+            return Ok(no);
+        }
+        let problem = "must be the number that an unanswered adjustment of the last day named";
+        Err(Invalid::new("adjust_no", problem).into())
+    }
+
+    /// A commit without an answer may have been done: it is asked for again under its number.
+    async fn adjust_until_known(
+        &self,
+        item: ItemId,
+        delta: i64,
+        adjust_no: OrderNo,
+        deed: &NewAudit,
+    ) -> std::result::Result<Adjusted, LedgerError> {
+        let give_up = tokio::time::Instant::now() + ADJUST_ASKED_FOR;
+        loop {
+            let now_ms = self.clock.now_ms();
+            match self.ledger.adjust_stock(item, delta, adjust_no, deed, now_ms).await {
+                Err(LedgerError::Unavailable(_)) if tokio::time::Instant::now() < give_up => {
+                    tokio::time::sleep(ADJUST_PAUSE).await;
+                }
+                known => return known,
+            }
+        }
     }
 
     pub async fn refund(&self, who: &str, no: OrderNo) -> Result<()> {
         let deed = self.deed(who, "order.refund", format!("order:{no}"), Value::Null);
         match self.ledger.start_refund(no, &deed, self.clock.now_ms()).await? {
-            Moved::Done => self.wake_outbox(),
+            Moved::Done => {
+                self.wake_outbox();
+                self.renew_copy(no).await;
+            }
             Moved::Was(OrderStatus::Refunding | OrderStatus::Refunded) => {}
             Moved::Was(status) => return Err(OperateError::Conflict(status.as_str())),
         }
@@ -267,7 +346,8 @@ impl Engine {
     pub async fn void_dead_letter(&self, who: &str, no: OrderNo) -> Result<()> {
         let letter = self.ledger.dead_letter(no).await?.ok_or(OperateError::NotFound)?;
         if letter.state == DeadLetterState::Voided {
-            return Ok(());
+            let detail = json!({"repeated": true});
+            return self.audit(who, "dead_letter.void", format!("order:{no}"), detail).await;
         }
         let now_ms = self.clock.now_ms();
         let voided = self.ledger.void(&[letter.claim], VoidReason::Operator, now_ms).await?;
@@ -299,6 +379,29 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::night::{NOW_MS, Night};
+
+    #[tokio::test]
+    async fn an_adjustment_asked_for_again_by_its_number_is_made_once() {
+        let (night, activity) = Night::fall(|_| {}).await;
+        let (engine, item) = (&night.engine, activity.items[0].id);
+        engine.adjust_stock("ann", item, 5, None).await.unwrap();
+        let no = engine.ledger.stock_log(item, 0, 9).await.unwrap()[0].order_no;
+        let again = engine.adjust_stock("ann", item, 5, Some(no)).await.unwrap();
+        assert!(again.repeated);
+        assert_eq!(engine.ledger.item(item).await.unwrap().unwrap().total, 15);
+        let audit = engine.ledger.audit_log(None, 1).await.unwrap();
+        assert_eq!(
+            audit[0].detail,
+            json!({"delta": 5, "adjust_no": no, "before": 10, "after": 15})
+        );
+        // A number that nobody can have been told.
+        for made_ms in [NOW_MS - 2 * ADJUST_AGE_MS_MAX, NOW_MS + 2 * ADJUST_AHEAD_MS_MAX] {
+            let strange = Some(OrderNo::floor(made_ms));
+            let refused = engine.adjust_stock("ann", item, 5, strange).await;
+            assert!(matches!(refused, Err(OperateError::Invalid(why)) if why.field == "adjust_no"));
+        }
+    }
 
     #[test]
     fn names_of_tokens_are_short_visible_and_not_reserved() {
