@@ -7,6 +7,8 @@ use std::collections::{HashMap, HashSet};
 
 use sale::{Claim, ItemId, OrderNo, Settled, VoidReason};
 
+use crate::shelf::Shelf;
+
 /// Whose a number is. Two instances that once held the same node may have given it twice, so a number
 /// alone does not say that two rows are about the same claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,18 +63,18 @@ impl<'c> Verdicts<'c> {
     }
 }
 
-/// What becomes of each claim, in the order of the batch. `stock` is `None` for an unknown item.
+/// What becomes of each claim, in the order of the batch. `shelf` is `None` for an unknown item.
 /// An error says which claim can never be written as it stands, and why.
 pub(crate) fn decide<'c>(
     item: ItemId,
     claims: &'c [Claim],
     known: &Known,
-    stock: Option<i64>,
+    shelf: Option<&Shelf>,
 ) -> Result<Verdicts<'c>, String> {
     let mut verdicts = Verdicts::default();
     let mut seen: HashMap<OrderNo, &Claim> = HashMap::with_capacity(claims.len());
     let mut buyers: HashSet<&str> = HashSet::with_capacity(claims.len());
-    let mut left = stock.unwrap_or(0);
+    let mut left = shelf.map_or(0, |shelf| shelf.stock);
     for claim in claims {
         check_claim(item, claim, known, &seen)?;
         if known.orders.contains_key(&claim.order_no) || seen.contains_key(&claim.order_no) {
@@ -82,10 +84,14 @@ pub(crate) fn decide<'c>(
         seen.insert(claim.order_no, claim);
         let user = claim.user.as_str();
         let owns = known.buyers.get(user).is_some_and(|owned| *owned != claim.order_no);
-        if stock.is_none() {
+        let Some(shelf) = shelf else {
             verdicts.void.push((claim, VoidReason::UnknownItem));
-        } else if owns || buyers.contains(user) {
+            continue;
+        };
+        if owns || buyers.contains(user) {
             verdicts.void.push((claim, VoidReason::AlreadyBought));
+        } else if claim.quantity > shelf.limit_per_user {
+            verdicts.void.push((claim, VoidReason::OverLimit));
         } else if i64::from(claim.quantity) > left {
             // A later claim that wants less may still be served.
             verdicts.void.push((claim, VoidReason::StockShort));

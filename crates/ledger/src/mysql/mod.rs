@@ -25,7 +25,13 @@ mod settle;
 mod stock;
 mod text;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use mysql_async::{Opts, OptsBuilder};
@@ -245,7 +251,11 @@ impl OrderBook for MysqlLedger {
         claims: &[Claim],
     ) -> std::result::Result<Settled, BookError> {
         let (claims, clock) = (claims.to_vec(), self.clock.clone());
-        write!(self, |tx| settle::settle(tx, item, &claims, clock.now_ms()))
+        let careful = AtomicBool::new(false);
+        write!(self, |tx| {
+            let careful = careful.swap(true, Ordering::Relaxed);
+            settle::settle(tx, item, &claims, careful, clock.now_ms())
+        })
     }
 
     async fn defer(&self, failed: &[FailedClaim]) -> std::result::Result<(), BookError> {

@@ -32,12 +32,14 @@ pub(super) async fn locked_shelf(tx: &mut Session, item: ItemId) -> Outcome<Opti
             stock: get(row, 4)?,
             version: get(row, 5)?,
             pay_within_ms: get(row, 6)?,
+            limit_per_user: get(row, 7)?,
         };
         Ok(shelf)
     };
     // The activity is read by a subquery, so that its row stays unlocked: other items share it.
     let sql = "SELECT activity_id, name, price, currency, stock, version,
-             (SELECT pay_within_ms FROM tb_seckill_activity AS a WHERE a.id = p.activity_id)
+             (SELECT pay_within_ms FROM tb_seckill_activity AS a WHERE a.id = p.activity_id),
+             limit_per_user
          FROM tb_seckill_product AS p WHERE id = ? FOR UPDATE";
     tx.first(sql, (item.0,), read).await
 }

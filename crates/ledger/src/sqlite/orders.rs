@@ -30,12 +30,13 @@ pub(super) fn shelf(tx: &Connection, item: ItemId) -> Outcome<Option<Shelf>> {
             stock: row.get(4)?,
             version: row.get(5)?,
             pay_within_ms: row.get(6)?,
+            limit_per_user: row.get(7)?,
         })
     };
     Ok(tx
         .prepare_cached(
             "SELECT p.activity_id, p.name, p.price, p.currency, p.stock, p.version,
-                 a.pay_within_ms
+                 a.pay_within_ms, p.limit_per_user
              FROM tb_seckill_product p JOIN tb_seckill_activity a ON a.id = p.activity_id
              WHERE p.id = ?1",
         )?

@@ -56,8 +56,7 @@ fn try_settle(
 ) -> Outcome<Option<Settled>> {
     let found = orders::shelf(tx, item)?;
     let known = known(tx, item, claims)?;
-    let stock = found.as_ref().map(|shelf| shelf.stock);
-    let verdicts = decide(item, claims, &known, stock).map_err(Failure::Rejected)?;
+    let verdicts = decide(item, claims, &known, found.as_ref()).map_err(Failure::Rejected)?;
     let shelf = found.map_or_else(Shelf::empty, Ok).map_err(Failure::Broken)?;
     if !take_units(tx, item, &shelf, &verdicts.good)? {
         return Ok(None);

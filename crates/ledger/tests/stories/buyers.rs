@@ -106,6 +106,22 @@ async fn the_same_buyer_gets_one_order_of_an_item() {
 }
 
 #[tokio::test]
+async fn a_claim_above_the_limit_is_void_even_if_the_gate_let_it_through() {
+    check(async |shop| {
+        let item = shop.sale_of(10).await;
+        let limit = item.limit_per_user;
+        let batch = [shop.claim(item.id, "ann", limit + 1), shop.claim(item.id, "bob", limit)];
+        let settled = shop.settle(item.id, &batch).await.unwrap();
+        assert_eq!(settled.created, [batch[1].order_no]);
+        assert_eq!(settled.void, [(batch[0].order_no, VoidReason::OverLimit)]);
+        let order = shop.found(batch[0].order_no).await;
+        assert_eq!((order.status, order.reason), (OrderStatus::Void, Some(Reason::OverLimit)));
+        shop.books_add_up(item.id).await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn claims_of_an_item_nobody_knows_are_void() {
     check(async |shop| {
         let nowhere = ItemId(404);

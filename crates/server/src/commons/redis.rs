@@ -16,7 +16,7 @@
 //! **A Redis that lost its memory** has forgotten the leases while their holders still believe in
 //! them. So nobody takes a node of a Redis that does not know us for `SETTLE_IN` at least: every
 //! holder that can reach it renews in that time and is found there. A cluster's very first start
-//! cannot be told from that and waits as well, two seconds once. And the search begins anywhere, so
+//! cannot be told from that and waits as well, a moment, once. And the search begins anywhere, so
 //! that even a holder that was slower than that is met once in a thousand times.
 //!
 //! **A line that died without a word** looks like one on which nobody has news. Every instance
@@ -45,11 +45,11 @@ use super::{Commons, Hint};
 
 const LEASE_MS: i64 = 5_000;
 const NODE_LEASE_MS: i64 = 60_000;
-const NODE_RENEW: Duration = Duration::from_secs(1);
+const NODE_RENEW: Duration = Duration::from_millis(500);
 /// The next try when renewing failed: Redis may be back in a moment, and may have forgotten us.
-const NODE_RENEW_SOON: Duration = Duration::from_millis(250);
-/// A renewal, a second one if the first found a dead connection, and some more.
-const SETTLE_IN: Duration = Duration::from_secs(2);
+const NODE_RENEW_SOON: Duration = Duration::from_millis(150);
+/// A renewal, a second one if the first found a dead connection, and as much again.
+const SETTLE_IN: Duration = Duration::from_millis(1_300);
 /// Well before the lease ends, so that two holders never overlap even with clocks that drift.
 const NODE_SAFE_MS: i64 = NODE_LEASE_MS / 2;
 const ORDER_KEPT_MS: i64 = 600_000;

@@ -43,9 +43,8 @@ const OUTBOX_PAUSE_MS_MIN: Millis = 500;
 const OUTBOX_PAUSE_MS_MAX: Millis = 60_000;
 /// A row that was not delivered so often, after about a minute, wakes somebody.
 const OUTBOX_TRIES_ALARMING: u32 = 8;
-/// The gate closes a sale by its own clock, so ours may wait a little before it says that it is over:
-/// a host whose clock is ahead must not end sales early.
-const END_GRACE_MS: Millis = 60_000;
+/// The servers of a cluster's gate have a clock each, of which we ask one.
+const END_GRACE_MS: Millis = 5_000;
 /// When a job that saw something move looks again.
 const LOOK_AGAIN: Duration = Duration::from_secs(20);
 
@@ -260,12 +259,10 @@ impl Engine {
         let now_ms = self.clock.now_ms();
         let kept_ms = self.config.gate.keep_after_close_ms as Millis;
         let loaded = self.gate.loaded().await?;
-        // One process has one clock, and its gate goes by it.
-        let alone = self.config.profile == Profile::Solo;
-        let grace_ms = if alone { 0 } else { END_GRACE_MS };
+        let surely_ms = self.surely_ms().await?;
         let mut failed = None;
         for activity in self.ledger.activities(now_ms - 2 * kept_ms, ACTIVITIES_MAX).await? {
-            let over = now_ms >= activity.closes_ms.saturating_add(grace_ms);
+            let over = surely_ms >= activity.closes_ms;
             let open = matches!(activity.state, ActivityState::Published | ActivityState::Paused);
             if over
                 && open
@@ -298,6 +295,17 @@ impl Engine {
             }
         }
         Ok(Progress::CaughtUp)
+    }
+
+    /// A time that has come by the gate's clock as well as by ours. The gate closes a sale by its own;
+    /// a host whose clock is ahead must not end it early.
+    async fn surely_ms(&self) -> Result<Millis, JobError> {
+        let now_ms = self.clock.now_ms();
+        if self.config.profile == Profile::Solo {
+            // One process, one clock.
+            return Ok(now_ms);
+        }
+        Ok(now_ms.min(self.commons.now_ms().await?) - END_GRACE_MS)
     }
 
     async fn end(&self, activity: &Activity, now_ms: Millis) -> Result<(), JobError> {
