@@ -1,6 +1,8 @@
-//! What operators do. Every deed is written to the audit, with its doer: money and units in the same
-//! transaction, the rest after it is done, and again when it is asked for again, for whoever asks twice
-//! may not have been answered the first time.
+//! What operators do. No deed without its row in the audit, with its doer: money and units in the same
+//! transaction, what can be undone by nobody else just before it, so that an entry without its deed is
+//! possible and the other way round is not. What only makes or warms something is written down after
+//! it. What is asked for again is written down again, for whoever asks twice may not have been answered
+//! the first time.
 
 use std::time::Duration;
 
@@ -145,17 +147,17 @@ impl Engine {
             if !before.state.may_become(to) {
                 return Err(OperateError::Conflict(before.state.as_str()));
             }
+            let action = match (before.state, to) {
+                (ActivityState::Paused, ActivityState::Published) => "activity.resume".into(),
+                (_, to) => format!("activity.{}", verb(to)),
+            };
+            self.audit(who, &action, format!("activity:{id}"), Value::Null).await?;
             let moved = self.ledger.move_activity(id, to, self.clock.now_ms()).await?;
             if let Moved::Was(now) = moved
                 && now != to
             {
                 return Err(OperateError::Conflict(now.as_str()));
             }
-            let action = match (before.state, to) {
-                (ActivityState::Paused, ActivityState::Published) => "activity.resume".into(),
-                (_, to) => format!("activity.{}", verb(to)),
-            };
-            self.audit(who, &action, format!("activity:{id}"), Value::Null).await?;
         } else {
             let detail = json!({"repeated": true});
             let action = format!("activity.{}", verb(to));
@@ -229,16 +231,18 @@ impl Engine {
         if self.ledger.admin_tokens().await?.iter().any(|known| known.name == name) {
             return Err(OperateError::Conflict("in use"));
         }
-        self.ledger.put_admin_token(name, role, secret_hash, self.clock.now_ms()).await?;
         let detail = json!({"role": role});
-        self.audit(who, "token.create", format!("token:{name}"), detail).await
+        self.audit(who, "token.create", format!("token:{name}"), detail).await?;
+        Ok(self.ledger.put_admin_token(name, role, secret_hash, self.clock.now_ms()).await?)
     }
 
     pub async fn revoke_token(&self, who: &str, name: &str) -> Result<()> {
-        if !self.ledger.revoke_admin_token(name, self.clock.now_ms()).await? {
+        if !self.ledger.admin_tokens().await?.iter().any(|known| known.name == name) {
             return Err(OperateError::NotFound);
         }
-        self.audit(who, "token.revoke", format!("token:{name}"), Value::Null).await
+        self.audit(who, "token.revoke", format!("token:{name}"), Value::Null).await?;
+        let revoked = self.ledger.revoke_admin_token(name, self.clock.now_ms()).await?;
+        if revoked { Ok(()) } else { Err(OperateError::NotFound) }
     }
 
     /// Change an item's stock by `delta`, in ledger and gate, exactly once.
@@ -335,19 +339,25 @@ impl Engine {
     }
 
     pub async fn replay_dead_letter(&self, who: &str, no: OrderNo) -> Result<()> {
+        let letter = self.ledger.dead_letter(no).await?.ok_or(OperateError::NotFound)?;
+        if !letter.state.is_open() {
+            return Err(OperateError::Conflict(letter.state.as_str()));
+        }
+        self.audit(who, "dead_letter.replay", format!("order:{no}"), Value::Null).await?;
         match self.ledger.replay(no, self.clock.now_ms()).await? {
-            Moved::Done => {}
+            Moved::Done => self.retry_now(),
             Moved::Was(state) => return Err(OperateError::Conflict(state.as_str())),
         }
-        self.retry_now();
-        self.audit(who, "dead_letter.replay", format!("order:{no}"), Value::Null).await
+        Ok(())
     }
 
     pub async fn void_dead_letter(&self, who: &str, no: OrderNo) -> Result<()> {
         let letter = self.ledger.dead_letter(no).await?.ok_or(OperateError::NotFound)?;
-        if letter.state == DeadLetterState::Voided {
-            let detail = json!({"repeated": true});
-            return self.audit(who, "dead_letter.void", format!("order:{no}"), detail).await;
+        let repeated = letter.state == DeadLetterState::Voided;
+        let detail = if repeated { json!({"repeated": true}) } else { Value::Null };
+        self.audit(who, "dead_letter.void", format!("order:{no}"), detail).await?;
+        if repeated {
+            return Ok(());
         }
         let now_ms = self.clock.now_ms();
         let voided = self.ledger.void(&[letter.claim], VoidReason::Operator, now_ms).await?;
@@ -355,7 +365,7 @@ impl Engine {
             return Err(OperateError::Conflict(DeadLetterState::Settled.as_str()));
         }
         self.wake_outbox();
-        self.audit(who, "dead_letter.void", format!("order:{no}"), Value::Null).await
+        Ok(())
     }
 
     pub(super) async fn audit(
