@@ -43,6 +43,8 @@ const OUTBOX_PAUSE_MS_MIN: Millis = 500;
 const OUTBOX_PAUSE_MS_MAX: Millis = 60_000;
 /// A row that was not delivered so often, after about a minute, wakes somebody.
 const OUTBOX_TRIES_ALARMING: u32 = 8;
+/// Clocks that differ by more wake somebody.
+const CLOCKS_APART_MS_MAX: Millis = 10_000;
 /// The servers of a cluster's gate have a clock each, of which we ask one.
 const END_GRACE_MS: Millis = 5_000;
 /// When a job that saw something move looks again.
@@ -325,7 +327,9 @@ impl Engine {
         let limit = self.config.jobs.timeout_batch_max;
         // Due is what is due by the ledger's clock and by ours: a host whose clock is ahead must not
         // close orders early.
-        let now_ms = self.clock.now_ms().min(self.ledger.now_ms().await?);
+        let (our_ms, ledgers_ms) = (self.clock.now_ms(), self.ledger.now_ms().await?);
+        self.look_at_clocks(ledgers_ms - our_ms);
+        let now_ms = our_ms.min(ledgers_ms);
         let (overdue, full) = self.overdue(now_ms, limit).await?;
         // Those without a payment do not wait for those whose provider has to be asked.
         let (asked, free): (Vec<_>, Vec<_>) =
@@ -347,6 +351,22 @@ impl Engine {
         closed += closed_late;
         // A full batch of which nothing could be closed would come again at once: wait instead.
         Ok(if full && closed > 0 { Progress::MoreToDo } else { Progress::CaughtUp })
+    }
+
+    /// Orders wait for the slower clock. If it is slow by much, somebody should know.
+    fn look_at_clocks(&self, offset_ms: Millis) {
+        if offset_ms.abs() > CLOCKS_APART_MS_MAX {
+            let alert = Alert {
+                kind: "clock",
+                message: "the clocks of the ledger and of the host of the jobs differ; orders are \
+                     closed by the one that is behind"
+                    .into(),
+                order_no: None,
+                cause: Some(format!("the ledger's is {offset_ms} ms ahead")),
+                at_ms: self.clock.now_ms(),
+            };
+            self.alert_once("clock", 0, alert);
+        }
     }
 
     /// One transaction per item: an item that somebody else holds in the ledger must not keep the
