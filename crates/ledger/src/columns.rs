@@ -11,6 +11,10 @@ pub(crate) const CLAIM_COLUMNS: &str =
 /// The columns of a dead letter after those of its claim.
 pub(crate) const LETTER_COLUMNS: &str = "state, tries, next_try_at, cause, created_at, updated_at";
 
+/// Of a dead letter `d`: its claim became an order after all. The number alone does not say so.
+pub(crate) const ITS_OWN_ORDER: &str = "EXISTS (SELECT 1 FROM tb_seckill_order AS o
+     WHERE o.order_no = d.order_no AND o.product_id = d.product_id AND o.user_id = d.user_id)";
+
 pub(crate) const ACTIVITY_COLUMNS: &str = "id, name, opens_at, closes_at, pay_within_ms, state";
 
 /// The code of no activity's state.

@@ -31,10 +31,10 @@ use sale::{
 };
 
 pub use rows::{
-    Adjusted, AdminToken, AuditRow, Credit, DeadLetter, DeadLetterState, ItemBooks, JobRun, Moved,
-    NewAudit, NewJobRun, OrderFilter, OutboxMessage, OutboxQueue, OutboxRow, Overdue, PaymentKind,
-    PaymentNotice, PaymentProblem, PaymentRow, RefundDone, Release, Role, StockLogRow,
-    StockLogType, Unanswered, WarmBasis,
+    Adjusted, AdminToken, AuditRow, Closing, Credit, DeadLetter, DeadLetterState, ItemBooks,
+    JobRun, Moved, NewAudit, NewJobRun, OrderFilter, OutboxMessage, OutboxQueue, OutboxRow,
+    Overdue, PaymentKind, PaymentNotice, PaymentProblem, PaymentRow, RefundDone, Release, Role,
+    StockLogRow, StockLogType, Unanswered, WarmBasis,
 };
 
 /// How many times a batch reads a fresh version after losing a race, before it gives up.
@@ -113,12 +113,14 @@ pub trait Ledger: OrderBook {
     /// Change `stock` and `total` by `delta`, idempotent by `adjust_no`. Refused (field `delta`)
     /// if either would fall below zero or above `STOCK_MAX`. Always leaves an
     /// `OutboxMessage::Adjust`, in both directions: when lowering, the caller took the units from the
-    /// gate beforehand and the gate, which knows the number, does nothing.
+    /// gate beforehand and the gate, which knows the number, does nothing. `audit` is written in the
+    /// same transaction, with the stock before and after.
     async fn adjust_stock(
         &self,
         item: ItemId,
         delta: i64,
         adjust_no: OrderNo,
+        audit: &NewAudit,
         now_ms: Millis,
     ) -> Result<Adjusted>;
 
@@ -148,10 +150,11 @@ pub trait Ledger: OrderBook {
     /// `Unpaid` becomes `Closed` for each of these that is still unpaid: units back to the item
     /// (stock log type 2), the user record deleted, outbox `Release` and `News`. One transaction.
     /// With `CloseReason::Timeout` only orders whose deadline is at or before `now_ms` are closed.
-    /// Answers the ones closed now.
+    /// Answers the ones closed now. An order with a payment at a provider that its [`Closing`] does
+    /// not name is left alone.
     async fn close(
         &self,
-        orders: &[OrderNo],
+        orders: &[Closing],
         reason: CloseReason,
         now_ms: Millis,
     ) -> Result<Vec<OrderNo>>;
@@ -182,8 +185,14 @@ pub trait Ledger: OrderBook {
     async fn credit(&self, notice: &PaymentNotice, now_ms: Millis) -> Result<Credit>;
 
     /// An operator refunds a paid order: `Paid` → `Refunding`, units return, outbox `Refund` per
-    /// payment that is not refunded yet.
-    async fn start_refund(&self, no: OrderNo, now_ms: Millis) -> Result<Moved<sale::OrderStatus>>;
+    /// payment that is not refunded yet. `audit` is written in the same transaction, whether the
+    /// refund was started now or before.
+    async fn start_refund(
+        &self,
+        no: OrderNo,
+        audit: &NewAudit,
+        now_ms: Millis,
+    ) -> Result<Moved<sale::OrderStatus>>;
 
     /// The provider has given the money back; `Refunding` → `Refunded` once nothing credited to the
     /// order is left unrefunded (an order that was paid and stays paid keeps its status).
@@ -278,6 +287,9 @@ pub trait Ledger: OrderBook {
 
     /// The largest order number in the ledger, so that a new generator starts after it.
     async fn last_order_no(&self) -> Result<Option<OrderNo>>;
+
+    /// What time it is where the ledger is kept: the one clock that all instances share.
+    async fn now_ms(&self) -> Result<Millis>;
 
     /// Answers if the ledger can be read now.
     async fn ping(&self) -> Result<()>;

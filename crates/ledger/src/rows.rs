@@ -104,6 +104,33 @@ pub struct Overdue {
     pub providers: Vec<String>,
 }
 
+/// An order to be closed, and the providers that will not take money for it any more. One with a
+/// payment at a provider beyond these is not closed: that payment was opened after they were asked.
+#[derive(Clone, Debug)]
+pub struct Closing {
+    pub order_no: OrderNo,
+    pub providers: Vec<String>,
+}
+
+impl Closing {
+    pub(crate) fn covers(&self, opened: &[String]) -> bool {
+        opened.iter().all(|provider| self.providers.contains(provider))
+    }
+}
+
+/// An order no payment was ever opened for, as far as the caller knows.
+impl From<OrderNo> for Closing {
+    fn from(order_no: OrderNo) -> Self {
+        Closing { order_no, providers: Vec::new() }
+    }
+}
+
+impl From<Overdue> for Closing {
+    fn from(overdue: Overdue) -> Self {
+        Closing { order_no: overdue.order.order_no, providers: overdue.providers }
+    }
+}
+
 /// An order, and the providers where a payment was opened for it that never told us of money.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unanswered {
@@ -356,6 +383,18 @@ pub struct NewAudit {
     /// To what, e.g. `activity:7`.
     pub target: String,
     pub detail: serde_json::Value,
+}
+
+impl NewAudit {
+    /// The same with one more detail, which only the transaction itself knows.
+    pub(crate) fn with(&self, name: &str, value: impl Into<serde_json::Value>) -> NewAudit {
+        let mut entry = self.clone();
+        match &mut entry.detail {
+            serde_json::Value::Object(details) => _ = details.insert(name.into(), value.into()),
+            other => *other = serde_json::json!({ name: value.into() }),
+        }
+        entry
+    }
 }
 
 #[derive(Clone, Debug, Serialize)]

@@ -13,6 +13,7 @@ pub(crate) struct Shelf {
     pub(crate) stock: i64,
     pub(crate) version: i64,
     pub(crate) pay_within_ms: Millis,
+    pub(crate) limit_per_user: u32,
 }
 
 impl Shelf {
@@ -26,6 +27,7 @@ impl Shelf {
             stock: 0,
             version: 0,
             pay_within_ms: 0,
+            limit_per_user: 0,
         })
     }
 }

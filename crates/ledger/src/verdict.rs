@@ -7,11 +7,36 @@ use std::collections::{HashMap, HashSet};
 
 use sale::{Claim, ItemId, OrderNo, Settled, VoidReason};
 
+use crate::shelf::Shelf;
+
+/// Whose a number is. Two instances that once held the same node may have given it twice, so a number
+/// alone does not say that two rows are about the same claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) item: ItemId,
+    pub(crate) user: String,
+}
+
+impl Owner {
+    pub(crate) fn of(claim: &Claim) -> Owner {
+        Owner { item: claim.item, user: claim.user.as_str().into() }
+    }
+
+    pub(crate) fn is_of(&self, claim: &Claim) -> bool {
+        self.item == claim.item && self.user == claim.user.as_str()
+    }
+}
+
+/// The word for a claim whose number somebody else has.
+pub(crate) fn taken(no: OrderNo) -> String {
+    format!("{no} is the number of another order")
+}
+
 /// What the ledger knows of a batch before it decides.
 #[derive(Default)]
 pub(crate) struct Known {
-    /// Claims that are orders already, with whose and of which item.
-    pub(crate) orders: HashMap<OrderNo, (ItemId, String)>,
+    /// Claims that are orders already, with whose they are.
+    pub(crate) orders: HashMap<OrderNo, Owner>,
     /// Buyers who own an order of the item, with its number.
     pub(crate) buyers: HashMap<String, OrderNo>,
 }
@@ -38,18 +63,18 @@ impl<'c> Verdicts<'c> {
     }
 }
 
-/// What becomes of each claim, in the order of the batch. `stock` is `None` for an unknown item.
+/// What becomes of each claim, in the order of the batch. `shelf` is `None` for an unknown item.
 /// An error says which claim can never be written as it stands, and why.
 pub(crate) fn decide<'c>(
     item: ItemId,
     claims: &'c [Claim],
     known: &Known,
-    stock: Option<i64>,
+    shelf: Option<&Shelf>,
 ) -> Result<Verdicts<'c>, String> {
     let mut verdicts = Verdicts::default();
     let mut seen: HashMap<OrderNo, &Claim> = HashMap::with_capacity(claims.len());
     let mut buyers: HashSet<&str> = HashSet::with_capacity(claims.len());
-    let mut left = stock.unwrap_or(0);
+    let mut left = shelf.map_or(0, |shelf| shelf.stock);
     for claim in claims {
         check_claim(item, claim, known, &seen)?;
         if known.orders.contains_key(&claim.order_no) || seen.contains_key(&claim.order_no) {
@@ -59,10 +84,14 @@ pub(crate) fn decide<'c>(
         seen.insert(claim.order_no, claim);
         let user = claim.user.as_str();
         let owns = known.buyers.get(user).is_some_and(|owned| *owned != claim.order_no);
-        if stock.is_none() {
+        let Some(shelf) = shelf else {
             verdicts.void.push((claim, VoidReason::UnknownItem));
-        } else if owns || buyers.contains(user) {
+            continue;
+        };
+        if owns || buyers.contains(user) {
             verdicts.void.push((claim, VoidReason::AlreadyBought));
+        } else if claim.quantity > shelf.limit_per_user {
+            verdicts.void.push((claim, VoidReason::OverLimit));
         } else if i64::from(claim.quantity) > left {
             // A later claim that wants less may still be served.
             verdicts.void.push((claim, VoidReason::StockShort));
@@ -88,9 +117,9 @@ fn check_claim(
         return Err(format!("{no} is of item {}, not {item}", claim.item));
     }
     let foreign = match (known.orders.get(&no), seen.get(&no)) {
-        (Some((of, user)), _) => *of != item || user != claim.user.as_str(),
+        (Some(owner), _) => !owner.is_of(claim),
         (None, Some(earlier)) => earlier.user != claim.user,
         (None, None) => false,
     };
-    if foreign { Err(format!("{no} is the number of another order")) } else { Ok(()) }
+    if foreign { Err(taken(no)) } else { Ok(()) }
 }

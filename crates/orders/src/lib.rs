@@ -3,10 +3,14 @@
 //! **Parts.** The *main loop* takes entries from the log, settles their claims in the ledger in
 //! batches of one item, and acknowledges the entries. The *retry loop* runs beside it and tries
 //! again the claims that failed for a reason of their own, so that such a claim never delays the
-//! others. Both settle through one `Settler`, which knows what each kind of failure means:
+//! others; the *aside loop* does the same for items whose rows somebody else holds. All settle
+//! through one `Settler`, which knows what each kind of failure means:
 //!
 //! - the ledger does not answer: nobody's fault. The loop pauses and asks again, no try is burnt,
-//!   nothing is acknowledged. The log keeps the claims meanwhile;
+//!   nothing is acknowledged. The log keeps the claims meanwhile. A large batch that is cut off by
+//!   the ledger's time limit twice in a row is asked for in halves;
+//! - the item's rows are held by somebody else: its entries are put aside, unacknowledged, and the
+//!   other items go on;
 //! - the item's version kept moving: these claims go up the retry ladder;
 //! - the batch was rejected: it is halved until the claims at fault stand alone. The others commit
 //!   in the same pass, those at fault go up the ladder, and past its last step become dead letters.
@@ -26,6 +30,7 @@
 //! `sale`, and no HTTP except the one POST of an [`Alert`].
 
 mod alerts;
+mod aside;
 mod ladder;
 mod meters;
 mod options;

@@ -15,6 +15,7 @@ const DEAD: &str = "seckill_orders_dead_total";
 const STUCK: &str = "seckill_orders_stuck_total";
 const PAUSES: &str = "seckill_orders_pauses_total";
 const PAUSED: &str = "seckill_orders_paused";
+const ASIDE: &str = "seckill_orders_aside_claims";
 const BACKLOG: &str = "seckill_orders_backlog_claims";
 const SETTLE_SECONDS: &str = "seckill_orders_settle_seconds";
 const CLAIM_SECONDS: &str = "seckill_orders_claim_to_order_seconds";
@@ -32,6 +33,7 @@ pub fn describe() {
     describe_counter!(STUCK, "Claims that could be neither settled nor remembered as failed");
     describe_counter!(PAUSES, "Outages of the ledger or the claim log met by the workers");
     describe_gauge!(PAUSED, "1 while the workers wait for this dependency");
+    describe_gauge!(ASIDE, "Claims of items whose rows somebody else holds in the ledger");
     describe_gauge!(BACKLOG, "Claims on the log that are not acknowledged yet");
     describe_histogram!(SETTLE_SECONDS, Unit::Seconds, "Time of one settle call");
     describe_histogram!(CLAIM_SECONDS, Unit::Seconds, "From admission of a claim to its order");
@@ -69,6 +71,10 @@ pub(crate) fn paused(what: &'static str, on: bool) {
         counter!(PAUSES, "what" => what).increment(1);
     }
     gauge!(PAUSED, "what" => what).set(if on { 1.0 } else { 0.0 });
+}
+
+pub(crate) fn aside(claims: usize) {
+    gauge!(ASIDE).set(claims as f64);
 }
 
 pub(crate) fn backlog(claims: u64) {

@@ -59,6 +59,7 @@ impl Retries {
         let tries_before: TriesBefore =
             due.iter().map(|failed| (failed.claim.order_no, failed.tries)).collect();
         for (item, claims) in by_item(due.into_iter().map(|failed| failed.claim)) {
+            // What is held by somebody else stays due, and its next look comes soon.
             let pass = self.settler.settle(item, &claims, &tries_before).await?;
             for one in pass.stuck {
                 // It stays due, so it is tried at every look until the ledger can note its step.

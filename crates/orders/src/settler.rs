@@ -2,8 +2,8 @@
 //!
 //! [`Settler::settle`] does not come back before every claim it was given is in the ledger: as an
 //! order, as void, or as a failed claim with its next try. The exceptions are named in its answer:
-//! the workers were told to stop, or a claim is so broken that the ledger cannot even remember it
-//! (its entry then stays on the log).
+//! the workers were told to stop, somebody else holds the item's rows, or a claim is so broken that
+//! the ledger cannot even remember it (its entry then stays on the log).
 
 use std::{
     collections::{HashMap, HashSet},
@@ -11,7 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sale::{BookError, Claim, FailedClaim, ItemId, OrderBook, OrderNo, Settled, SharedClock};
+use sale::{
+    BookError, Claim, FailedClaim, ItemId, OrderBook, OrderNo, Settled, SharedClock, UserId,
+};
 
 use crate::{
     Alert, Alerts, Options,
@@ -23,6 +25,20 @@ use crate::{
 /// Longer causes are cut: the ledger must be able to store what is said about a failure.
 const CAUSE_CHARS_MAX: usize = 500;
 
+/// A part that was cut off by the ledger's time limit so often in a row is tried in halves: perhaps it
+/// is too much for a ledger that is slow today.
+const CUT_OFFS_MAX: u32 = 2;
+/// A part this small is never too much.
+const PART_CLAIMS_MIN: usize = 16;
+
+/// What tells one claim from another. The number alone would do, were it not for the day on which two
+/// instances believed in the same node: then the second claim would vanish without a word.
+pub(crate) type ClaimId = (OrderNo, ItemId, UserId);
+
+pub(crate) fn id_of(claim: &Claim) -> ClaimId {
+    (claim.order_no, claim.item, claim.user.clone())
+}
+
 /// How often each claim was tried before this pass; a claim not in it was never tried.
 pub(crate) type TriesBefore = HashMap<OrderNo, u32>;
 
@@ -32,6 +48,21 @@ pub(crate) struct Pass {
     pub(crate) settled: usize,
     /// Neither settled nor remembered. They must stay where they came from.
     pub(crate) stuck: Vec<FailedClaim>,
+    /// Somebody else holds the item's rows. Some of the claims may be settled; all must be delivered
+    /// again, which does those no harm.
+    pub(crate) locked: bool,
+}
+
+/// Why a batch did not come to its end.
+enum Cut {
+    Stopped,
+    Locked,
+}
+
+impl From<Stopped> for Cut {
+    fn from(_: Stopped) -> Self {
+        Cut::Stopped
+    }
 }
 
 #[derive(Clone)]
@@ -79,11 +110,29 @@ impl Settler {
     ) -> Result<Pass, Stopped> {
         let mut pass = Pass::default();
         for batch in claims.chunks(self.batch_claims_max) {
-            let (settled, failed) = self.settle_batch(item, batch, tries_before).await?;
-            pass.settled += settled;
-            pass.stuck.extend(self.defer(failed).await?);
+            match self.settle_or_defer(item, batch, tries_before, &mut pass).await {
+                Ok(()) => {}
+                Err(Cut::Locked) => {
+                    pass.locked = true;
+                    break;
+                }
+                Err(Cut::Stopped) => return Err(Stopped),
+            }
         }
         Ok(pass)
+    }
+
+    async fn settle_or_defer(
+        &mut self,
+        item: ItemId,
+        batch: &[Claim],
+        tries_before: &TriesBefore,
+        pass: &mut Pass,
+    ) -> Result<(), Cut> {
+        let (settled, failed) = self.settle_batch(item, batch, tries_before).await?;
+        pass.settled += settled;
+        pass.stuck.extend(self.defer(failed).await?);
+        Ok(())
     }
 
     /// Settle one batch, halving what is rejected until the claims at fault stand alone: finding
@@ -93,17 +142,18 @@ impl Settler {
         item: ItemId,
         batch: &[Claim],
         tries_before: &TriesBefore,
-    ) -> Result<(usize, Vec<FailedClaim>), Stopped> {
+    ) -> Result<(usize, Vec<FailedClaim>), Cut> {
         let (mut settled, mut failed) = (0, Vec::new());
         // A stack with the earlier half on top, so that claims are settled in their order.
         let mut parts = vec![batch];
         while let Some(part) = parts.pop() {
             match self.settle_part(item, part).await? {
                 Ok(()) => settled += part.len(),
-                Err(BookError::Rejected(_)) if part.len() > 1 => {
+                Err(BookError::Rejected(_) | BookError::CutOff(_)) if part.len() > 1 => {
                     let (earlier, later) = part.split_at(part.len() / 2);
                     parts.extend([later, earlier]);
                 }
+                Err(BookError::Locked(_)) => return Err(Cut::Locked),
                 Err(fault) => {
                     let cause: String = fault.to_string().chars().take(CAUSE_CHARS_MAX).collect();
                     failed.extend(part.iter().map(|claim| self.failed(claim, tries_before, &cause)))
@@ -114,17 +164,27 @@ impl Settler {
     }
 
     /// One call, repeated for as long as the ledger does not answer. Asking again is safe even if
-    /// the lost answer was a yes, because settling twice is a no-op.
+    /// the lost answer was a yes, because settling twice is a no-op. A large part that is cut off
+    /// again and again is given up as it stands.
     async fn settle_part(
         &mut self,
         item: ItemId,
         part: &[Claim],
     ) -> Result<Result<(), BookError>, Stopped> {
-        let mut backoff = self.backoff;
+        let (mut backoff, mut cut_offs) = (self.backoff, 0);
         loop {
             let started = Instant::now();
             match self.book.settle(item, part).await {
-                Err(BookError::Unavailable(cause)) => self.pause(&mut backoff, &cause).await?,
+                Err(BookError::Unavailable(cause)) => {
+                    cut_offs = 0;
+                    self.pause(&mut backoff, &cause).await?;
+                }
+                Err(BookError::CutOff(cause))
+                    if cut_offs + 1 < CUT_OFFS_MAX || part.len() <= PART_CLAIMS_MIN =>
+                {
+                    cut_offs += 1;
+                    self.pause(&mut backoff, &cause).await?;
+                }
                 Err(fault) => {
                     self.ledger.end();
                     return Ok(Err(fault));
@@ -140,7 +200,7 @@ impl Settler {
 
     /// Remember failed claims in the ledger, and raise an alert for each that is a dead letter
     /// now. Answers those that could not be remembered.
-    async fn defer(&mut self, failed: Vec<FailedClaim>) -> Result<Vec<FailedClaim>, Stopped> {
+    async fn defer(&mut self, failed: Vec<FailedClaim>) -> Result<Vec<FailedClaim>, Cut> {
         if failed.is_empty() {
             return Ok(Vec::new());
         }
@@ -149,12 +209,14 @@ impl Settler {
                 self.remembered(&failed);
                 Ok(Vec::new())
             }
+            Err(BookError::Locked(_)) => Err(Cut::Locked),
             // One of them is what the ledger chokes on. They are few: find it one by one.
             Err(_) => {
                 let mut stuck = Vec::new();
                 for one in failed {
                     match self.defer_part(std::slice::from_ref(&one)).await? {
                         Ok(()) => self.remembered(std::slice::from_ref(&one)),
+                        Err(BookError::Locked(_)) => return Err(Cut::Locked),
                         Err(fault) => stuck.push(FailedClaim { cause: fault.to_string(), ..one }),
                     }
                 }
@@ -170,7 +232,11 @@ impl Settler {
         let mut backoff = self.backoff;
         loop {
             match self.book.defer(failed).await {
-                Err(fault @ (BookError::Unavailable(_) | BookError::Contended(_))) => {
+                Err(
+                    fault @ (BookError::Unavailable(_)
+                    | BookError::CutOff(_)
+                    | BookError::Contended(_)),
+                ) => {
                     self.pause(&mut backoff, &fault.to_string()).await?;
                 }
                 answer => {
@@ -219,6 +285,20 @@ impl Settler {
         meters::dead(dead.count());
     }
 
+    /// The ledger can neither settle this claim nor remember that it failed. Its entry stays on
+    /// the log, unacknowledged, and comes again after a restart; the others go on.
+    pub(crate) fn report_stuck(&self, stuck: &FailedClaim) {
+        meters::stuck();
+        self.alerts.raise(Alert {
+            kind: "claim_stuck",
+            message: "a claim can neither be settled nor be put aside; its log entry is kept"
+                .into(),
+            order_no: Some(stuck.claim.order_no),
+            cause: Some(stuck.cause.clone()),
+            at_ms: self.clock.now_ms(),
+        });
+    }
+
     fn measure(&self, settled: &Settled, part: &[Claim], took: Duration) {
         meters::settled(settled, took);
         if let Some(oldest_ms) = part.iter().map(|claim| claim.claimed_ms).min()
@@ -247,9 +327,9 @@ fn accounted_for(settled: &Settled, part: &[Claim]) -> Result<(), BookError> {
 pub(crate) fn by_item(claims: impl IntoIterator<Item = Claim>) -> Vec<(ItemId, Vec<Claim>)> {
     let mut groups: Vec<(ItemId, Vec<Claim>)> = Vec::new();
     let mut place: HashMap<ItemId, usize> = HashMap::new();
-    let mut seen: HashSet<OrderNo> = HashSet::new();
+    let mut seen: HashSet<ClaimId> = HashSet::new();
     for claim in claims {
-        if !seen.insert(claim.order_no) {
+        if !seen.insert(id_of(&claim)) {
             continue;
         }
         let at = *place.entry(claim.item).or_insert_with(|| {

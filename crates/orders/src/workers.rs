@@ -1,4 +1,4 @@
-//! The main loop from the log to the ledger, and the handle by which others see and stop it.
+//! The main loop from the log to the ledger, and the handle by which others see and stop all loops.
 
 use std::{
     collections::HashSet,
@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sale::{ClaimLog, EntryId, FailedClaim, LogEntry, LogError, OrderBook, SharedClock};
+use sale::{ClaimLog, EntryId, FailedClaim, ItemId, LogEntry, LogError, OrderBook, SharedClock};
 use tokio::{
     sync::{Notify, watch},
     task::JoinSet,
@@ -17,14 +17,16 @@ use tokio::{
 use tracing::info;
 
 use crate::{
-    Alert, Alerts, Options, meters,
+    Alert, Alerts, Options,
+    aside::{Aside, AsideLoop},
+    meters,
     outage::{Backoff, Outage, StopSignal, Stopped},
     rate::Rate,
     retry::Retries,
-    settler::{Settler, TriesBefore, by_item},
+    settler::{ClaimId, Settler, TriesBefore, by_item, id_of},
 };
 
-/// Starts the two loops.
+/// Starts the loops.
 pub struct Workers;
 
 impl Workers {
@@ -44,6 +46,7 @@ impl Workers {
             ledger: Arc::new(Outage::new("ledger")),
             log: Outage::new("claim log"),
             rate: Rate::default(),
+            aside: Aside::default(),
             retry_now: Notify::new(),
             running: AtomicBool::new(true),
         });
@@ -59,6 +62,9 @@ impl Workers {
         let retries =
             Retries { settler: settler.clone(), shared: shared.clone(), options: options.clone() };
         loops.spawn(retries.run());
+        let aside =
+            AsideLoop { settler: settler.clone(), shared: shared.clone(), log: log.clone() };
+        loops.spawn(aside.run());
         let main = MainLoop {
             settler,
             shared: shared.clone(),
@@ -74,7 +80,7 @@ impl Workers {
 
 /// A loop only ends when told to. If one ends otherwise it panicked: that wakes someone, and
 /// `is_running` tells the health check, because what the loop held comes back only with a restart.
-/// The other loop goes on; half the work done is better than none.
+/// The other loops go on; half the work done is better than none.
 async fn watch_over(
     mut loops: JoinSet<()>,
     shared: Arc<Shared>,
@@ -104,6 +110,7 @@ pub(crate) struct Shared {
     ledger: Arc<Outage>,
     log: Outage,
     rate: Rate,
+    pub(crate) aside: Aside,
     pub(crate) retry_now: Notify,
     running: AtomicBool,
 }
@@ -115,7 +122,7 @@ pub struct WorkersHandle {
 }
 
 impl WorkersHandle {
-    /// Say stop, and know that all stopped: both loops have ended, what was taken from the log and
+    /// Say stop, and know that all stopped: the loops have ended, what was taken from the log and
     /// not settled was handed back. Takes at most about as long as one batch in the ledger.
     pub async fn stop(&self) {
         self.shared.running.store(false, Ordering::SeqCst);
@@ -157,10 +164,15 @@ struct MainLoop {
 impl MainLoop {
     async fn run(mut self) {
         while let Ok(entries) = self.take().await {
+            let entries = self.shared.aside.join(entries);
             let started = Instant::now();
             self.settler.paused = false;
             match self.carry(&entries).await {
-                Ok(settled) => self.note_rate(settled, started.elapsed()),
+                Ok(Carried { settled, locked }) => {
+                    self.note_rate(settled, started.elapsed());
+                    let held = entries.into_iter().filter(|entry| locked.contains(&entry.item));
+                    self.shared.aside.put(held.collect());
+                }
                 // What of it was settled already is a no-op when it comes again.
                 Err(Stopped) => {
                     info!(entries = entries.len(), "handed back to the claim log while stopping");
@@ -170,11 +182,19 @@ impl MainLoop {
             }
             meters::backlog(self.log.backlog());
         }
+        // The aside loop may have ended before this one put something there.
+        self.log.give_back(self.shared.aside.drain()).await;
     }
 
     async fn take(&mut self) -> Result<Vec<LogEntry>, Stopped> {
-        let mut backoff = self.backoff();
+        let mut backoff = self.settler.backoff;
+        let shared = self.shared.clone();
         loop {
+            tokio::select! {
+                biased;
+                () = self.stop.stopped() => return Err(Stopped),
+                () = shared.aside.room() => {}
+            }
             let taken = tokio::select! {
                 biased;
                 () = self.stop.stopped() => return Err(Stopped),
@@ -185,64 +205,31 @@ impl MainLoop {
                     self.shared.log.end();
                     return Ok(entries);
                 }
-                Err(fault) => self.pause(&mut backoff, &fault).await?,
+                Err(fault) => {
+                    wait_for_log(&mut self.settler, &self.shared, &mut backoff, &fault).await?;
+                }
             }
         }
     }
 
-    /// Settle everything in these entries, then acknowledge them. Answers how many were settled.
-    async fn carry(&mut self, entries: &[LogEntry]) -> Result<usize, Stopped> {
-        let (mut settled, mut stuck) = (0, HashSet::new());
+    /// Settle everything in these entries that is not held by somebody else, then acknowledge it.
+    async fn carry(&mut self, entries: &[LogEntry]) -> Result<Carried, Stopped> {
+        let (mut carried, mut stuck) = (Carried::default(), Vec::new());
         for (item, claims) in by_item(entries.iter().flat_map(|entry| entry.claims.iter().cloned()))
         {
             let pass = self.settler.settle(item, &claims, &TriesBefore::new()).await?;
-            settled += pass.settled;
-            stuck.extend(pass.stuck.iter().map(|one| one.claim.order_no));
-            pass.stuck.iter().for_each(|one| self.report_stuck(one));
+            carried.settled += pass.settled;
+            if pass.locked {
+                carried.locked.insert(item);
+                continue;
+            }
+            pass.stuck.iter().for_each(|one| self.settler.report_stuck(one));
+            stuck.extend(pass.stuck);
         }
-        let done: Vec<EntryId> = entries
-            .iter()
-            .filter(|entry| !entry.claims.iter().any(|claim| stuck.contains(&claim.order_no)))
-            .map(|entry| entry.id)
-            .collect();
-        self.ack(&done).await?;
-        Ok(settled)
-    }
-
-    async fn ack(&mut self, done: &[EntryId]) -> Result<(), Stopped> {
-        if done.is_empty() {
-            return Ok(());
-        }
-        let mut backoff = self.backoff();
-        while let Err(fault) = self.log.ack(done).await {
-            self.pause(&mut backoff, &fault).await?;
-        }
-        self.shared.log.end();
-        Ok(())
-    }
-
-    async fn pause(&mut self, backoff: &mut Backoff, fault: &LogError) -> Result<(), Stopped> {
-        self.settler.paused = true;
-        self.shared.log.begin(fault);
-        if self.stop.sleep(backoff.next()).await { Ok(()) } else { Err(Stopped) }
-    }
-
-    fn backoff(&self) -> Backoff {
-        Backoff::new(self.options.pause_ms_min, self.options.pause_ms_max)
-    }
-
-    /// The ledger can neither settle this claim nor remember that it failed. Its entry stays on
-    /// the log, unacknowledged, and comes again after a restart; the others go on.
-    fn report_stuck(&self, stuck: &FailedClaim) {
-        meters::stuck();
-        self.settler.alerts.raise(Alert {
-            kind: "claim_stuck",
-            message: "a claim can neither be settled nor be put aside; its log entry is kept"
-                .into(),
-            order_no: Some(stuck.claim.order_no),
-            cause: Some(stuck.cause.clone()),
-            at_ms: self.settler.clock.now_ms(),
-        });
+        let free = entries.iter().filter(|entry| !carried.locked.contains(&entry.item));
+        let done = settled_whole(free, &stuck);
+        acknowledge(&mut self.settler, &self.shared, &*self.log, &done).await?;
+        Ok(carried)
     }
 
     /// A round that waited out an outage says nothing about how fast the ledger works.
@@ -251,4 +238,53 @@ impl MainLoop {
             self.shared.rate.record(settled, busy);
         }
     }
+}
+
+/// What became of a round.
+#[derive(Default)]
+struct Carried {
+    settled: usize,
+    /// Items whose rows somebody else holds.
+    locked: HashSet<ItemId>,
+}
+
+/// The entries that hold none of the claims that are stuck.
+pub(crate) fn settled_whole<'e>(
+    entries: impl IntoIterator<Item = &'e LogEntry>,
+    stuck: &[FailedClaim],
+) -> Vec<EntryId> {
+    let stuck: HashSet<ClaimId> = stuck.iter().map(|one| id_of(&one.claim)).collect();
+    let whole = |entry: &&LogEntry| {
+        stuck.is_empty() || !entry.claims.iter().any(|claim| stuck.contains(&id_of(claim)))
+    };
+    entries.into_iter().filter(whole).map(|entry| entry.id).collect()
+}
+
+/// Tells the log that these are in the ledger, for as long as it takes.
+pub(crate) async fn acknowledge(
+    settler: &mut Settler,
+    shared: &Shared,
+    log: &dyn ClaimLog,
+    done: &[EntryId],
+) -> Result<(), Stopped> {
+    if done.is_empty() {
+        return Ok(());
+    }
+    let mut backoff = settler.backoff;
+    while let Err(fault) = log.ack(done).await {
+        wait_for_log(settler, shared, &mut backoff, &fault).await?;
+    }
+    shared.log.end();
+    Ok(())
+}
+
+async fn wait_for_log(
+    settler: &mut Settler,
+    shared: &Shared,
+    backoff: &mut Backoff,
+    fault: &LogError,
+) -> Result<(), Stopped> {
+    settler.paused = true;
+    shared.log.begin(fault);
+    if settler.stop.sleep(backoff.next()).await { Ok(()) } else { Err(Stopped) }
 }

@@ -153,6 +153,10 @@ struct BookState {
     /// Answered for by nobody: a ledger with a bug.
     forgotten: HashSet<OrderNo>,
     contended: HashSet<ItemId>,
+    /// Somebody else holds the rows of these.
+    locked: HashSet<ItemId>,
+    /// More claims at once take longer than the limit.
+    claims_in_time: Option<usize>,
     /// Settling this item takes until it is taken out of here.
     held: HashSet<ItemId>,
     down: bool,
@@ -187,6 +191,12 @@ impl OrderBook for FakeBook {
         self.0.change(|book| {
             if book.down {
                 return Err(BookError::Unavailable("away".into()));
+            }
+            if book.locked.contains(&item) {
+                return Err(BookError::Locked("held".into()));
+            }
+            if book.claims_in_time.is_some_and(|max| numbers.len() > max) {
+                return Err(BookError::CutOff("too slow".into()));
             }
             if book.contended.contains(&item) {
                 return Err(BookError::Contended(3));
@@ -567,6 +577,68 @@ async fn a_contended_item_goes_to_retry_and_counts_as_a_try() {
     shop.clock.advance(10_000);
     workers.retry_now();
     shop.book.0.until(|book| book.orders.len() == 3).await;
+    workers.stop().await;
+}
+
+#[tokio::test]
+async fn an_item_that_somebody_holds_keeps_no_other_item_waiting() {
+    let shop = Shop::new();
+    shop.book.0.change(|book| book.locked.insert(ItemId(1)));
+    shop.log.append(claims(1, 0..3));
+    shop.log.append(claims(2, 3..6));
+    let workers = shop.work();
+    shop.log.until_acked(1).await;
+    assert!(!workers.is_paused(), "the ledger is there");
+    // What comes later joins what waits, and is not tried by the main loop.
+    shop.log.append(claims(1, 6..8));
+    shop.log.append(claims(2, 8..10));
+    shop.log.until_acked(2).await;
+    let of_two: Vec<OrderNo> = (3..6).chain(8..10).map(no).collect();
+    assert_eq!(shop.book.0.see(|book| book.orders.clone()), of_two);
+    assert_eq!(shop.book.0.see(|book| book.failed.len()), 0, "no tries are burnt");
+    shop.book.0.change(|book| book.locked.clear());
+    shop.log.until_acked(4).await;
+    assert_eq!(shop.book.0.see(|book| book.orders.len()), 10);
+    workers.stop().await;
+}
+
+#[tokio::test]
+async fn stopping_hands_back_what_was_put_aside() {
+    let shop = Shop::new();
+    shop.book.0.change(|book| book.locked.insert(ItemId(1)));
+    shop.log.append(claims(1, 0..3));
+    shop.log.append(claims(2, 3..6));
+    let workers = shop.work();
+    shop.log.until_acked(1).await;
+    workers.stop().await;
+    assert_eq!(shop.log.0.see(|log| (log.entries.len(), log.taken.len())), (1, 1));
+    shop.book.0.change(|book| book.locked.clear());
+    let workers = shop.work();
+    shop.log.until_acked(2).await;
+    workers.stop().await;
+}
+
+#[tokio::test]
+async fn a_batch_that_is_too_much_for_a_slow_ledger_is_halved() {
+    let shop = Shop::new();
+    shop.book.0.change(|book| book.claims_in_time = Some(40));
+    shop.log.append(claims(1, 0..100));
+    let workers = shop.work();
+    shop.log.until_acked(1).await;
+    let sizes: Vec<usize> = shop.book.0.see(|book| book.calls.iter().map(Vec::len).collect());
+    assert_eq!(sizes, [100, 100, 50, 50, 25, 25, 50, 50, 25, 25]);
+    assert_eq!(shop.book.0.see(|book| (book.orders.len(), book.failed.len())), (100, 0));
+    workers.stop().await;
+}
+
+#[tokio::test]
+async fn two_buyers_with_one_number_are_two_claims() {
+    let shop = Shop::new();
+    let twin = Claim { user: UserId::new("twin").unwrap(), ..claim(1, 7) };
+    shop.log.append(vec![claim(1, 7), twin, claim(1, 7)]);
+    let workers = shop.work();
+    shop.log.until_acked(1).await;
+    assert_eq!(shop.book.0.see(|book| book.calls.clone()), [vec![no(7), no(7)]]);
     workers.stop().await;
 }
 

@@ -11,6 +11,14 @@ pub enum BookError {
     /// later; it may even have been done, so ask again by `order_no` (settling twice is a no-op).
     #[error("the ledger does not answer: {0}")]
     Unavailable(String),
+    /// Somebody else holds rows of this item and does not let go. Nothing was done, nothing is wrong
+    /// with the batch, and other items are none the worse: settle those meanwhile.
+    #[error("rows of the item are held by somebody else: {0}")]
+    Locked(String),
+    /// No answer within the ledger's limit. Like [`BookError::Unavailable`], and perhaps it was too
+    /// much at once.
+    #[error("the ledger does not answer in time: {0}")]
+    CutOff(String),
     /// The version of the item moved under us every time we tried.
     #[error("the item's version changed {0} times in a row")]
     Contended(u32),

@@ -116,6 +116,8 @@ pub enum VoidReason {
     StockShort,
     /// The buyer already owns an order of this item.
     AlreadyBought,
+    /// More units than one buyer may have. The gate says so first; this is for a gate that did not.
+    OverLimit,
     /// The item does not exist in the ledger.
     UnknownItem,
     /// An operator gave up on it.
@@ -132,17 +134,19 @@ pub enum Reason {
     Cancelled,
     StockShort,
     AlreadyBought,
+    OverLimit,
     UnknownItem,
     Operator,
     Lost,
 }
 
 impl Reason {
-    const ALL: [Reason; 7] = [
+    pub const ALL: [Reason; 8] = [
         Reason::Timeout,
         Reason::Cancelled,
         Reason::StockShort,
         Reason::AlreadyBought,
+        Reason::OverLimit,
         Reason::UnknownItem,
         Reason::Operator,
         Reason::Lost,
@@ -154,6 +158,7 @@ impl Reason {
             Reason::Cancelled => "cancelled",
             Reason::StockShort => "stock_short",
             Reason::AlreadyBought => "already_bought",
+            Reason::OverLimit => "over_limit",
             Reason::UnknownItem => "unknown_item",
             Reason::Operator => "operator",
             Reason::Lost => "lost",
@@ -182,6 +187,7 @@ impl From<VoidReason> for Reason {
         match reason {
             VoidReason::StockShort => Reason::StockShort,
             VoidReason::AlreadyBought => Reason::AlreadyBought,
+            VoidReason::OverLimit => Reason::OverLimit,
             VoidReason::UnknownItem => Reason::UnknownItem,
             VoidReason::Operator => Reason::Operator,
             VoidReason::Lost => Reason::Lost,

@@ -6,6 +6,12 @@
 //! thrown away and the answer is *unknown*. One that does not answer in time is thrown away too, so
 //! that a server that hangs cannot eat the pool.
 //!
+//! **Silence.** A process that is frozen, or whose machine is gone, between two statements of a
+//! transaction would keep its locks for as long as the server believes in the connection: eight hours
+//! unless told. So each session tells the server to end it after `silence_s_max` without a word, which
+//! rolls its transaction back; who wakes up later finds the connection gone. No idle connection is
+//! used again that is anywhere near that age.
+//!
 //! **Isolation.** Writing transactions run READ COMMITTED: they lock the rows they decide by, and
 //! want to see what others committed up to that lock; REPEATABLE READ would add gap locks, which
 //! make strangers' inserts wait for (and deadlock with) each other. Reading transactions that compare
@@ -26,13 +32,17 @@ use super::{
 };
 use crate::VERSION_TRIES_MAX;
 
-/// How often a transaction that met a deadlock, or waited for a lock in vain, begins anew.
-pub const LOCK_TRIES_MAX: u32 = 4;
+/// How often a transaction that met a deadlock begins anew.
+const DEADLOCK_TRIES_MAX: u32 = 4;
+/// How often it begins anew after waiting for a lock in vain: whoever holds it that long will hold it
+/// longer, and others have work that needs no lock of theirs.
+pub const LOCK_TRIES_MAX: u32 = 2;
 /// A pause before the next try, times a random number below one, so that two who met do not meet
 /// again at once.
 const LOCK_PAUSE_MS_MAX: u64 = 20;
-/// A connection idle for longer is not used again: somewhere a firewall has forgotten it.
-const IDLE_MS_MAX: u64 = 5 * 60 * 1_000;
+/// A connection older than this is not used again: behind its name there may be another server by
+/// now, and a session's memory on the server only ever grows.
+const AGE_MS_MAX: u64 = 10 * 60 * 1_000;
 /// Saying goodbye to a server that may not listen.
 const GOODBYE_MS_MAX: u64 = 1_000;
 /// Reads that walk through all orders of an item may take this many times as long as others.
@@ -54,6 +64,7 @@ struct Line {
     /// `None` only while it is being dropped.
     conn: Option<Conn>,
     statement_bytes_max: usize,
+    opened: Instant,
     idle_since: Instant,
 }
 
@@ -186,35 +197,53 @@ impl Desk {
 
     fn idle_line(&self) -> Option<Line> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        // The one used last; older ones at the bottom are let go when they are too old.
-        let line = idle.pop()?;
-        let age = line.idle_since.elapsed();
-        if age < Duration::from_millis(IDLE_MS_MAX) {
-            return Some(line);
-        }
-        idle.clear();
-        None
+        self.let_go(&mut idle);
+        // The one used last.
+        idle.pop()
+    }
+
+    /// Forgets connections that were idle for too long. They lie in the order they were put back.
+    fn let_go(&self, idle: &mut Vec<Line>) {
+        let idle_max = self.idle_max();
+        let old = idle.partition_point(|line| line.idle_since.elapsed() >= idle_max);
+        idle.drain(..old);
+    }
+
+    /// Well before the server ends a silent session.
+    fn idle_max(&self) -> Duration {
+        Duration::from_secs(u64::from(self.options.silence_s_max.max(1))) * 3 / 4
     }
 
     async fn connect(&self) -> Outcome<Line> {
         let mut conn = Conn::new(self.opts.clone()).await?;
         let lock_wait_s = self.options.lock_wait_s_max.max(1);
+        let silence_s = self.options.silence_s_max.max(1);
+        let limit_of_statements = limit_of_statements(self.options.answer_ms_max);
         conn.query_drop(format!(
             "SET NAMES utf8mb4 COLLATE utf8mb4_bin; \
              SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
              SET SESSION sql_mode = '{SQL_MODE}', SESSION autocommit = 1, \
-                 SESSION innodb_lock_wait_timeout = {lock_wait_s}"
+                 SESSION innodb_lock_wait_timeout = {lock_wait_s}, \
+                 SESSION wait_timeout = {silence_s}, SESSION net_read_timeout = {silence_s}, \
+                 SESSION net_write_timeout = {silence_s}; \
+             {limit_of_statements}"
         ))
         .await?;
         let statement_bytes_max = check_session(&mut conn).await?;
-        Ok(Line { conn: Some(conn), statement_bytes_max, idle_since: Instant::now() })
+        let now = Instant::now();
+        Ok(Line { conn: Some(conn), statement_bytes_max, opened: now, idle_since: now })
     }
 
     /// Keeps a connection whose transaction is over for others.
     pub(super) fn put_back(&self, session: Session) {
         let Session { mut line, .. } = session;
+        if line.opened.elapsed() >= Duration::from_millis(AGE_MS_MAX) {
+            return;
+        }
         line.idle_since = Instant::now();
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        self.let_go(&mut idle);
+        idle.push(line);
     }
 
     fn forget_idle(&self) {
@@ -322,7 +351,22 @@ impl Work {
 
 /// What work is told that the clock cut off. It may have been done.
 pub(super) fn cut_off<T>(limit: Duration) -> Outcome<T> {
-    Err(Failure::Unknown(format!("no answer within {} ms", limit.as_millis())))
+    Err(Failure::CutOff(format!("no answer within {} ms", limit.as_millis())))
+}
+
+/// Makes the server give up a statement that nobody waits for any more. MariaDB takes seconds and
+/// skips comments of MySQL 5.7; MySQL takes milliseconds and skips comments of MariaDB.
+fn limit_of_statements(answer_ms_max: u64) -> String {
+    statements_within(answer_ms_max.max(1_000) * u64::from(LONG_READ_FACTOR))
+}
+
+/// Zero is no limit.
+pub(super) fn statements_within(limit_ms: u64) -> String {
+    let limit_s = limit_ms.div_ceil(1_000);
+    format!(
+        "/*M! SET SESSION max_statement_time = {limit_s} */ \
+         /*!50708 SET SESSION max_execution_time = {limit_ms} */"
+    )
 }
 
 /// Are the session's settings those the statements rely on? Answers how long a statement may be. A
@@ -349,6 +393,7 @@ async fn check_session(conn: &mut Conn) -> Outcome<usize> {
 #[derive(Default)]
 struct Tries {
     races: u32,
+    deadlocks: u32,
     locks: u32,
 }
 
@@ -360,15 +405,17 @@ impl Tries {
         }
         let (count, max) = if failure.is_race() {
             (&mut self.races, VERSION_TRIES_MAX)
-        } else {
+        } else if failure.is_lock_wait() {
             (&mut self.locks, LOCK_TRIES_MAX)
+        } else {
+            (&mut self.deadlocks, DEADLOCK_TRIES_MAX)
         };
         *count += 1;
         *count < max
     }
 
     async fn pause(&self) {
-        if self.locks > 0 {
+        if self.deadlocks + self.locks > 0 {
             let pause_ms = jitter() % (LOCK_PAUSE_MS_MAX + 1);
             tokio::time::sleep(Duration::from_millis(pause_ms)).await;
         }

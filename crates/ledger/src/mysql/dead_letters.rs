@@ -2,6 +2,8 @@
 //!
 //! An open letter holds its units. So a letter is never opened for a claim that is an order (or
 //! void) already: its units are accounted for there. The lock of the item's row keeps the two apart.
+//! A number that is somebody else's order is no such order: its claim failed, holds its units, and
+//! must be seen.
 
 use mysql_async::Row;
 use sale::{Claim, FailedClaim, ItemId, Millis, OrderNo, UserId};
@@ -15,8 +17,9 @@ use super::{
 };
 use crate::{
     DeadLetter, DeadLetterState, Moved,
-    columns::{CLAIM_COLUMNS, LETTER_COLUMNS},
+    columns::{CLAIM_COLUMNS, ITS_OWN_ORDER, LETTER_COLUMNS},
     outbox::shortened,
+    verdict::{Owner, taken},
 };
 
 fn read(row: &Row) -> Outcome<DeadLetter> {
@@ -33,8 +36,10 @@ fn read(row: &Row) -> Outcome<DeadLetter> {
 
 pub(super) async fn defer(tx: &mut Session, failed: &[FailedClaim], now_ms: Millis) -> Outcome<()> {
     stock::lock_items(tx, failed.iter().map(|failed| failed.claim.item)).await?;
-    let numbers: Vec<OrderNo> = failed.iter().map(|failed| failed.claim.order_no).collect();
-    let settled = orders::settled_among(tx, &numbers).await?;
+    let numbers = || failed.iter().map(|failed| failed.claim.order_no);
+    let owners = orders::owners(tx, numbers()).await?;
+    let mut letters = orders::owners_in(tx, "tb_dead_letter", numbers()).await?;
+    let mut settled = Vec::new();
     let mut insert = Insert::new(
         tx,
         "INSERT INTO tb_dead_letter (order_no, product_id, user_id, quantity, epoch, claimed_at,
@@ -44,8 +49,13 @@ pub(super) async fn defer(tx: &mut Session, failed: &[FailedClaim], now_ms: Mill
              updated_at = VALUES(updated_at)",
     );
     for FailedClaim { claim, tries, next_try_ms, cause } in failed {
-        if settled.contains(&claim.order_no) {
+        if owners.get(&claim.order_no).is_some_and(|owner| owner.is_of(claim)) {
+            settled.push(claim.order_no);
             continue;
+        }
+        let letter = letters.entry(claim.order_no).or_insert_with(|| Owner::of(claim));
+        if !letter.is_of(claim) {
+            return Err(Failure::Rejected(taken(claim.order_no)));
         }
         let state = match next_try_ms {
             Some(_) => DeadLetterState::Retrying,
@@ -68,7 +78,7 @@ pub(super) async fn defer(tx: &mut Session, failed: &[FailedClaim], now_ms: Mill
         ]);
     }
     insert.send(tx).await?;
-    resolve(tx, settled.into_iter().collect(), DeadLetterState::Settled, now_ms).await
+    resolve(tx, settled, DeadLetterState::Settled, now_ms).await
 }
 
 pub(super) async fn due(
@@ -88,7 +98,7 @@ pub(super) async fn due(
     session.all(&sql, asked, failed).await
 }
 
-/// Closes the open letters of these claims.
+/// Closes the open letters of these orders.
 pub(super) async fn resolve(
     tx: &mut Session,
     orders: Vec<OrderNo>,
@@ -105,13 +115,36 @@ pub(super) async fn resolve(
     }
     for numbers in number_lists(orders) {
         let sql = format!(
-            "UPDATE tb_dead_letter SET state = {}, next_try_at = NULL, updated_at = {now_ms}
-             WHERE order_no IN {numbers} AND state IN (0, 1)",
+            "UPDATE tb_dead_letter AS d SET state = {}, next_try_at = NULL, updated_at = {now_ms}
+             WHERE order_no IN {numbers} AND state IN (0, 1) AND {ITS_OWN_ORDER}",
             to.code()
         );
         tx.change_by_text(&sql).await?;
     }
     Ok(())
+}
+
+/// Ends the open letter of a claim whose number is somebody else's order: it can never have a row of
+/// its own among the orders. Answers the claim if its letter was open.
+pub(super) async fn give_up<'c>(
+    tx: &mut Session,
+    claim: &'c Claim,
+    now_ms: Millis,
+) -> Outcome<Option<&'c Claim>> {
+    let ended = tx
+        .change(
+            "UPDATE tb_dead_letter SET state = ?, next_try_at = NULL, updated_at = ?
+             WHERE order_no = ? AND product_id = ? AND user_id = ? AND state IN (0, 1)",
+            (
+                DeadLetterState::Voided.code(),
+                now_ms,
+                claim.order_no.to_string(),
+                claim.item.0,
+                claim.user.as_str(),
+            ),
+        )
+        .await?;
+    Ok((ended == 1).then_some(claim))
 }
 
 pub(super) async fn list(

@@ -17,6 +17,8 @@ const DEADLOCK: u16 = 1213;
 /// "Record has changed since last read": newer MariaDB and Galera say it where others say deadlock.
 const CHANGED_SINCE_READ: u16 = 1020;
 const PACKET_TOO_LARGE: u16 = 1153;
+/// Triggers need rights of their own: SUPER where the binary log is on, TRIGGER on the table.
+const NO_TRIGGERS: [u16; 3] = [1419, 1227, 1142];
 /// A CHECK constraint: MySQL's number, MariaDB's number.
 const CHECK_VIOLATED: [u16; 2] = [3819, 4025];
 /// The server closed this connection, or is about to.
@@ -33,8 +35,10 @@ const OF_THE_ROW: [&str; 3] = ["22", "23", "45"];
 #[derive(Debug)]
 pub(super) enum Failure {
     Sql(SqlError),
-    /// Nobody answered in time, or the answer to a commit was lost: it may have been done.
+    /// The answer to a commit was lost, or nobody was there to ask: it may have been done.
     Unknown(String),
+    /// The work took longer than it may: it may have been done.
+    CutOff(String),
     NotFound,
     Refused(Invalid),
     /// A claim that can never be written as it stands.
@@ -119,7 +123,7 @@ impl Failure {
 
     /// The connection is of no more use, and what was asked on it may or may not have been done.
     pub(super) fn is_lost(&self) -> bool {
-        matches!(self, Failure::Unknown(_)) || self.is_gone()
+        matches!(self, Failure::Unknown(_) | Failure::CutOff(_)) || self.is_gone()
     }
 
     /// The transaction is rolled back for certain, and a fresh one may well succeed.
@@ -134,6 +138,22 @@ impl Failure {
             Failure::Sql(SqlError::Server(error)) => {
                 error.code == DUPLICATE && fault_of_server(error) == Fault::Luck
             }
+            _ => false,
+        }
+    }
+
+    /// Somebody held a row for longer than we wait for it.
+    pub(super) fn is_lock_wait(&self) -> bool {
+        match self {
+            Failure::Sql(SqlError::Server(error)) => error.code == LOCK_WAIT_TIMEOUT,
+            _ => false,
+        }
+    }
+
+    /// The server works, but not for a user with these rights.
+    pub(super) fn may_not_make_triggers(&self) -> bool {
+        match self {
+            Failure::Sql(SqlError::Server(error)) => NO_TRIGGERS.contains(&error.code),
             _ => false,
         }
     }
@@ -172,7 +192,7 @@ impl From<Failure> for LedgerError {
                 }
                 Fault::Row | Fault::Ours => LedgerError::Broken(error.to_string()),
             },
-            Failure::Unknown(why) => LedgerError::Unavailable(why),
+            Failure::Unknown(why) | Failure::CutOff(why) => LedgerError::Unavailable(why),
             Failure::NotFound => LedgerError::NotFound,
             Failure::Refused(invalid) => LedgerError::Refused(invalid),
             Failure::Rejected(why) | Failure::Broken(why) => LedgerError::Broken(why),
@@ -186,12 +206,15 @@ impl From<Failure> for BookError {
         if failure.is_race() {
             return BookError::Contended(VERSION_TRIES_MAX);
         }
+        let held = failure.is_lock_wait();
         match failure {
+            Failure::Sql(error) if held => BookError::Locked(error.to_string()),
             Failure::Sql(error) if fault(&error) == Fault::Row => {
                 BookError::Rejected(error.to_string())
             }
             Failure::Sql(error) => BookError::Unavailable(error.to_string()),
             Failure::Unknown(why) => BookError::Unavailable(why),
+            Failure::CutOff(why) => BookError::CutOff(why),
             Failure::NotFound => BookError::Rejected("not found".into()),
             Failure::Refused(invalid) => BookError::Rejected(invalid.to_string()),
             Failure::Rejected(why) => BookError::Rejected(why),
@@ -248,6 +271,16 @@ mod tests {
         ] {
             assert!(!rejected(code, state, ""), "{code}");
         }
+    }
+
+    #[test]
+    fn a_row_that_somebody_holds_is_the_items_matter_and_not_the_ledgers() {
+        let held = || Failure::from(server(LOCK_WAIT_TIMEOUT, "HY000", "Lock wait timeout"));
+        assert!(held().is_luck() && held().is_lock_wait());
+        assert!(matches!(BookError::from(held()), BookError::Locked(_)));
+        assert!(matches!(LedgerError::from(held()), LedgerError::Unavailable(_)));
+        let deadlock = Failure::from(server(DEADLOCK, "40001", ""));
+        assert!(matches!(BookError::from(deadlock), BookError::Unavailable(_)));
     }
 
     #[test]

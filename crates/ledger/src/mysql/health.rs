@@ -6,9 +6,11 @@ use super::{
     columns::get,
     connections::Session,
     failure::{Failure, Outcome},
+    migrations,
+    text::quoted,
 };
 
-/// A clock further away than this from ours deserves a look. Deadlines are reckoned by ours, so
+/// A clock further away than this from ours deserves a look. Orders are due only when both say so, so
 /// nothing breaks; but logs of the two no longer tell one story.
 const CLOCK_OFFSET_MS_MAX: i64 = 1_000;
 /// The oldest servers with all we use: CHECK, SKIP LOCKED, window functions.
@@ -81,7 +83,28 @@ pub(super) async fn findings(session: &mut Session, clock: &dyn Clock) -> Outcom
     findings.extend(role(session).await?);
     findings.push(isolation(session).await?);
     findings.push(clock_offset(session, clock).await?);
+    findings.push(triggers(session).await?);
     Ok(findings)
+}
+
+/// The audit refuses changes by triggers, which a user without the right could not make.
+async fn triggers(session: &mut Session) -> Outcome<Finding> {
+    let wanted = migrations::triggers();
+    let names: Vec<String> = wanted.iter().map(|name| quoted(name)).collect();
+    let sql = format!(
+        "SELECT COUNT(*) FROM information_schema.triggers
+         WHERE trigger_schema = DATABASE() AND trigger_name IN ({})",
+        names.join(",")
+    );
+    let found = session.first(&sql, (), |row| get::<usize>(row, 0)).await?.unwrap_or(0);
+    let missing = (
+        Verdict::Risky,
+        "whoever has the database's password can rewrite the audit: make the triggers of \
+         0001_init.sql as a superuser, or set log_bin_trust_function_creators and start on an \
+         empty database",
+    );
+    let value = format!("{found} of {}", wanted.len());
+    Ok(Finding::new("audit_triggers", value, (found < wanted.len()).then_some(missing)))
 }
 
 async fn durability(session: &mut Session) -> Outcome<Vec<Finding>> {
@@ -140,10 +163,15 @@ async fn isolation(session: &mut Session) -> Outcome<Finding> {
     Ok(Finding::new("transaction_isolation", value.unwrap_or_default(), None))
 }
 
+pub(super) async fn now_ms(session: &mut Session) -> Outcome<i64> {
+    // Not by way of local time, which has one hour twice a year.
+    let sql = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000";
+    Ok(session.first(sql, (), |row| get(row, 0)).await?.unwrap_or(0))
+}
+
 async fn clock_offset(session: &mut Session, clock: &dyn Clock) -> Outcome<Finding> {
     let before_ms = clock.now_ms();
-    let sql = "SELECT CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)";
-    let theirs_ms = session.first(sql, (), |row| get::<i64>(row, 0)).await?.unwrap_or(0);
+    let theirs_ms = now_ms(session).await?;
     // Half of the journey there and back.
     let ours_ms = before_ms + (clock.now_ms() - before_ms) / 2;
     let offset_ms = theirs_ms - ours_ms;

@@ -8,7 +8,7 @@
 
 use super::{
     columns::get,
-    connections::Session,
+    connections::{Session, statements_within},
     failure::{Failure, Outcome},
 };
 use sale::Millis;
@@ -55,6 +55,8 @@ pub(super) async fn migrate(session: &mut Session, now_ms: Millis) -> Outcome<Re
     if found >= SCHEMA_VERSION {
         return Ok(if found == SCHEMA_VERSION { Ok(()) } else { Err(found) });
     }
+    // A large table takes its time to change, and so may whoever is before us.
+    session.change_by_text(&statements_within(0)).await?;
     let sql = format!("SELECT GET_LOCK({LOCK}, {MIGRATION_WAIT_S_MAX})");
     let got = session.first(&sql, (), |row| get::<Option<i64>>(row, 0)).await?.flatten();
     if got != Some(1) {
@@ -75,12 +77,39 @@ async fn migrate_locked(session: &mut Session, now_ms: Millis) -> Outcome<Result
     }
     for (n, step) in STEPS.iter().enumerate().skip(found.max(0) as usize) {
         for statement in statements(step) {
-            session.change_by_text(&statement).await?;
+            run(session, &statement).await?;
         }
         let record = "INSERT INTO tb_schema_version (version, applied_at) VALUES (?, ?)";
         session.change(record, (n as i64 + 1, now_ms)).await?;
     }
     Ok(Ok(()))
+}
+
+/// Triggers are a second lock on doors that the code keeps shut already. A server whose binary log is
+/// on lets only a superuser make them unless `log_bin_trust_function_creators` is set; a ledger
+/// without them is better than none, and [`super::health`] says that they are missing.
+async fn run(session: &mut Session, statement: &str) -> Outcome<()> {
+    match session.change_by_text(statement).await {
+        Err(failure) if is_trigger(statement) && failure.may_not_make_triggers() => {
+            tracing::warn!(?failure, "this user may not make triggers; going on without");
+            Ok(())
+        }
+        done => done.map(drop),
+    }
+}
+
+fn is_trigger(statement: &str) -> bool {
+    statement.starts_with("DROP TRIGGER") || statement.starts_with("CREATE TRIGGER")
+}
+
+/// The names of the triggers that the steps make.
+pub(super) fn triggers() -> Vec<String> {
+    let statements = STEPS.iter().flat_map(|step| statements(step));
+    let names = statements.filter_map(|statement| {
+        let name = statement.strip_prefix("CREATE TRIGGER ")?.split_whitespace().next()?;
+        Some(name.to_owned())
+    });
+    names.collect()
 }
 
 /// The statements of a file. Ours keep semicolons out of literals and bodies.
@@ -95,6 +124,11 @@ fn statements(file: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_triggers_of_the_steps_are_known_by_name() {
+        assert_eq!(triggers(), ["tr_admin_audit_update", "tr_admin_audit_delete"]);
+    }
 
     #[test]
     fn every_statement_of_a_step_can_be_run_again() {

@@ -25,7 +25,13 @@ mod settle;
 mod stock;
 mod text;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use mysql_async::{Opts, OptsBuilder};
@@ -40,9 +46,10 @@ use self::{
     failure::{Failure, Outcome},
 };
 use crate::{
-    Adjusted, AdminToken, AuditRow, Credit, DeadLetter, DeadLetterState, ItemBooks, JobRun, Ledger,
-    Moved, NewAudit, NewJobRun, OrderFilter, OutboxQueue, OutboxRow, Overdue, PaymentNotice,
-    PaymentProblem, PaymentRow, RefundDone, Result, Role, StockLogRow, Unanswered, WarmBasis,
+    Adjusted, AdminToken, AuditRow, Closing, Credit, DeadLetter, DeadLetterState, ItemBooks,
+    JobRun, Ledger, Moved, NewAudit, NewJobRun, OrderFilter, OutboxQueue, OutboxRow, Overdue,
+    PaymentNotice, PaymentProblem, PaymentRow, RefundDone, Result, Role, StockLogRow, Unanswered,
+    WarmBasis,
 };
 
 pub use connections::LOCK_TRIES_MAX;
@@ -68,6 +75,9 @@ pub struct Options {
     pub answer_ms_max: u64,
     /// How long a statement waits for a row somebody else holds (the server counts in seconds).
     pub lock_wait_s_max: u32,
+    /// How long the server believes in a session that says nothing. Then it ends the session, and
+    /// with it whatever transaction a frozen or lost process left open.
+    pub silence_s_max: u32,
 }
 
 impl Default for Options {
@@ -77,6 +87,7 @@ impl Default for Options {
             connect_ms_max: 5_000,
             answer_ms_max: 10_000,
             lock_wait_s_max: 2,
+            silence_s_max: 20,
         }
     }
 }
@@ -183,7 +194,8 @@ impl MysqlLedger {
             found,
             known: SCHEMA_VERSION,
         })?;
-        self.desk.put_back(session);
+        // Not kept: a session that migrated has no limit on its statements any more.
+        drop(session);
         Ok(())
     }
 
@@ -203,6 +215,9 @@ fn opts(url: &str) -> std::result::Result<Opts, OpenError> {
     // The driver would otherwise leave the address it was given for a socket file it finds itself,
     // and there the server may know this user by other rules.
     let builder = OptsBuilder::from_opts(opts).prefer_socket(false).tcp_keepalive(keepalive);
+    // A row that was found and left as it was must not count as changed, whatever the URL asks for:
+    // who wrote first is told by that count.
+    let builder = builder.client_found_rows(false);
     Ok(builder.stmt_cache_size(STATEMENTS_CACHED_MAX).into())
 }
 
@@ -236,7 +251,11 @@ impl OrderBook for MysqlLedger {
         claims: &[Claim],
     ) -> std::result::Result<Settled, BookError> {
         let (claims, clock) = (claims.to_vec(), self.clock.clone());
-        write!(self, |tx| settle::settle(tx, item, &claims, clock.now_ms()))
+        let careful = AtomicBool::new(false);
+        write!(self, |tx| {
+            let careful = careful.swap(true, Ordering::Relaxed);
+            settle::settle(tx, item, &claims, careful, clock.now_ms())
+        })
     }
 
     async fn defer(&self, failed: &[FailedClaim]) -> std::result::Result<(), BookError> {
@@ -317,9 +336,11 @@ impl Ledger for MysqlLedger {
         item: ItemId,
         delta: i64,
         adjust_no: OrderNo,
+        audit: &NewAudit,
         now_ms: Millis,
     ) -> Result<Adjusted> {
-        write!(self, |tx| stock::adjust(tx, item, delta, adjust_no, now_ms))
+        let audit = audit.clone();
+        write!(self, |tx| stock::adjust(tx, item, delta, adjust_no, &audit, now_ms))
     }
 
     async fn adjustment(&self, adjust_no: OrderNo) -> Result<Option<i64>> {
@@ -356,7 +377,7 @@ impl Ledger for MysqlLedger {
 
     async fn close(
         &self,
-        orders: &[OrderNo],
+        orders: &[Closing],
         reason: CloseReason,
         now_ms: Millis,
     ) -> Result<Vec<OrderNo>> {
@@ -389,8 +410,14 @@ impl Ledger for MysqlLedger {
         write!(self, |tx| payments::credit(tx, &notice, now_ms))
     }
 
-    async fn start_refund(&self, no: OrderNo, now_ms: Millis) -> Result<Moved<OrderStatus>> {
-        write!(self, |tx| payments::start_refund(tx, no, now_ms))
+    async fn start_refund(
+        &self,
+        no: OrderNo,
+        audit: &NewAudit,
+        now_ms: Millis,
+    ) -> Result<Moved<OrderStatus>> {
+        let audit = audit.clone();
+        write!(self, |tx| payments::start_refund(tx, no, &audit, now_ms))
     }
 
     async fn refunded(&self, done: &RefundDone, now_ms: Millis) -> Result<()> {
@@ -526,6 +553,10 @@ impl Ledger for MysqlLedger {
 
     async fn last_order_no(&self) -> Result<Option<OrderNo>> {
         look!(self, |session| orders::last_no(session))
+    }
+
+    async fn now_ms(&self) -> Result<Millis> {
+        look!(self, |session| health::now_ms(session))
     }
 
     async fn ping(&self) -> Result<()> {

@@ -16,9 +16,10 @@ use super::{
     text::{Insert, number_lists, quoted},
 };
 use crate::{
-    DeadLetterState, OrderFilter, OrderNos, Overdue, PaymentKind, Release,
+    Closing, DeadLetterState, OrderFilter, OrderNos, Overdue, PaymentKind, Release,
     columns::ORDER_COLUMNS,
     shelf::{Entry, Shelf, Terms},
+    verdict::Owner,
 };
 
 /// What a new order copies from its item, whose row this locks.
@@ -31,12 +32,14 @@ pub(super) async fn locked_shelf(tx: &mut Session, item: ItemId) -> Outcome<Opti
             stock: get(row, 4)?,
             version: get(row, 5)?,
             pay_within_ms: get(row, 6)?,
+            limit_per_user: get(row, 7)?,
         };
         Ok(shelf)
     };
     // The activity is read by a subquery, so that its row stays unlocked: other items share it.
     let sql = "SELECT activity_id, name, price, currency, stock, version,
-             (SELECT pay_within_ms FROM tb_seckill_activity AS a WHERE a.id = p.activity_id)
+             (SELECT pay_within_ms FROM tb_seckill_activity AS a WHERE a.id = p.activity_id),
+             limit_per_user
          FROM tb_seckill_product AS p WHERE id = ? FOR UPDATE";
     tx.first(sql, (item.0,), read).await
 }
@@ -179,19 +182,28 @@ async fn providers_of(
 
 pub(super) async fn close(
     tx: &mut Session,
-    orders: &[OrderNo],
+    orders: &[Closing],
     reason: CloseReason,
     now_ms: Millis,
 ) -> Outcome<Vec<OrderNo>> {
     let mut found = HashMap::new();
-    let mut sorted = orders.to_vec();
+    let mut sorted: Vec<OrderNo> = orders.iter().map(|closing| closing.order_no).collect();
     sorted.sort_unstable();
     for numbers in number_lists(sorted) {
         for release in lock_closable(tx, &numbers, reason, now_ms).await? {
             found.insert(release.order_no, release);
         }
     }
-    let releases: Vec<Release> = orders.iter().filter_map(|no| found.remove(no)).collect();
+    // Whoever notes a payment holds the order's lock, so none can be noted after this reading.
+    let opened = providers_of(tx, found.keys().copied()).await?;
+    let covered = |closing: &&Closing| {
+        opened.get(&closing.order_no).is_none_or(|providers| closing.covers(providers))
+    };
+    let releases: Vec<Release> = orders
+        .iter()
+        .filter(covered)
+        .filter_map(|closing| found.remove(&closing.order_no))
+        .collect();
     let closed: Vec<OrderNo> = releases.iter().map(|release| release.order_no).collect();
     move_to_closed(tx, &closed, reason, now_ms).await?;
     let news = releases.iter().map(|release| (release.order_no, release.user.clone())).collect();
@@ -261,12 +273,19 @@ pub(super) async fn void(
     now_ms: Millis,
 ) -> Outcome<Vec<OrderNo>> {
     stock::lock_items(tx, claims.iter().map(|claim| claim.item)).await?;
-    let numbers: Vec<OrderNo> = claims.iter().map(|claim| claim.order_no).collect();
+    let owners = owners(tx, claims.iter().map(|claim| claim.order_no)).await?;
     // What is an order (or void) already is resolved by that, not by this call.
-    let mut seen = settled_among(tx, &numbers).await?;
-    let settled: Vec<OrderNo> = seen.iter().copied().collect();
+    let settled: Vec<OrderNo> = owners.keys().copied().collect();
     dead_letters::resolve(tx, settled, DeadLetterState::Settled, now_ms).await?;
-    let voided: Vec<&Claim> = claims.iter().filter(|claim| seen.insert(claim.order_no)).collect();
+    let mut seen = OrderNos::new();
+    let (mut voided, mut given_up) = (Vec::new(), Vec::new());
+    for claim in claims.iter().filter(|claim| seen.insert(claim.order_no)) {
+        match owners.get(&claim.order_no) {
+            None => voided.push(claim),
+            Some(owner) if owner.is_of(claim) => {}
+            Some(_) => given_up.extend(dead_letters::give_up(tx, claim, now_ms).await?),
+        }
+    }
     let items: HashSet<ItemId> = voided.iter().map(|claim| claim.item).collect();
     for item in items {
         let found = locked_shelf(tx, item).await?;
@@ -275,11 +294,40 @@ pub(super) async fn void(
         insert(tx, &shelf, of_item.map(|claim| (*claim, Entry::Void(reason))), now_ms).await?;
     }
     let numbers: Vec<OrderNo> = voided.iter().map(|claim| claim.order_no).collect();
-    dead_letters::resolve(tx, numbers.clone(), DeadLetterState::Voided, now_ms).await?;
+    dead_letters::resolve(tx, numbers, DeadLetterState::Voided, now_ms).await?;
+    voided.extend(given_up);
+    let numbers = voided.iter().map(|claim| claim.order_no).collect();
     outbox::push_releases(tx, voided.iter().copied(), now_ms).await?;
     let news = voided.iter().map(|claim| (claim.order_no, claim.user.clone())).collect();
     outbox::push_news(tx, news, now_ms).await?;
     Ok(numbers)
+}
+
+/// Whose those of these numbers are that are orders (or void) already.
+pub(super) async fn owners(
+    session: &mut Session,
+    numbers: impl Iterator<Item = OrderNo>,
+) -> Outcome<HashMap<OrderNo, Owner>> {
+    owners_in(session, "tb_seckill_order", numbers).await
+}
+
+/// The same for any table that numbers claims.
+pub(super) async fn owners_in(
+    session: &mut Session,
+    table: &str,
+    numbers: impl Iterator<Item = OrderNo>,
+) -> Outcome<HashMap<OrderNo, Owner>> {
+    let mut owners = HashMap::new();
+    for numbers in number_lists(numbers) {
+        let sql = format!(
+            "SELECT order_no, product_id, user_id FROM {table} WHERE order_no IN {numbers}"
+        );
+        let read = |row: &Row| {
+            Ok((parsed(row, 0)?, Owner { item: ItemId(get(row, 1)?), user: get(row, 2)? }))
+        };
+        owners.extend(session.all_of_text(&sql, read).await?);
+    }
+    Ok(owners)
 }
 
 /// Which of these are orders (or void) already. The list may hold a hundred thousand.

@@ -19,11 +19,12 @@ use super::{
     columns::{at_most, coded, get, money, parsed},
     connections::Session,
     failure::{Failure, Outcome},
+    operators,
     orders::{self, move_status},
     outbox, stock,
 };
 use crate::{
-    Credit, Moved, OutboxMessage, PaymentKind, PaymentNotice, PaymentProblem, PaymentRow,
+    Credit, Moved, NewAudit, OutboxMessage, PaymentKind, PaymentNotice, PaymentProblem, PaymentRow,
     RefundDone, Release, Unanswered,
     columns::{NOT_REFUNDED, OWED, PAYMENT_COLUMNS, UNANSWERED},
 };
@@ -194,12 +195,17 @@ async fn unrefunded(session: &mut Session, no: OrderNo) -> Outcome<Vec<PaymentRo
 pub(super) async fn start_refund(
     tx: &mut Session,
     no: OrderNo,
+    audit: &NewAudit,
     now_ms: Millis,
 ) -> Outcome<Moved<OrderStatus>> {
     let order = orders::locked(tx, no).await?.ok_or(Failure::NotFound)?;
+    if matches!(order.status, OrderStatus::Refunding | OrderStatus::Refunded) {
+        operators::audit(tx, &audit.with("repeated", true), now_ms).await?;
+    }
     if order.status != OrderStatus::Paid {
         return Ok(Moved::Was(order.status));
     }
+    operators::audit(tx, audit, now_ms).await?;
     let owed = unrefunded(tx, no).await?;
     if owed.is_empty() {
         let problem = "no money is on record that could be given back";

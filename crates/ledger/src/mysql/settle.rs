@@ -3,9 +3,11 @@
 //! The life of a batch, all in one transaction:
 //!
 //! 1. Lock the item's row and read its stock and version; whoever settles, returns or adjusts units
-//!    of the same item waits here, instead of losing a race and doing everything again. Then read
-//!    which of the claims are orders already, and which of the buyers own an order of the item.
-//! 2. Decide each claim in the order of the batch (`decide`, a pure function).
+//!    of the same item waits here, instead of losing a race and doing everything again.
+//! 2. Decide each claim in the order of the batch (`decide`, a pure function). Almost every batch is
+//!    new and all of it good, so the first try takes that for granted; if the primary keys of orders
+//!    and user records object, or a claim is not good, it is read which of the claims are orders
+//!    already and which of the buyers own an order of the item, and decided by that.
 //! 3. Take the units: `stock − n, version + 1 WHERE version = … AND stock >= n`. No row means that
 //!    somebody was faster all the same: roll back, read again in a new transaction, a few times.
 //! 4. Write orders, stock log, user records, and what others have to be told: one statement per
@@ -26,7 +28,7 @@ use super::{
     failure::{Failure, Outcome},
     orders, outbox,
     stock::INSERT_LOG,
-    text::{Insert, lists, number_lists},
+    text::{Insert, lists},
 };
 use crate::{
     DeadLetterState, StockLogType,
@@ -34,17 +36,22 @@ use crate::{
     verdict::{Known, decide},
 };
 
-/// One try. [`Failure::Contended`] if the version of the item moved between reading and taking.
+/// One try; a `careful` one takes nothing for granted. [`Failure::Contended`] if the version of the
+/// item moved between reading and taking.
 pub(super) async fn settle(
     tx: &mut Session,
     item: ItemId,
     claims: &[Claim],
+    careful: bool,
     now_ms: Millis,
 ) -> Outcome<Settled> {
     let found = orders::locked_shelf(tx, item).await?;
-    let known = known(tx, item, claims).await?;
-    let stock = found.as_ref().map(|shelf| shelf.stock);
-    let verdicts = decide(item, claims, &known, stock).map_err(Failure::Rejected)?;
+    let decided =
+        |known: &Known| decide(item, claims, known, found.as_ref()).map_err(Failure::Rejected);
+    let mut verdicts = decided(&Known::default())?;
+    if careful || verdicts.good.len() < claims.len() {
+        verdicts = decided(&known(tx, item, claims).await?)?;
+    }
     let shelf = found.map_or_else(Shelf::empty, Ok).map_err(Failure::Broken)?;
     take_units(tx, item, &shelf, &verdicts.good).await?;
     write_good(tx, &shelf, &verdicts.good, now_ms).await?;
@@ -58,15 +65,8 @@ pub(super) async fn settle(
 
 /// What the ledger knows of a batch before it decides.
 async fn known(tx: &mut Session, item: ItemId, claims: &[Claim]) -> Outcome<Known> {
-    let mut known = Known::default();
-    for numbers in number_lists(claims.iter().map(|claim| claim.order_no)) {
-        let sql = format!(
-            "SELECT order_no, product_id, user_id FROM tb_seckill_order WHERE order_no IN {numbers}"
-        );
-        let read =
-            |row: &mysql_async::Row| Ok((parsed(row, 0)?, (ItemId(get(row, 1)?), get(row, 2)?)));
-        known.orders.extend(tx.all_of_text(&sql, read).await?);
-    }
+    let orders = orders::owners(tx, claims.iter().map(|claim| claim.order_no)).await?;
+    let mut known = Known { orders, ..Known::default() };
     for users in lists(claims.iter().map(|claim| claim.user.as_str())) {
         let sql = format!(
             "SELECT user_id, order_no FROM tb_user_seckill

@@ -17,12 +17,12 @@ use super::{
     columns::{at_most, coded, get, parsed},
     connections::Session,
     failure::{Failure, Outcome},
-    outbox,
+    operators, outbox,
     text::{Insert, lists, number_lists},
 };
 use crate::{
-    Adjusted, OutboxMessage, Release, StockLogRow, StockLogType, columns::STOCK_LOG_COLUMNS,
-    shelf::Level,
+    Adjusted, NewAudit, OutboxMessage, Release, StockLogRow, StockLogType,
+    columns::STOCK_LOG_COLUMNS, shelf::Level,
 };
 
 pub(super) const INSERT_LOG: &str = "INSERT INTO tb_stock_log (order_no, product_id, product_name, \
@@ -74,6 +74,7 @@ pub(super) async fn adjust(
     item: ItemId,
     delta: i64,
     adjust_no: OrderNo,
+    audit: &NewAudit,
     now_ms: Millis,
 ) -> Outcome<Adjusted> {
     let level = locked_level(tx, item).await?;
@@ -110,6 +111,8 @@ pub(super) async fn adjust(
     ]);
     log.send(tx).await?;
     outbox::push(tx, &OutboxMessage::Adjust { item, adjust_no, delta }, now_ms).await?;
+    let entry = audit.with("before", level.stock).with("after", after);
+    operators::audit(tx, &entry, now_ms).await?;
     Ok(Adjusted { before: level.stock, after, repeated: false })
 }
 

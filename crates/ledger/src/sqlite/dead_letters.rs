@@ -1,7 +1,8 @@
 //! Claims that failed: waiting for their next try, dead, or resolved.
 //!
 //! An open letter holds its units. So a letter is never opened for a claim that is an order (or
-//! void) already: its units are accounted for there.
+//! void) already: its units are accounted for there. A number that is somebody else's order is no such
+//! order: its claim failed, holds its units, and must be seen.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use sale::{Claim, FailedClaim, ItemId, Millis, OrderNo, UserId};
@@ -9,11 +10,13 @@ use sale::{Claim, FailedClaim, ItemId, Millis, OrderNo, UserId};
 use super::{
     columns::{at_most, claim, coded, key_bits},
     failure::{Failure, Outcome},
+    orders,
 };
 use crate::{
     DeadLetter, DeadLetterState, Moved,
-    columns::{CLAIM_COLUMNS, LETTER_COLUMNS},
+    columns::{CLAIM_COLUMNS, ITS_OWN_ORDER, LETTER_COLUMNS},
     outbox::shortened,
+    verdict::taken,
 };
 
 fn read(row: &Row<'_>) -> rusqlite::Result<DeadLetter> {
@@ -33,10 +36,12 @@ pub(super) fn defer(tx: &Connection, failed: &[FailedClaim], now_ms: Millis) -> 
         "INSERT INTO tb_dead_letter (order_no, product_id, user_id, quantity, epoch, claimed_at,
              claim_key, state, tries, next_try_at, cause, created_at, updated_at)
          SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?12
-         WHERE NOT EXISTS (SELECT 1 FROM tb_seckill_order WHERE order_no = ?1)
+         WHERE NOT EXISTS (SELECT 1 FROM tb_seckill_order
+             WHERE order_no = ?1 AND product_id = ?2 AND user_id = ?3)
          ON CONFLICT (order_no) DO UPDATE SET state = excluded.state, tries = excluded.tries,
              next_try_at = excluded.next_try_at, cause = excluded.cause,
-             updated_at = excluded.updated_at",
+             updated_at = excluded.updated_at
+         WHERE product_id = excluded.product_id AND user_id = excluded.user_id",
     )?;
     for FailedClaim { claim, tries, next_try_ms, cause } in failed {
         let state = match next_try_ms {
@@ -58,6 +63,11 @@ pub(super) fn defer(tx: &Connection, failed: &[FailedClaim], now_ms: Millis) -> 
             now_ms
         ])?;
         if remembered == 0 {
+            // Either it is an order, or the letter of this number is somebody else's.
+            let owners = orders::owners(tx, &[claim.order_no])?;
+            if !owners.get(&claim.order_no).is_some_and(|owner| owner.is_of(claim)) {
+                return Err(Failure::Rejected(taken(claim.order_no)));
+            }
             resolve(tx, [claim.order_no], DeadLetterState::Settled, now_ms)?;
         }
     }
@@ -78,7 +88,7 @@ pub(super) fn due(conn: &Connection, now_ms: Millis, limit: usize) -> Outcome<Ve
     Ok(rows.collect::<rusqlite::Result<_>>()?)
 }
 
-/// Closes the open letters of these claims.
+/// Closes the open letters of these orders.
 pub(super) fn resolve(
     tx: &Connection,
     orders: impl IntoIterator<Item = OrderNo>,
@@ -94,10 +104,10 @@ pub(super) fn resolve(
     if !any {
         return Ok(());
     }
-    let mut close = tx.prepare_cached(
-        "UPDATE tb_dead_letter SET state = ?1, next_try_at = NULL, updated_at = ?2
-         WHERE order_no = ?3 AND state IN (?4, ?5)",
-    )?;
+    let mut close = tx.prepare_cached(&format!(
+        "UPDATE tb_dead_letter AS d SET state = ?1, next_try_at = NULL, updated_at = ?2
+         WHERE order_no = ?3 AND state IN (?4, ?5) AND {ITS_OWN_ORDER}"
+    ))?;
     for no in orders {
         close.execute(params![
             to.code(),
@@ -108,6 +118,24 @@ pub(super) fn resolve(
         ])?;
     }
     Ok(())
+}
+
+/// Ends the open letter of a claim whose number is somebody else's order: it can never have a row of
+/// its own among the orders. False if no letter of it was open.
+pub(super) fn give_up(tx: &Connection, claim: &Claim, now_ms: Millis) -> Outcome<bool> {
+    let ended = tx
+        .prepare_cached(
+            "UPDATE tb_dead_letter SET state = ?1, next_try_at = NULL, updated_at = ?2
+             WHERE order_no = ?3 AND product_id = ?4 AND user_id = ?5 AND state IN (0, 1)",
+        )?
+        .execute(params![
+            DeadLetterState::Voided.code(),
+            now_ms,
+            claim.order_no.to_string(),
+            claim.item.0,
+            claim.user.as_str()
+        ])?;
+    Ok(ended == 1)
 }
 
 pub(super) fn list(

@@ -36,9 +36,10 @@ use self::{
     failure::Outcome,
 };
 use crate::{
-    Adjusted, AdminToken, AuditRow, Credit, DeadLetter, DeadLetterState, ItemBooks, JobRun, Ledger,
-    Moved, NewAudit, NewJobRun, OrderFilter, OutboxQueue, OutboxRow, Overdue, PaymentNotice,
-    PaymentProblem, PaymentRow, RefundDone, Result, Role, StockLogRow, Unanswered, WarmBasis,
+    Adjusted, AdminToken, AuditRow, Closing, Credit, DeadLetter, DeadLetterState, ItemBooks,
+    JobRun, Ledger, Moved, NewAudit, NewJobRun, OrderFilter, OutboxQueue, OutboxRow, Overdue,
+    PaymentNotice, PaymentProblem, PaymentRow, RefundDone, Result, Role, StockLogRow, Unanswered,
+    WarmBasis,
 };
 
 pub use connections::BUSY_TIMEOUT_MS;
@@ -215,9 +216,11 @@ impl Ledger for SqliteLedger {
         item: ItemId,
         delta: i64,
         adjust_no: OrderNo,
+        audit: &NewAudit,
         now_ms: Millis,
     ) -> Result<Adjusted> {
-        Ok(self.write(move |tx| stock::adjust(tx, item, delta, adjust_no, now_ms)).await?)
+        let audit = audit.clone();
+        Ok(self.write(move |tx| stock::adjust(tx, item, delta, adjust_no, &audit, now_ms)).await?)
     }
 
     async fn adjustment(&self, adjust_no: OrderNo) -> Result<Option<i64>> {
@@ -254,7 +257,7 @@ impl Ledger for SqliteLedger {
 
     async fn close(
         &self,
-        orders: &[OrderNo],
+        orders: &[Closing],
         reason: CloseReason,
         now_ms: Millis,
     ) -> Result<Vec<OrderNo>> {
@@ -287,8 +290,14 @@ impl Ledger for SqliteLedger {
         Ok(self.write(move |tx| payments::credit(tx, &notice, now_ms)).await?)
     }
 
-    async fn start_refund(&self, no: OrderNo, now_ms: Millis) -> Result<Moved<OrderStatus>> {
-        Ok(self.write(move |tx| payments::start_refund(tx, no, now_ms)).await?)
+    async fn start_refund(
+        &self,
+        no: OrderNo,
+        audit: &NewAudit,
+        now_ms: Millis,
+    ) -> Result<Moved<OrderStatus>> {
+        let audit = audit.clone();
+        Ok(self.write(move |tx| payments::start_refund(tx, no, &audit, now_ms)).await?)
     }
 
     async fn refunded(&self, done: &RefundDone, now_ms: Millis) -> Result<()> {
@@ -424,6 +433,10 @@ impl Ledger for SqliteLedger {
 
     async fn last_order_no(&self) -> Result<Option<OrderNo>> {
         Ok(self.read(orders::last_no).await?)
+    }
+
+    async fn now_ms(&self) -> Result<Millis> {
+        Ok(self.clock.now_ms())
     }
 
     async fn ping(&self) -> Result<()> {

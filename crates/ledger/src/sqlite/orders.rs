@@ -1,20 +1,23 @@
 //! Orders: found, listed, closed, and written (live or void) from claims.
 
+use std::collections::HashMap;
+
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 use sale::{
     Claim, CloseReason, ItemId, Millis, Order, OrderNo, OrderStatus, Reason, UserId, VoidReason,
 };
 
 use super::{
-    columns::{at_most, coded, key_bits, money, order, parsed},
+    columns::{at_most, key_bits, money, order, parsed},
     dead_letters,
     failure::{Failure, Outcome},
     outbox, stock,
 };
 use crate::{
-    DeadLetterState, OrderFilter, OrderNos, Overdue, PaymentKind, Release,
+    Closing, DeadLetterState, OrderFilter, OrderNos, Overdue, PaymentKind, Release,
     columns::ORDER_COLUMNS,
     shelf::{Entry, Shelf, Terms},
+    verdict::Owner,
 };
 
 /// What a new order copies from its item.
@@ -27,12 +30,13 @@ pub(super) fn shelf(tx: &Connection, item: ItemId) -> Outcome<Option<Shelf>> {
             stock: row.get(4)?,
             version: row.get(5)?,
             pay_within_ms: row.get(6)?,
+            limit_per_user: row.get(7)?,
         })
     };
     Ok(tx
         .prepare_cached(
             "SELECT p.activity_id, p.name, p.price, p.currency, p.stock, p.version,
-                 a.pay_within_ms
+                 a.pay_within_ms, p.limit_per_user
              FROM tb_seckill_product p JOIN tb_seckill_activity a ON a.id = p.activity_id
              WHERE p.id = ?1",
         )?
@@ -91,13 +95,6 @@ pub(super) fn by_no(conn: &Connection, numbers: &[OrderNo]) -> Outcome<Vec<Order
     let mut statement = conn.prepare_cached(&sql)?;
     let rows = statement.query_map([serde_json::to_string(numbers)?], order)?;
     Ok(rows.collect::<rusqlite::Result<_>>()?)
-}
-
-pub(super) fn status_of(conn: &Connection, no: OrderNo) -> Outcome<Option<OrderStatus>> {
-    Ok(conn
-        .prepare_cached("SELECT status FROM tb_seckill_order WHERE order_no = ?1")?
-        .query_row([no.to_string()], |row| coded(row, 0, OrderStatus::from_code))
-        .optional()?)
 }
 
 /// The one way an order changes its status. False if it was no longer `from`.
@@ -176,13 +173,15 @@ fn providers_of(conn: &Connection, no: OrderNo) -> Outcome<Vec<String>> {
 
 pub(super) fn close(
     tx: &Connection,
-    orders: &[OrderNo],
+    orders: &[Closing],
     reason: CloseReason,
     now_ms: Millis,
 ) -> Outcome<Vec<OrderNo>> {
     let mut releases = Vec::new();
-    for no in orders {
-        releases.extend(close_one(tx, *no, reason, now_ms)?);
+    for closing in orders {
+        if closing.covers(&providers_of(tx, closing.order_no)?) {
+            releases.extend(close_one(tx, closing.order_no, reason, now_ms)?);
+        }
     }
     let closed: Vec<OrderNo> = releases.iter().map(|release| release.order_no).collect();
     let news = releases.iter().map(|release| (release.order_no, release.user.clone())).collect();
@@ -237,11 +236,14 @@ pub(super) fn void(
     reason: VoidReason,
     now_ms: Millis,
 ) -> Outcome<Vec<OrderNo>> {
-    let mut voided: Vec<&Claim> = Vec::new();
+    let (mut voided, mut given_up): (Vec<&Claim>, Vec<&Claim>) = (Vec::new(), Vec::new());
     for claim in claims {
         // What is an order (or void) already is resolved by that, not by this call.
-        if status_of(tx, claim.order_no)?.is_some() {
+        if let Some(owner) = owners(tx, &[claim.order_no])?.get(&claim.order_no) {
             dead_letters::resolve(tx, [claim.order_no], DeadLetterState::Settled, now_ms)?;
+            if !owner.is_of(claim) && dead_letters::give_up(tx, claim, now_ms)? {
+                given_up.push(claim);
+            }
             continue;
         }
         let found = shelf(tx, claim.item)?;
@@ -250,11 +252,25 @@ pub(super) fn void(
         voided.push(claim);
     }
     let numbers: Vec<OrderNo> = voided.iter().map(|claim| claim.order_no).collect();
-    dead_letters::resolve(tx, numbers.iter().copied(), DeadLetterState::Voided, now_ms)?;
+    dead_letters::resolve(tx, numbers, DeadLetterState::Voided, now_ms)?;
+    voided.extend(given_up);
+    let numbers = voided.iter().map(|claim| claim.order_no).collect();
     outbox::push_releases(tx, voided.iter().copied(), now_ms)?;
     let news = voided.iter().map(|claim| (claim.order_no, claim.user.clone())).collect();
     outbox::push_news(tx, news, now_ms)?;
     Ok(numbers)
+}
+
+/// Whose those of these numbers are that are orders (or void) already.
+pub(super) fn owners(conn: &Connection, numbers: &[OrderNo]) -> Outcome<HashMap<OrderNo, Owner>> {
+    let mut statement = conn.prepare_cached(
+        "SELECT o.order_no, o.product_id, o.user_id FROM json_each(?1) AS asked
+         CROSS JOIN tb_seckill_order AS o ON o.order_no = asked.value",
+    )?;
+    let rows = statement.query_map([serde_json::to_string(numbers)?], |row| {
+        Ok((parsed(row, 0)?, Owner { item: ItemId(row.get(1)?), user: row.get(2)? }))
+    })?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
 }
 
 /// Which of these are orders (or void) already. The list may hold a hundred thousand.

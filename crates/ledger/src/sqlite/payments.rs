@@ -15,11 +15,12 @@ use sale::{Invalid, Millis, Order, OrderNo, OrderStatus};
 use super::{
     columns::{at_most, coded, money, parsed},
     failure::{Failure, Outcome},
+    operators,
     orders::{self, move_status},
     outbox, stock,
 };
 use crate::{
-    Credit, Moved, OutboxMessage, PaymentKind, PaymentNotice, PaymentProblem, PaymentRow,
+    Credit, Moved, NewAudit, OutboxMessage, PaymentKind, PaymentNotice, PaymentProblem, PaymentRow,
     RefundDone, Release, Unanswered,
     columns::{NOT_REFUNDED, OWED, PAYMENT_COLUMNS, UNANSWERED},
 };
@@ -180,12 +181,17 @@ fn unrefunded(conn: &Connection, no: OrderNo) -> Outcome<Vec<PaymentRow>> {
 pub(super) fn start_refund(
     tx: &Connection,
     no: OrderNo,
+    audit: &NewAudit,
     now_ms: Millis,
 ) -> Outcome<Moved<OrderStatus>> {
     let order = orders::one(tx, no)?.ok_or(Failure::NotFound)?;
+    if matches!(order.status, OrderStatus::Refunding | OrderStatus::Refunded) {
+        operators::audit(tx, &audit.with("repeated", true), now_ms)?;
+    }
     if order.status != OrderStatus::Paid {
         return Ok(Moved::Was(order.status));
     }
+    operators::audit(tx, audit, now_ms)?;
     let owed = unrefunded(tx, no)?;
     if owed.is_empty() {
         let problem = "no money is on record that could be given back";

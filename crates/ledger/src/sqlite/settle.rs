@@ -56,8 +56,7 @@ fn try_settle(
 ) -> Outcome<Option<Settled>> {
     let found = orders::shelf(tx, item)?;
     let known = known(tx, item, claims)?;
-    let stock = found.as_ref().map(|shelf| shelf.stock);
-    let verdicts = decide(item, claims, &known, stock).map_err(Failure::Rejected)?;
+    let verdicts = decide(item, claims, &known, found.as_ref()).map_err(Failure::Rejected)?;
     let shelf = found.map_or_else(Shelf::empty, Ok).map_err(Failure::Broken)?;
     if !take_units(tx, item, &shelf, &verdicts.good)? {
         return Ok(None);
@@ -72,16 +71,8 @@ fn try_settle(
 }
 
 fn known(tx: &Connection, item: ItemId, claims: &[Claim]) -> Outcome<Known> {
-    let mut known = Known::default();
     let numbers: Vec<OrderNo> = claims.iter().map(|claim| claim.order_no).collect();
-    let mut statement = tx.prepare_cached(
-        "SELECT o.order_no, o.product_id, o.user_id FROM json_each(?1) AS asked
-         CROSS JOIN tb_seckill_order AS o ON o.order_no = asked.value",
-    )?;
-    let mut rows = statement.query([serde_json::to_string(&numbers)?])?;
-    while let Some(row) = rows.next()? {
-        known.orders.insert(parsed(row, 0)?, (ItemId(row.get(1)?), row.get(2)?));
-    }
+    let mut known = Known { orders: orders::owners(tx, &numbers)?, ..Known::default() };
     let users: Vec<&str> = claims.iter().map(|claim| claim.user.as_str()).collect();
     let mut statement = tx.prepare_cached(
         "SELECT u.user_id, u.order_no FROM json_each(?1) AS asked

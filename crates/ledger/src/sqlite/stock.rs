@@ -12,11 +12,11 @@ use sale::{Invalid, ItemId, Millis, OrderNo};
 use super::{
     columns::{at_most, coded, parsed},
     failure::{Failure, Outcome},
-    outbox,
+    operators, outbox,
 };
 use crate::{
-    Adjusted, OutboxMessage, Release, StockLogRow, StockLogType, columns::STOCK_LOG_COLUMNS,
-    shelf::Level,
+    Adjusted, NewAudit, OutboxMessage, Release, StockLogRow, StockLogType,
+    columns::STOCK_LOG_COLUMNS, shelf::Level,
 };
 
 pub(super) const INSERT_LOG: &str = "INSERT INTO tb_stock_log (order_no, product_id, product_name, \
@@ -56,6 +56,7 @@ pub(super) fn adjust(
     item: ItemId,
     delta: i64,
     adjust_no: OrderNo,
+    audit: &NewAudit,
     now_ms: Millis,
 ) -> Outcome<Adjusted> {
     if let Some(done) = adjusted(tx, adjust_no)? {
@@ -88,6 +89,8 @@ pub(super) fn adjust(
         now_ms
     ])?;
     outbox::push(tx, &OutboxMessage::Adjust { item, adjust_no, delta }, now_ms)?;
+    let entry = audit.with("before", level.stock).with("after", after);
+    operators::audit(tx, &entry, now_ms)?;
     Ok(Adjusted { before: level.stock, after, repeated: false })
 }
 

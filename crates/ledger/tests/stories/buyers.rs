@@ -1,6 +1,6 @@
 //! Buyers: getting an order, getting none, changing one's mind, coming too late.
 
-use ledger::{Credit, OrderFilter, OutboxMessage, StockLogType};
+use ledger::{Closing, Credit, Ledger, OrderFilter, OutboxMessage, StockLogType};
 use sale::{
     BookError, Claim, CloseReason, Currency, ItemId, Money, OrderNo, OrderStatus,
     PAY_WITHIN_MS_DEFAULT, Reason, VoidReason,
@@ -106,6 +106,22 @@ async fn the_same_buyer_gets_one_order_of_an_item() {
 }
 
 #[tokio::test]
+async fn a_claim_above_the_limit_is_void_even_if_the_gate_let_it_through() {
+    check(async |shop| {
+        let item = shop.sale_of(10).await;
+        let limit = item.limit_per_user;
+        let batch = [shop.claim(item.id, "ann", limit + 1), shop.claim(item.id, "bob", limit)];
+        let settled = shop.settle(item.id, &batch).await.unwrap();
+        assert_eq!(settled.created, [batch[1].order_no]);
+        assert_eq!(settled.void, [(batch[0].order_no, VoidReason::OverLimit)]);
+        let order = shop.found(batch[0].order_no).await;
+        assert_eq!((order.status, order.reason), (OrderStatus::Void, Some(Reason::OverLimit)));
+        shop.books_add_up(item.id).await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn claims_of_an_item_nobody_knows_are_void() {
     check(async |shop| {
         let nowhere = ItemId(404);
@@ -184,10 +200,11 @@ async fn an_order_nobody_pays_is_closed_and_its_units_return() {
         assert_eq!(overdue[0].providers, ["wechat", "alipay"]);
 
         // One that is not due yet stays, whoever asks.
-        let asked = [ann.order_no, bob.order_no, late.order_no];
-        let closed = shop.close(&asked, CloseReason::Timeout, due).await.unwrap();
-        assert_eq!(closed, asked[..2]);
-        assert!(shop.close(&asked, CloseReason::Timeout, due).await.unwrap().is_empty());
+        let mut asked: Vec<Closing> = overdue.into_iter().map(Closing::from).collect();
+        asked.push(late.order_no.into());
+        let close = async || Ledger::close(&*shop, &asked, CloseReason::Timeout, due).await;
+        assert_eq!(close().await.unwrap(), numbers);
+        assert!(close().await.unwrap().is_empty());
         assert_eq!((shop.stock(one).await, shop.stock(two).await), ((4, 5), (5, 5)));
         let ann = shop.found(ann.order_no).await;
         assert_eq!((ann.status, ann.reason), (OrderStatus::Closed, Some(Reason::Timeout)));

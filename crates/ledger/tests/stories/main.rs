@@ -21,11 +21,13 @@ use std::{
 };
 
 use ledger::{
-    Ledger, OutboxMessage, OutboxQueue, OutboxRow, PaymentNotice, RefundDone, Release, StockLogRow,
+    Adjusted, Closing, Ledger, Moved, NewAudit, OutboxMessage, OutboxQueue, OutboxRow,
+    PaymentNotice, RefundDone, Release, StockLogRow,
 };
 use sale::{
-    Activity, Claim, Currency, Item, ItemId, KeyHash, ManualClock, Millis, Money, NewActivity,
-    NewItem, Order, OrderNo, OrderNumbers, OrderStatus, PAY_WITHIN_MS_DEFAULT, UserId, VoidReason,
+    Activity, Claim, CloseReason, Currency, Item, ItemId, KeyHash, ManualClock, Millis, Money,
+    NewActivity, NewItem, Order, OrderNo, OrderNumbers, OrderStatus, PAY_WITHIN_MS_DEFAULT, UserId,
+    VoidReason,
 };
 
 pub(crate) const NOON_MS: Millis = 1_800_000_000_000;
@@ -164,6 +166,34 @@ impl Shop {
         self.stock_log(item, 0, 10_000).await.unwrap()
     }
 
+    pub(crate) async fn close(
+        &self,
+        orders: &[OrderNo],
+        reason: CloseReason,
+        now_ms: Millis,
+    ) -> ledger::Result<Vec<OrderNo>> {
+        let orders: Vec<Closing> = orders.iter().map(|no| Closing::from(*no)).collect();
+        self.ledger.close(&orders, reason, now_ms).await
+    }
+
+    pub(crate) async fn start_refund(
+        &self,
+        no: OrderNo,
+        now_ms: Millis,
+    ) -> ledger::Result<Moved<OrderStatus>> {
+        self.ledger.start_refund(no, &deed("order.refund"), now_ms).await
+    }
+
+    pub(crate) async fn adjust_stock(
+        &self,
+        item: ItemId,
+        delta: i64,
+        adjust_no: OrderNo,
+        now_ms: Millis,
+    ) -> ledger::Result<Adjusted> {
+        self.ledger.adjust_stock(item, delta, adjust_no, &deed("stock.adjust"), now_ms).await
+    }
+
     /// A provider's word that exactly the order's amount came in, under a new transaction.
     pub(crate) fn money_for(&self, order: &Order) -> PaymentNotice {
         let transaction = self.transactions.fetch_add(1, Ordering::Relaxed);
@@ -205,6 +235,12 @@ impl Shop {
         assert_eq!(books.user_record_mismatches, 0);
         assert_eq!(books.user_records, books.live_orders);
     }
+}
+
+/// What an operator did.
+pub(crate) fn deed(action: &str) -> NewAudit {
+    let (who, target) = ("ann".into(), "something".into());
+    NewAudit { who, action: action.into(), target, detail: serde_json::Value::Null }
 }
 
 pub(crate) fn release(order: &Order) -> Release {

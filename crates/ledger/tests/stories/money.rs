@@ -1,7 +1,7 @@
 //! Money: credited once, given back once, whatever arrives and however often.
 
 use ledger::{
-    Credit, LedgerError, Moved, OutboxMessage, PaymentKind, PaymentNotice, PaymentProblem,
+    Credit, Ledger, LedgerError, Moved, OutboxMessage, PaymentKind, PaymentNotice, PaymentProblem,
     RefundDone, Unanswered,
 };
 use sale::{CloseReason, OrderStatus, VoidReason};
@@ -59,7 +59,9 @@ async fn payments_nobody_told_us_of_are_known() {
         open(ann, "wechat").await;
         open(bob, "wechat").await;
         open(cat, "wechat").await;
-        shop.close(&[cat.order_no], CloseReason::Cancelled, shop.now()).await.unwrap();
+        let asked = ledger::Closing { order_no: cat.order_no, providers: vec!["wechat".into()] };
+        let closed = Ledger::close(&*shop, &[asked], CloseReason::Cancelled, shop.now()).await;
+        assert_eq!(closed.unwrap(), [cat.order_no]);
         let first = sale::OrderNo::from_u64(0).unwrap();
         let waiting = async |after, limit| shop.unanswered_payments(after, limit).await.unwrap();
         let of = |order: &sale::Order, providers: &[&str]| Unanswered {
@@ -77,6 +79,52 @@ async fn payments_nobody_told_us_of_are_known() {
         }
         assert_eq!(waiting(first, 10).await, [of(ann, &["alipay"]), cats]);
         assert_eq!(waiting(dan.order_no, 10).await, []);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_order_is_not_closed_past_a_payment_whose_provider_was_not_asked() {
+    check(async |shop| {
+        let item = shop.sale_of(5).await;
+        let order = shop.bought(item.id, "ann", 1).await;
+        let due_ms = order.pay_deadline_ms;
+        let overdue = shop.overdue(due_ms, 10).await.unwrap();
+        // While the providers of what is overdue are asked, the buyer opens a payment.
+        shop.open_payment(order.order_no, "wechat", shop.now()).await.unwrap();
+        let closing: Vec<ledger::Closing> = overdue.into_iter().map(Into::into).collect();
+        let closed = Ledger::close(&*shop, &closing, CloseReason::Timeout, due_ms).await.unwrap();
+        assert_eq!(closed, []);
+        assert_eq!(shop.status(order.order_no).await, OrderStatus::Unpaid);
+        let overdue = shop.overdue(due_ms, 10).await.unwrap();
+        let closing: Vec<ledger::Closing> = overdue.into_iter().map(Into::into).collect();
+        let closed = Ledger::close(&*shop, &closing, CloseReason::Timeout, due_ms).await.unwrap();
+        assert_eq!(closed, [order.order_no]);
+        shop.books_add_up(item.id).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_operators_do_to_money_and_units_is_audited_or_not_done() {
+    check(async |shop| {
+        let item = shop.sale_of(5).await;
+        let (order, _) = shop.paid(item.id, "ann").await;
+        shop.start_refund(order.order_no, shop.now()).await.unwrap();
+        shop.start_refund(order.order_no, shop.now()).await.unwrap();
+        let number = shop.number();
+        shop.adjust_stock(item.id, 3, number, shop.now()).await.unwrap();
+        shop.adjust_stock(item.id, 3, number, shop.now()).await.unwrap();
+        shop.adjust_stock(item.id, -90, shop.number(), shop.now()).await.unwrap_err();
+        let log = shop.audit_log(None, 10).await.unwrap();
+        let said: Vec<_> =
+            log.iter().map(|row| (row.action.as_str(), row.detail.clone())).collect();
+        let expected = [
+            ("stock.adjust", serde_json::json!({"before": 5, "after": 8})),
+            ("order.refund", serde_json::json!({"repeated": true})),
+            ("order.refund", serde_json::Value::Null),
+        ];
+        assert_eq!(said, expected);
     })
     .await;
 }

@@ -16,6 +16,11 @@ use sale::{
     BookError, Claim, CloseReason, ManualClock, OrderBook, OrderStatus, SystemClock, VoidReason,
 };
 use serde_json::json;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::watch,
+};
 
 use crate::{NOON_MS, Shop, numbers_of};
 
@@ -65,8 +70,8 @@ async fn an_item_somebody_locked_is_given_up_for_now_and_works_again_afterwards(
     intruder.query_drop("SELECT * FROM tb_seckill_product FOR UPDATE").await.unwrap();
     let asked = Instant::now();
     let locked = shop.settle(item.id, &claim).await;
-    assert!(matches!(locked, Err(BookError::Unavailable(_))), "{locked:?}");
-    assert!(asked.elapsed() < Duration::from_secs(u64::from(LOCK_TRIES_MAX) * 2 + 2));
+    assert!(matches!(locked, Err(BookError::Locked(_))), "{locked:?}");
+    assert!(asked.elapsed() < Duration::from_secs(u64::from(LOCK_TRIES_MAX) + 2));
     assert_eq!(shop.stock(item.id).await, (5, 5), "reading goes on");
     shop.ping().await.unwrap();
 
@@ -80,6 +85,122 @@ async fn an_item_somebody_locked_is_given_up_for_now_and_works_again_afterwards(
     let (settled, ()) = tokio::join!(waiting, letting_go);
     assert_eq!(settled.unwrap().created, numbers);
     assert_eq!(shop.stock(item.id).await, (4, 5));
+}
+
+/// A line to the server that can fall silent without being cut, as that of a process that was
+/// stopped, or of a machine that is gone.
+struct Line {
+    address: std::net::SocketAddr,
+    silent: Arc<watch::Sender<bool>>,
+}
+
+impl Line {
+    async fn to(server: std::net::SocketAddr) -> Line {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, silent) =
+            (listener.local_addr().unwrap(), Arc::new(watch::Sender::new(false)));
+        let says = silent.clone();
+        tokio::spawn(async move {
+            while let Ok((near, _)) = listener.accept().await {
+                let (near_read, near_write) = near.into_split();
+                let far = TcpStream::connect(server).await.unwrap();
+                let (far_read, far_write) = far.into_split();
+                tokio::spawn(pass_on(near_read, far_write, says.subscribe()));
+                tokio::spawn(pass_on(far_read, near_write, says.subscribe()));
+            }
+        });
+        Line { address, silent }
+    }
+}
+
+async fn pass_on(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    mut silent: watch::Receiver<bool>,
+) {
+    let mut bytes = [0; 16 * 1024];
+    while let Ok(read @ 1..) = from.read(&mut bytes).await {
+        silent.wait_for(|silent| !silent).await.unwrap();
+        if to.write_all(&bytes[..read]).await.is_err() {
+            return;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_frozen_in_a_transaction_stops_one_item_and_not_for_long() {
+    let server = shared_mariadb();
+    let options = Options { lock_wait_s_max: 1, silence_s_max: 3, ..Options::default() };
+    let (shop, url) = shop_on(server, options.clone()).await;
+    let items = shop.activity_of(&[5, 5]).await.items;
+    let (frozen, free) = (items[0].id, items[1].id);
+    let line = Line::to(server.address()).await;
+    let far_url = url.replace(&server.address().to_string(), &line.address.to_string());
+    let patient = Options { lock_wait_s_max: 30, answer_ms_max: 60_000, ..options };
+    let worker = MysqlLedger::open(&far_url, shop.clock.clone(), patient).await.unwrap();
+
+    // It holds the item and waits for a buyer's record when it freezes.
+    let mut intruder = back_door(&url).await;
+    intruder.query_drop("BEGIN").await.unwrap();
+    let record = format!("INSERT INTO tb_user_seckill VALUES ('ann', {frozen}, 'SK', 1, 0)");
+    intruder.query_drop(record).await.unwrap();
+    let anns = [shop.claim(frozen, "ann", 1)];
+    let settling = tokio::spawn(async move { worker.settle(frozen, &anns).await.is_ok() });
+    let bobs = [shop.claim(frozen, "bob", 1)];
+    // Delivered again and again until it meets the lock.
+    while !matches!(shop.settle(frozen, &bobs).await, Err(BookError::Locked(_))) {}
+    line.silent.send_replace(true);
+    intruder.query_drop("ROLLBACK").await.unwrap();
+
+    let asked = Instant::now();
+    shop.bought(free, "cat", 1).await;
+    assert!(asked.elapsed() < Duration::from_secs(1), "another item waits for nobody");
+    let dans = [shop.claim(frozen, "dan", 1)];
+    let settled = loop {
+        match shop.settle(frozen, &dans).await {
+            Err(BookError::Locked(_)) => assert!(asked.elapsed() < Duration::from_secs(15)),
+            settled => break settled.unwrap(),
+        }
+    };
+    assert_eq!(settled.created, numbers_of(&dans));
+    assert!(asked.elapsed() > Duration::from_secs(1), "it was really frozen");
+    shop.books_add_up(frozen).await;
+    settling.abort();
+}
+
+#[tokio::test]
+async fn a_row_that_was_left_as_it_was_does_not_count_as_written() {
+    let url = shared_mariadb().create_database(&unique_name("ledger")).unwrap();
+    let asked = format!("{url}?client_found_rows=true");
+    let clock = ManualClock::at(NOON_MS);
+    let ledger = MysqlLedger::open(&asked, clock.clone(), Options::default()).await.unwrap();
+    let shop = Shop::with(Box::new(ledger), clock, ());
+    let item = shop.sale_of(5).await;
+    let (order, notice) = shop.paid(item.id, "ann").await;
+    shop.start_refund(order.order_no, NOON_MS).await.unwrap();
+    let again = shop.requeue_refund(&notice.provider, &notice.provider_txn, NOON_MS).await;
+    assert!(!again.unwrap(), "it waits already");
+}
+
+#[tokio::test]
+async fn a_user_who_may_not_make_triggers_gets_a_ledger_without() {
+    let server = MariaDb::start(MariaDbOptions {
+        extra: vec!["--log-bin".into(), "--binlog-format=ROW".into()],
+        ..MariaDbOptions::default()
+    })
+    .unwrap();
+    let name = unique_name("ledger");
+    let url = server.create_database(&name).unwrap();
+    let grant = format!("GRANT ALL ON `{name}`.* TO shop@'127.0.0.1' IDENTIFIED BY 'x'");
+    server.query(&grant).unwrap();
+    let ledger = open(&url.replace("root@", "shop:x@")).await.unwrap();
+    let findings = ledger.health().await.unwrap();
+    let triggers = findings.iter().find(|finding| finding.name == "audit_triggers").unwrap();
+    assert_eq!((triggers.verdict, &*triggers.value), (Verdict::Risky, "0 of 2"));
+    let clock = ManualClock::at(NOON_MS);
+    let shop = Shop::with(Box::new(ledger), clock, ());
+    let item = shop.sale_of(5).await;
+    shop.bought(item.id, "ann", 1).await;
 }
 
 #[tokio::test]
@@ -363,7 +484,7 @@ async fn many_workers_on_one_item_sell_every_unit_once() {
                     amount: order.amount,
                     paid_ms: NOON_MS,
                 };
-                let numbers = [first];
+                let numbers = [first.into()];
                 let (credit, closed) = tokio::join!(
                     ledger.credit(&notice, NOON_MS),
                     ledger.close(&numbers, CloseReason::Cancelled, NOON_MS)
@@ -447,7 +568,7 @@ async fn a_server_that_hangs_is_waited_for_so_long_and_no_longer() {
     for _ in 0..3 {
         let asked = Instant::now();
         let hung = shop.settle(item.id, &claim).await;
-        assert!(matches!(hung, Err(BookError::Unavailable(_))), "{hung:?}");
+        assert!(matches!(hung, Err(BookError::Unavailable(_) | BookError::CutOff(_))), "{hung:?}");
         assert!(asked.elapsed() < Duration::from_secs(4), "{:?}", asked.elapsed());
     }
     server.resume().unwrap();
@@ -479,7 +600,7 @@ async fn no_order_is_lost_or_made_twice_when_the_server_is_killed_under_load() {
             let settled = loop {
                 match shop.settle(item.id, &batch).await {
                     Ok(settled) => break settled,
-                    Err(BookError::Unavailable(_)) => unknown += 1,
+                    Err(BookError::Unavailable(_) | BookError::CutOff(_)) => unknown += 1,
                     Err(other) => panic!("{other:?}"),
                 }
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -505,7 +626,8 @@ async fn a_doctor_is_told_what_the_server_is_set_to() {
     let of = |name: &str| findings.iter().find(|finding| finding.name == name).unwrap().clone();
     assert!(of("version").value.contains("MariaDB"));
     assert_eq!(of("innodb_flush_log_at_trx_commit").value, "1");
-    for name in ["version", "innodb_flush_log_at_trx_commit", "read_only", "clock_offset_ms"] {
+    let good = ["version", "innodb_flush_log_at_trx_commit", "read_only", "clock_offset_ms"];
+    for name in good.into_iter().chain(["audit_triggers"]) {
         assert_eq!(of(name).verdict, Verdict::Good, "{:?}", of(name));
     }
     for name in ["sync_binlog", "binlog_format", "transaction_isolation", "wsrep_on"] {

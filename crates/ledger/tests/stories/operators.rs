@@ -5,14 +5,14 @@ use ledger::{
     Release, Role, StockLogType,
 };
 use sale::{
-    ActivityId, ActivityState, FailedClaim, ItemId, ItemState, OrderStatus, Reason, STOCK_MAX,
-    VoidReason,
+    ActivityId, ActivityState, BookError, Claim, FailedClaim, ItemId, ItemState, OrderStatus,
+    Reason, STOCK_MAX, VoidReason,
 };
 use serde_json::json;
 
 use crate::{NOON_MS, Shop, check, numbers_of};
 
-fn failed(claim: &sale::Claim, tries: u32, next_try_ms: Option<i64>) -> FailedClaim {
+fn failed(claim: &Claim, tries: u32, next_try_ms: Option<i64>) -> FailedClaim {
     FailedClaim { claim: claim.clone(), tries, next_try_ms, cause: "the row is refused".into() }
 }
 
@@ -155,7 +155,7 @@ async fn stock_is_adjusted_once_per_number_and_never_below_what_is_sold() {
 }
 
 /// The state of a claim's letter.
-async fn letter(shop: &Shop, claim: &sale::Claim) -> Option<DeadLetterState> {
+async fn letter(shop: &Shop, claim: &Claim) -> Option<DeadLetterState> {
     shop.dead_letter(claim.order_no).await.unwrap().map(|letter| letter.state)
 }
 
@@ -254,6 +254,61 @@ async fn a_dead_letter_waits_for_a_person() {
         assert_eq!(voided.len(), 1);
         let nobody = shop.replay(shop.number(), NOON_MS).await;
         assert!(matches!(nobody, Err(LedgerError::NotFound)));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_claim_whose_number_is_somebody_elses_order_is_seen_and_can_be_given_up() {
+    check(async |shop| {
+        let item = shop.sale_of(10).await;
+        let ann = shop.bought(item.id, "ann", 1).await;
+        shop.deliver_all().await;
+        let bob = Claim { order_no: ann.order_no, ..shop.claim(item.id, "bob", 2) };
+        shop.defer(&[failed(&bob, 1, Some(NOON_MS))]).await.unwrap();
+        assert_eq!(letter(&shop, &bob).await, Some(DeadLetterState::Retrying));
+        // Ann's claim comes again: that settles hers, not his.
+        let anns = Claim { user: ann.user.clone(), quantity: 1, ..bob.clone() };
+        let again = shop.settle(item.id, std::slice::from_ref(&anns)).await.unwrap();
+        assert_eq!(again.repeated, [ann.order_no]);
+        assert_eq!(letter(&shop, &bob).await, Some(DeadLetterState::Retrying));
+        shop.defer(&[failed(&bob, 16, None)]).await.unwrap();
+        assert_eq!(letter(&shop, &bob).await, Some(DeadLetterState::Dead));
+        // A third buyer cannot take over the letter.
+        let cat = Claim { order_no: ann.order_no, ..shop.claim(item.id, "cat", 1) };
+        let refused = shop.defer(&[failed(&cat, 1, None)]).await;
+        assert!(matches!(refused, Err(BookError::Rejected(_))), "{refused:?}");
+        assert_eq!(shop.dead_letter(bob.order_no).await.unwrap().unwrap().claim, bob);
+
+        let asked = std::slice::from_ref(&bob);
+        let voided = shop.void(asked, VoidReason::Operator, shop.now()).await.unwrap();
+        assert_eq!(voided, [bob.order_no]);
+        assert_eq!(letter(&shop, &bob).await, Some(DeadLetterState::Voided));
+        let his =
+            Release { item: item.id, user: bob.user.clone(), order_no: bob.order_no, quantity: 2 };
+        let sent = shop.deliver_all().await;
+        assert!(sent.contains(&OutboxMessage::Release { releases: vec![his] }), "{sent:?}");
+        assert!(shop.void(asked, VoidReason::Operator, shop.now()).await.unwrap().is_empty());
+        assert_eq!(shop.found(ann.order_no).await, ann, "hers is as it was");
+        shop.books_add_up(item.id).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn two_failed_claims_with_one_number_do_not_become_one() {
+    check(async |shop| {
+        let item = shop.sale_of(10).await;
+        let ann = shop.claim(item.id, "ann", 1);
+        let bob = Claim { order_no: ann.order_no, ..shop.claim(item.id, "bob", 1) };
+        let refused = shop.defer(&[failed(&ann, 1, None), failed(&bob, 1, None)]).await;
+        assert!(matches!(refused, Err(BookError::Rejected(_))), "{refused:?}");
+        assert_eq!(letter(&shop, &ann).await, None, "nothing of the batch was kept");
+        shop.defer(&[failed(&ann, 1, None)]).await.unwrap();
+        shop.defer(&[failed(&bob, 1, None)]).await.unwrap_err();
+        // His claim is settled all the same, which says nothing about hers.
+        shop.settle(item.id, &[bob]).await.unwrap();
+        assert_eq!(letter(&shop, &ann).await, Some(DeadLetterState::Dead));
     })
     .await;
 }

@@ -36,6 +36,10 @@ pub(super) struct Ready {
     ledger: &'static str,
     #[schema(example = "ok")]
     workers: &'static str,
+    /// `panicking` if a bug keeps one from working. That makes no instance unready: buyers need it
+    /// less than they need the instance.
+    #[schema(example = "ok")]
+    jobs: &'static str,
 }
 
 /// The process runs.
@@ -57,12 +61,13 @@ pub(super) async fn readyz(State(app): State<Shared>) -> Result<Json<Ready>, Pro
     let lanes = running(engine.lanes.are_running());
     let workers = running(engine.workers.as_ref().is_none_or(|workers| workers.is_running()));
     let parts = [("gate", gate), ("lanes", lanes), ("ledger", ledger), ("workers", workers)];
+    let jobs = if engine.jobs_panicking().is_empty() { "ok" } else { "panicking" };
     if parts.iter().all(|(_, part)| part.is_ok()) {
-        return Ok(Json(Ready { gate: "ok", lanes: "ok", ledger: "ok", workers: "ok" }));
+        return Ok(Json(Ready { gate: "ok", lanes: "ok", ledger: "ok", workers: "ok", jobs }));
     }
     let causes = parts.iter().filter_map(|(name, part)| Some((name, part.as_ref().err()?)));
     let causes: Vec<String> = causes.map(|(name, cause)| format!("{name}: {cause}")).collect();
-    let busy = Problem::new(Code::Busy).inside(causes.join("; "));
+    let busy = Problem::new(Code::Busy).inside(causes.join("; ")).with("jobs", jobs);
     Err(parts
         .into_iter()
         .fold(busy, |busy, (name, part)| busy.with(name, if part.is_ok() { "ok" } else { "down" })))

@@ -177,20 +177,13 @@ pub(super) fn order_status() -> Schema {
 }
 
 pub(super) fn reason() -> Schema {
-    let reasons = [
-        Reason::Timeout,
-        Reason::Cancelled,
-        Reason::StockShort,
-        Reason::AlreadyBought,
-        Reason::UnknownItem,
-        Reason::Operator,
-        Reason::Lost,
-    ];
     let either = SchemaType::Array(vec![Type::String, Type::Null]);
     let text = ObjectBuilder::new()
         .schema_type(either)
         .description(Some("Why it was closed or is void."))
-        .enum_values(Some(reasons.map(|reason| Some(reason.as_str())).into_iter().chain([None])));
+        .enum_values(Some(
+            Reason::ALL.map(|reason| Some(reason.as_str())).into_iter().chain([None]),
+        ));
     Schema::Object(text.build())
 }
 

@@ -117,9 +117,8 @@ pub(super) async fn cancel(
 ) -> Result<Json<OrderJson>, Problem> {
     let order = finish(async move {
         let view = own(&app.engine, no, &user).await?;
-        app.engine.cancel(&view).await?;
-        let now = own(&app.engine, no, &user).await?;
-        OrderJson::of(&app.engine, now).await
+        let now = app.engine.cancel(&view).await?;
+        OrderJson::of(&app.engine, OrderView::Known(now)).await
     });
     Ok(Json(order.await?))
 }

@@ -40,6 +40,15 @@ impl From<OperateError> for Problem {
             OperateError::NotFound => Problem::not_found(),
             OperateError::Invalid(invalid) => invalid.into(),
             OperateError::Conflict(state) => conflict(state),
+            OperateError::Unknown(no) => Problem::busy(&error)
+                .detail(
+                    format!(
+                        "It is not known whether this was done. Ask again with adjust_no {no}."
+                    ),
+                    format!("结果未知。请携带 adjust_no {no} 重试。"),
+                )
+                .with("adjust_no", no.to_string()),
+            OperateError::NoNumber => Problem::busy(&error),
             OperateError::Ledger(error) => error.into(),
             OperateError::Gate(error) => error.into(),
         }

@@ -680,7 +680,8 @@ async fn machines_are_told_how_it_is() {
     let shop = Shop::open().await;
     assert_eq!(shop.get("/healthz").send().await.is(200)["status"], "ok");
     let ready = shop.get("/readyz").send().await.is(200);
-    assert_eq!(ready, json!({"gate": "ok", "lanes": "ok", "ledger": "ok", "workers": "ok"}));
+    let parts = json!({"gate": "ok", "lanes": "ok", "ledger": "ok", "workers": "ok", "jobs": "ok"});
+    assert_eq!(ready, parts);
     shop.app.engine.workers.as_ref().unwrap().stop().await;
     let down = shop.get("/readyz").send().await;
     assert_eq!(down.is_refused(503, "busy", None).json()["workers"], "down");

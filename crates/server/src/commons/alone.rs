@@ -1,7 +1,7 @@
 //! One process: it leads everything, and has nobody to tell.
 
 use async_trait::async_trait;
-use sale::{Activity, Order, OrderNo};
+use sale::{Activity, Millis, Order, OrderNo};
 use tokio::sync::broadcast;
 
 use super::{Commons, Hint};
@@ -30,7 +30,11 @@ impl Commons for Alone {
         None
     }
 
-    async fn keep_orders(&self, _: &[Order]) -> Result<(), String> {
+    async fn now_ms(&self) -> Result<Millis, String> {
+        Ok(0)
+    }
+
+    async fn keep_orders(&self, _: &[Order], _: Millis) -> Result<(), String> {
         Ok(())
     }
 

@@ -10,7 +10,7 @@ mod alone;
 mod redis;
 
 use async_trait::async_trait;
-use sale::{Activity, Order, OrderNo, UserId};
+use sale::{Activity, Millis, Order, OrderNo, UserId};
 use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast;
 
@@ -44,8 +44,12 @@ pub trait Commons: Send + Sync {
     /// A copy of the order that may be a moment old.
     async fn order(&self, no: OrderNo) -> Option<Order>;
 
-    /// An error means that an older copy may still be there: try again.
-    async fn keep_orders(&self, orders: &[Order]) -> Result<(), String>;
+    /// What time it is where copies are kept.
+    async fn now_ms(&self) -> Result<Millis, String>;
+
+    /// `read_ms` is [`Commons::now_ms`] from before the orders were read. An error means that an
+    /// older copy may still be there, or that these were read too long ago: read and try again.
+    async fn keep_orders(&self, orders: &[Order], read_ms: Millis) -> Result<(), String>;
 
     /// The activities that pages show, if somebody has put them there.
     async fn catalogue(&self) -> Option<Vec<Activity>>;

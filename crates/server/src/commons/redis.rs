@@ -6,42 +6,66 @@
 //! | `…:{node:<n>}:lease`, `…:fence` | which process hands out order numbers of node n |
 //! | `…:order:<no>` | a copy of an order, for buyers who look often; expires |
 //! | `…:catalog`, `…:catalog:<activity>` | ids of the activities shown; one hash each: `activity`, and item → what pages show |
-//! | channel `…:hints` | news |
+//! | `…:since` | since when this Redis knows of us |
+//! | channel `…:hints` | news, and a beat now and then |
 //!
 //! Leases last `LEASE_MS` and are renewed by being asked for; a holder that dies is replaced after
 //! that. The node's lease is renewed by a task of its own, and when that has not worked for a while
 //! no order number is handed out: by then somebody else may hold the node.
+//!
+//! **A Redis that lost its memory** has forgotten the leases while their holders still believe in
+//! them. So nobody takes a node of a Redis that does not know us for `SETTLE_IN` at least: every
+//! holder that can reach it renews in that time and is found there. A cluster's very first start
+//! cannot be told from that and waits as well, a moment, once. And the search begins anywhere, so
+//! that even a holder that was slower than that is met once in a thousand times.
+//!
+//! **A line that died without a word** looks like one on which nobody has news. Every instance
+//! sends a beat, so that silence means a dead line: it is opened anew.
 
 use std::{
     sync::{
         Arc,
         atomic::{AtomicI64, AtomicU16, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use gate::redis::ClusterLine;
 use redis::{
-    Client, Cmd, FromRedisValue, RedisResult, Script,
+    Client, Cmd, FromRedisValue, RedisError, RedisResult, Script, ScriptInvocation,
     aio::{ConnectionManager, ConnectionManagerConfig},
     cluster::ClusterClient,
 };
-use sale::{Activity, Clock, Item, Order, OrderNo, SystemClock};
+use sale::{Activity, Clock, Item, Millis, Order, OrderNo, SystemClock};
 use tokio::sync::broadcast;
 
 use super::{Commons, Hint};
 
 const LEASE_MS: i64 = 5_000;
 const NODE_LEASE_MS: i64 = 60_000;
-const NODE_RENEW: Duration = Duration::from_secs(5);
+const NODE_RENEW: Duration = Duration::from_millis(500);
+/// The next try when renewing failed: Redis may be back in a moment, and may have forgotten us.
+const NODE_RENEW_SOON: Duration = Duration::from_millis(150);
+/// A renewal, a second one if the first found a dead connection, and as much again.
+const SETTLE_IN: Duration = Duration::from_millis(1_300);
 /// Well before the lease ends, so that two holders never overlap even with clocks that drift.
 const NODE_SAFE_MS: i64 = NODE_LEASE_MS / 2;
 const ORDER_KEPT_MS: i64 = 600_000;
+/// A copy read longer ago is refused. Well below the life of a copy: while a later one lives, the
+/// earlier one loses against it anyway.
+const ORDER_AGE_MS_MAX: i64 = 60_000;
 const CATALOGUE_KEPT_MS: i64 = 60_000;
 const HINTS_WAITING_MAX: usize = 4_096;
 const RECONNECT: Duration = Duration::from_millis(500);
+const BEAT_EVERY: Duration = Duration::from_secs(5);
+/// Without even a beat for so long, the line is dead.
+const SILENCE_MAX: Duration = Duration::from_secs(15);
+/// No hint; whoever hears it knows that the line lives.
+const BEAT: &str = "beat";
+/// What the script answers to a copy that was read too long ago.
+const TOO_OLD: i64 = -1;
 /// How often a cluster's client follows a slot that moved before it gives up.
 const REDIRECTS_MAX: u32 = 4;
 
@@ -65,17 +89,23 @@ pub struct RedisCommons {
     link: Link,
     lead: Script,
     keep_order: Script,
+    memory: Script,
+    clock: Script,
     hints: broadcast::Sender<Hint>,
     /// The node whose order numbers this process hands out. Written before `node_until_ms`, read after.
     node: AtomicU16,
-    /// Until when the node is surely ours, by our clock.
+    /// Until when the node is surely ours, by the clock on the wall, which goes on while the machine
+    /// sleeps…
     node_until_ms: AtomicI64,
+    /// …and in milliseconds since `started`, which nobody can set back. Both must hold.
+    node_until_tick_ms: AtomicI64,
+    started: Instant,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum CommonsError {
     #[error("Redis does not answer: {0}")]
-    Redis(#[from] redis::RedisError),
+    Redis(#[from] RedisError),
     #[error("all {0} nodes are taken")]
     NoNode(u16),
 }
@@ -87,14 +117,19 @@ impl RedisCommons {
             link,
             lead: Script::new(include_str!("lua/lead.lua")),
             keep_order: Script::new(include_str!("lua/keep_order.lua")),
+            memory: Script::new(include_str!("lua/memory.lua")),
+            clock: Script::new(include_str!("lua/clock.lua")),
             hints: broadcast::Sender::new(HINTS_WAITING_MAX),
             node: AtomicU16::new(0),
             node_until_ms: AtomicI64::new(0),
+            node_until_tick_ms: AtomicI64::new(0),
+            started: Instant::now(),
             options,
         };
-        commons.take_node().await?;
+        commons.take_node(anywhere()).await?;
         let commons = Arc::new(commons);
         tokio::spawn(renew_node(Arc::downgrade(&commons)));
+        tokio::spawn(beat(Arc::downgrade(&commons)));
         tokio::spawn(listen(Arc::downgrade(&commons)));
         Ok(commons)
     }
@@ -113,38 +148,73 @@ impl RedisCommons {
     /// Take or renew a lease; its fencing number if it is ours, else 0.
     async fn hold(&self, name: &str, ttl_ms: i64) -> RedisResult<u64> {
         // Both keys in one slot, by the hash tag.
-        let mut call = self.lead.key(self.key(format_args!("{{{name}}}:lease")));
+        let lease = self.key(format_args!("{{{name}}}:lease"));
+        let mut call = self.lead.key(&lease);
         call.key(self.key(format_args!("{{{name}}}:fence")));
         call.arg(&self.options.instance).arg(ttl_ms);
+        self.invoke(&lease, &call).await
+    }
+
+    /// Run a script on this key.
+    async fn invoke<T: FromRedisValue>(
+        &self,
+        key: &str,
+        call: &ScriptInvocation<'_>,
+    ) -> RedisResult<T> {
         match self.link.clone() {
             Link::One(mut connection) => call.invoke_async(&mut connection).await,
             Link::Cluster(line) => {
                 let done = call.invoke_async(&mut line.connection()).await;
-                line.note(&format!("{{{name}}}"), &done).await;
+                line.note(key, &done).await;
                 done
             }
         }
     }
 
+    fn tick_ms(&self) -> i64 {
+        self.started.elapsed().as_millis() as i64
+    }
+
     async fn hold_node(&self, node: u16) -> RedisResult<bool> {
-        let asked_ms = SystemClock.now_ms();
+        let (asked_ms, asked_tick_ms) = (SystemClock.now_ms(), self.tick_ms());
         let ours = self.hold(&format!("node:{node}"), NODE_LEASE_MS).await? > 0;
-        let until_ms = if ours { asked_ms + NODE_SAFE_MS } else { 0 };
         if ours {
             self.node.store(node, Ordering::Relaxed);
         }
-        self.node_until_ms.store(until_ms, Ordering::Release);
+        let until = |now_ms: i64| if ours { now_ms + NODE_SAFE_MS } else { 0 };
+        self.node_until_tick_ms.store(until(asked_tick_ms), Ordering::Release);
+        self.node_until_ms.store(until(asked_ms), Ordering::Release);
         Ok(ours)
     }
 
-    /// The first node nobody holds.
-    async fn take_node(&self) -> Result<u16, CommonsError> {
-        for node in 0..sale::NODES_MAX {
+    /// Waits until whoever holds a node had the time to say so to this Redis.
+    async fn settle_in(&self) -> RedisResult<()> {
+        let known_ms: i64 =
+            self.invoke(&self.key("since"), &self.memory.key(self.key("since"))).await?;
+        let known = Duration::from_millis(known_ms.max(0) as u64);
+        if let Some(missing) = SETTLE_IN.checked_sub(known).filter(|missing| !missing.is_zero()) {
+            tracing::info!("Redis does not know us yet: waiting for those who hold a node");
+            tokio::time::sleep(missing).await;
+        }
+        Ok(())
+    }
+
+    /// The first node nobody holds, beginning the search with this one.
+    async fn take_node(&self, first: u16) -> Result<u16, CommonsError> {
+        self.settle_in().await?;
+        for node in (0..sale::NODES_MAX).map(|n| (first + n) % sale::NODES_MAX) {
             if self.hold_node(node).await? {
                 return Ok(node);
             }
         }
         Err(CommonsError::NoNode(sale::NODES_MAX))
+    }
+
+    async fn publish(&self, message: &str) {
+        let publish = redis::cmd("PUBLISH").arg(self.key("hints")).arg(message).to_owned();
+        if let Err(error) = self.ask::<i64>(&publish).await {
+            tracing::debug!(%error, "a hint was not passed on");
+        }
     }
 
     async fn read_catalogue(&self) -> RedisResult<Option<Vec<Activity>>> {
@@ -191,6 +261,12 @@ impl RedisCommons {
     }
 }
 
+/// A node to begin with. The hasher of the standard library is seeded anew each time.
+fn anywhere() -> u16 {
+    use std::hash::{BuildHasher, RandomState};
+    (RandomState::new().hash_one(()) % u64::from(sale::NODES_MAX)) as u16
+}
+
 fn json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
@@ -219,22 +295,37 @@ async fn open_link(options: &RedisCommonsOptions) -> RedisResult<Link> {
 }
 
 async fn renew_node(commons: std::sync::Weak<RedisCommons>) {
+    let mut failing = false;
     loop {
-        tokio::time::sleep(NODE_RENEW).await;
+        tokio::time::sleep(if failing { NODE_RENEW_SOON } else { NODE_RENEW }).await;
         let Some(commons) = commons.upgrade() else { return };
         let node = commons.node.load(Ordering::Relaxed);
-        match commons.hold_node(node).await {
+        let held = commons.hold_node(node).await;
+        match &held {
             Ok(true) => {}
             // Redis forgot whose it was, and somebody new was faster. Until there is another one
             // nobody is admitted here.
-            Ok(false) => match commons.take_node().await {
+            Ok(false) => match commons.take_node(anywhere()).await {
                 Ok(new) => tracing::warn!(node, new, "order numbers go on as another node"),
                 Err(error) => {
                     tracing::error!(%error, "no node for order numbers: admitting nobody")
                 }
             },
-            Err(error) => tracing::warn!(%error, "the lease of the node could not be renewed"),
+            Err(error) if !failing => {
+                tracing::warn!(%error, "the lease of the node could not be renewed");
+            }
+            Err(_) => {}
         }
+        failing = held.is_err();
+    }
+}
+
+/// Lets those who listen know that their lines live.
+async fn beat(commons: std::sync::Weak<RedisCommons>) {
+    loop {
+        tokio::time::sleep(BEAT_EVERY).await;
+        let Some(commons) = commons.upgrade() else { return };
+        commons.publish(BEAT).await;
     }
 }
 
@@ -246,7 +337,7 @@ async fn listen(commons: std::sync::Weak<RedisCommons>) {
         let sender = strong.hints.clone();
         drop(strong);
         for url in urls {
-            if let Err(error) = hear(&url, &channel, &sender, &commons).await {
+            if let Err(error) = hear(&url, &channel, &sender, &commons, SILENCE_MAX).await {
                 tracing::debug!(%error, "no news from Redis");
             }
         }
@@ -259,11 +350,17 @@ async fn hear(
     channel: &str,
     sender: &broadcast::Sender<Hint>,
     commons: &std::sync::Weak<RedisCommons>,
+    silence_max: Duration,
 ) -> RedisResult<()> {
-    let mut subscription = Client::open(url)?.get_async_pubsub().await?;
-    subscription.subscribe(channel).await?;
+    let client = Client::open(url)?;
+    let opening = async {
+        let mut subscription = client.get_async_pubsub().await?;
+        subscription.subscribe(channel).await?;
+        RedisResult::Ok(subscription)
+    };
+    let mut subscription = in_time(silence_max, opening).await??;
     let mut messages = subscription.on_message();
-    while let Some(message) = messages.next().await {
+    while let Some(message) = in_time(silence_max, messages.next()).await? {
         if commons.strong_count() == 0 {
             return Ok(());
         }
@@ -275,6 +372,11 @@ async fn hear(
     Ok(())
 }
 
+async fn in_time<T>(limit: Duration, event: impl Future<Output = T>) -> RedisResult<T> {
+    let late = |_| RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
+    tokio::time::timeout(limit, event).await.map_err(late)
+}
+
 #[async_trait]
 impl Commons for RedisCommons {
     async fn lead(&self, job: &'static str) -> Option<u64> {
@@ -282,10 +384,7 @@ impl Commons for RedisCommons {
     }
 
     async fn tell(&self, hint: &Hint) {
-        let publish = redis::cmd("PUBLISH").arg(self.key("hints")).arg(json(hint)).to_owned();
-        if let Err(error) = self.ask::<i64>(&publish).await {
-            tracing::debug!(%error, "a hint was not passed on");
-        }
+        self.publish(&json(hint)).await;
     }
 
     fn hints(&self) -> broadcast::Receiver<Hint> {
@@ -299,23 +398,22 @@ impl Commons for RedisCommons {
         serde_json::from_str(&copy?).ok()
     }
 
-    async fn keep_orders(&self, orders: &[Order]) -> Result<(), String> {
+    async fn now_ms(&self) -> Result<Millis, String> {
+        let now_ms = self.invoke(&self.key("clock"), &self.clock.key(self.key("clock"))).await;
+        now_ms.map_err(|error| error.to_string())
+    }
+
+    async fn keep_orders(&self, orders: &[Order], read_ms: Millis) -> Result<(), String> {
         let kept = orders.iter().map(|order| async move {
             let key = self.key(format_args!("order:{}", order.order_no));
             let mut call = self.keep_order.key(&key);
             call.arg(order.status.code()).arg(json(order)).arg(ORDER_KEPT_MS);
-            let kept: RedisResult<i64> = match self.link.clone() {
-                Link::One(mut connection) => call.invoke_async(&mut connection).await,
-                Link::Cluster(line) => {
-                    let done = call.invoke_async(&mut line.connection()).await;
-                    line.note(&key, &done).await;
-                    done
-                }
-            };
-            kept
+            call.arg(read_ms).arg(ORDER_AGE_MS_MAX);
+            self.invoke::<i64>(&key, &call).await
         });
         let kept = futures_util::future::try_join_all(kept).await;
-        kept.map(drop).map_err(|error| error.to_string())
+        let kept = kept.map_err(|error| error.to_string())?;
+        if kept.contains(&TOO_OLD) { Err("these were read too long ago".into()) } else { Ok(()) }
     }
 
     async fn catalogue(&self) -> Option<Vec<Activity>> {
@@ -334,5 +432,87 @@ impl Commons for RedisCommons {
 
     fn node_is_ours(&self) -> bool {
         SystemClock.now_ms() < self.node_until_ms.load(Ordering::Acquire)
+            && self.tick_ms() < self.node_until_tick_ms.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use faults::services::{Redis, RedisOptions, shared_redis, unique_name};
+    use sale::{ActivityId, Currency, ItemId, Money, OrderStatus};
+
+    use super::*;
+
+    fn options(url: String, instance: &str) -> RedisCommonsOptions {
+        let (urls, prefix) = (vec![url], unique_name("commons"));
+        RedisCommonsOptions { urls, prefix, answer_ms_max: 1_000, instance: instance.into() }
+    }
+
+    #[tokio::test]
+    async fn who_comes_to_a_redis_that_forgot_all_takes_nobodys_node() {
+        let server = Redis::start(RedisOptions::default()).unwrap();
+        let ann_options = options(server.url(), "ann");
+        let ann = RedisCommons::open(ann_options.clone()).await.unwrap();
+        assert!(ann.node_is_ours());
+        let node = ann.node();
+        server.call(&["FLUSHALL"]).unwrap();
+        // Bob begins his search at ann's node, before she has noticed anything.
+        let bob_options = RedisCommonsOptions { instance: "bob".into(), ..ann_options };
+        let bob = RedisCommons::open(bob_options).await.unwrap();
+        server.call(&["FLUSHALL"]).unwrap();
+        bob.take_node(node).await.unwrap();
+        assert!(ann.node_is_ours() && bob.node_is_ours());
+        assert_eq!(ann.node(), node, "she keeps hers");
+        assert_ne!(bob.node(), node);
+    }
+
+    #[tokio::test]
+    async fn only_the_first_start_of_a_cluster_waits() {
+        let options = options(shared_redis().url(), "ann");
+        drop(RedisCommons::open(options.clone()).await.unwrap());
+        let asked = Instant::now();
+        let again = RedisCommonsOptions { instance: "bob".into(), ..options };
+        drop(RedisCommons::open(again).await.unwrap());
+        assert!(asked.elapsed() < SETTLE_IN / 2, "{:?}", asked.elapsed());
+    }
+
+    #[tokio::test]
+    async fn a_line_without_a_beat_is_given_up() {
+        let commons = RedisCommons::open(options(shared_redis().url(), "ann")).await.unwrap();
+        let (weak, sender) = (Arc::downgrade(&commons), commons.hints.clone());
+        let silence = Duration::from_millis(100);
+        let url = shared_redis().url();
+        let heard = hear(&url, &unique_name("nobody"), &sender, &weak, silence).await;
+        assert!(heard.unwrap_err().is_timeout());
+    }
+
+    #[tokio::test]
+    async fn a_copy_read_long_ago_is_not_kept() {
+        let commons = RedisCommons::open(options(shared_redis().url(), "ann")).await.unwrap();
+        let order_no = OrderNo::from_u64(7).unwrap();
+        let order = Order {
+            order_no,
+            user: "ann".parse().unwrap(),
+            activity: ActivityId(1),
+            item: ItemId(1),
+            item_name: "pen".into(),
+            price: Money::new(1, Currency::CNY),
+            quantity: 1,
+            amount: Money::new(1, Currency::CNY),
+            status: OrderStatus::Unpaid,
+            reason: None,
+            epoch: 1,
+            created_ms: 0,
+            pay_deadline_ms: 0,
+            paid_ms: None,
+            closed_ms: None,
+        };
+        let orders = [order];
+        let now_ms = commons.now_ms().await.unwrap();
+        let old = commons.keep_orders(&orders, now_ms - ORDER_AGE_MS_MAX - 1).await;
+        assert!(old.unwrap_err().contains("too long ago"));
+        assert!(commons.order(order_no).await.is_none());
+        commons.keep_orders(&orders, now_ms).await.unwrap();
+        assert_eq!(commons.order(order_no).await.unwrap(), orders[0]);
     }
 }

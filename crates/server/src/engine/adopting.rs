@@ -108,7 +108,7 @@ mod tests {
         told.cannot_tell.store(true, Ordering::SeqCst);
         adopter.settled(&claims, &[ann, bob]);
         let cancelled = CloseReason::Cancelled;
-        engine.ledger.close(&[bob], cancelled, NOW_MS).await.unwrap();
+        engine.ledger.close(&[bob.into()], cancelled, NOW_MS).await.unwrap();
         tokio::time::sleep(PAUSE / 2).await;
         told.cannot_tell.store(false, Ordering::SeqCst);
         while adopter.waiting.load(Ordering::SeqCst) > 0 {

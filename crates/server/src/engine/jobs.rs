@@ -3,15 +3,20 @@
 //! Each job is a loop that runs, sleeps until its time or until somebody wakes it, and runs again.
 //! A run that fails is told to the log once per outage and tried again; no job ever gives up.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    any::Any, collections::BTreeMap, future::Future, panic::AssertUnwindSafe, sync::Arc,
+    time::Duration,
+};
 
-use futures_util::{StreamExt, stream};
+use futures_util::{FutureExt, StreamExt, stream};
 use gate::{AdjustOutcome, GiveBack, Presence, Shut};
 use ledger::{
-    LedgerError, OutboxMessage, OutboxQueue, OutboxRow, Overdue, PaymentNotice, RefundDone, Release,
+    Closing, LedgerError, OutboxMessage, OutboxQueue, OutboxRow, Overdue, PaymentNotice,
+    RefundDone, Release,
 };
+use orders::Alert;
 use payment::{CloseOutcome, ProviderError, RefundOutcome, RefundRequest};
-use sale::{ActivityState, CloseReason, ItemState, Millis, OrderNo, UserId};
+use sale::{Activity, ActivityState, CloseReason, ItemId, ItemState, Millis, OrderNo, UserId};
 use tokio::{
     sync::{Notify, watch},
     task::JoinHandle,
@@ -31,9 +36,17 @@ pub(super) const PROVIDER_CALLS_MAX: usize = 16;
 const UNCLOSABLE_PAUSE_MS_MIN: Millis = 1_000;
 const UNCLOSABLE_PAUSE_MS_MAX: Millis = 60_000;
 const UNCLOSABLE_MAX: usize = 100_000;
+/// Items whose orders could not be closed before the time-out job takes it for a fault of the ledger.
+const CLOSE_FAILURES_MAX: usize = 3;
 /// The pauses between deliveries of an outbox row double from one to the other.
 const OUTBOX_PAUSE_MS_MIN: Millis = 500;
 const OUTBOX_PAUSE_MS_MAX: Millis = 60_000;
+/// A row that was not delivered so often, after about a minute, wakes somebody.
+const OUTBOX_TRIES_ALARMING: u32 = 8;
+/// Clocks that differ by more wake somebody.
+const CLOCKS_APART_MS_MAX: Millis = 10_000;
+/// The servers of a cluster's gate have a clock each, of which we ask one.
+const END_GRACE_MS: Millis = 5_000;
 /// When a job that saw something move looks again.
 const LOOK_AGAIN: Duration = Duration::from_secs(20);
 
@@ -140,13 +153,17 @@ impl Job {
                 }
                 return;
             }
-            let done = run(self.engine.clone()).await;
+            let done = AssertUnwindSafe(run(self.engine.clone())).catch_unwind().await;
+            let done = done.unwrap_or_else(|panic| Err(self.panicked(&*panic)));
             match &done {
                 Ok(_) if failing => tracing::info!(job = self.name, "job works again"),
                 Err(error) if !failing => {
                     tracing::warn!(job = self.name, %error, "job failed, will try again");
                 }
                 _ => {}
+            }
+            if done.is_ok() {
+                self.engine.panicking.lock().remove(self.name);
             }
             failing = done.is_err();
             if *self.stop.borrow() {
@@ -161,6 +178,23 @@ impl Job {
                 return;
             }
         }
+    }
+
+    /// A bug must not end a job in silence: it wakes somebody, shows in `/readyz`, and the job is
+    /// tried again like after any failure.
+    fn panicked(&self, panic: &(dyn Any + Send)) -> JobError {
+        let said = panic.downcast_ref::<&str>().map(|said| (*said).to_owned());
+        let said = said.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+        if self.engine.panicking.lock().insert(self.name) {
+            self.engine.alerts.raise(Alert {
+                kind: "job_panicked",
+                message: format!("the job {} met a bug and is tried on", self.name),
+                order_no: None,
+                cause: Some(said.clone()),
+                at_ms: self.engine.clock.now_ms(),
+            });
+        }
+        format!("it panicked: {said}").into()
     }
 
     /// False when it is time to stop.
@@ -234,19 +268,22 @@ impl Engine {
         let kept_ms = self.config.gate.keep_after_close_ms as Millis;
         let mut loaded = self.gate.loaded().await?;
         loaded.retain(|here| here.presence != Presence::Unknown);
+        let surely_ms = self.surely_ms().await?;
+        let mut failed = None;
         for activity in self.ledger.activities(now_ms - 2 * kept_ms, ACTIVITIES_MAX).await? {
-            let over = now_ms >= activity.closes_ms;
+            let over = surely_ms >= activity.closes_ms;
             let open = matches!(activity.state, ActivityState::Published | ActivityState::Paused);
-            if over && open {
-                self.ledger.move_activity(activity.id, ActivityState::Ended, now_ms).await?;
-                for item in &activity.items {
-                    self.gate.shut(item.id, Some(Shut::Ended)).await?;
-                }
-                self.refresh_catalogue().await;
-                tracing::info!(activity = %activity.id, name = activity.name, "activity is over");
-                // The books are closed with a comparison.
-                self.reconcile_wake.notify_one();
+            if over
+                && open
+                && let Err(error) = self.end(&activity, now_ms).await
+            {
+                // Somebody may hold one of its items; the other activities end all the same.
+                tracing::warn!(activity = %activity.id, %error, "an activity could not be ended yet");
+                failed = Some(error);
             }
+        }
+        if let Some(error) = failed {
+            return Err(error);
         }
         for here in loaded {
             let Some(item) = self.ledger.item(here.item).await? else { continue };
@@ -269,36 +306,122 @@ impl Engine {
         Ok(Progress::CaughtUp)
     }
 
+    /// A time that has come by the gate's clock as well as by ours. The gate closes a sale by its own;
+    /// a host whose clock is ahead must not end it early.
+    async fn surely_ms(&self) -> Result<Millis, JobError> {
+        let now_ms = self.clock.now_ms();
+        if self.config.profile == Profile::Solo {
+            // One process, one clock.
+            return Ok(now_ms);
+        }
+        Ok(now_ms.min(self.commons.now_ms().await?) - END_GRACE_MS)
+    }
+
+    async fn end(&self, activity: &Activity, now_ms: Millis) -> Result<(), JobError> {
+        self.ledger.move_activity(activity.id, ActivityState::Ended, now_ms).await?;
+        for item in &activity.items {
+            self.gate.shut(item.id, Some(Shut::Ended)).await?;
+        }
+        self.refresh_catalogue().await;
+        tracing::info!(activity = %activity.id, name = activity.name, "activity is over");
+        // The books are closed with a comparison.
+        self.reconcile_wake.notify_one();
+        Ok(())
+    }
+
     /// Close what was not paid in time.
     async fn time_out(&self) -> JobResult {
         let limit = self.config.jobs.timeout_batch_max;
-        let (overdue, full) = self.overdue(limit).await?;
-        let asked = stream::iter(overdue).map(|overdue| async move {
-            let order_no = overdue.order.order_no;
-            if self.may_close(&overdue).await { Ok(order_no) } else { Err(order_no) }
+        // Due is what is due by the ledger's clock and by ours: a host whose clock is ahead must not
+        // close orders early.
+        let (our_ms, ledgers_ms) = (self.clock.now_ms(), self.ledger.now_ms().await?);
+        self.look_at_clocks(ledgers_ms - our_ms);
+        let now_ms = our_ms.min(ledgers_ms);
+        let (overdue, full) = self.overdue(now_ms, limit).await?;
+        // Those without a payment do not wait for those whose provider has to be asked.
+        let (asked, free): (Vec<_>, Vec<_>) =
+            overdue.into_iter().partition(|overdue| !overdue.providers.is_empty());
+        let (mut closed, failed) = self.close_by_item(free, now_ms, limit).await;
+        let asked = stream::iter(asked).map(|overdue| async move {
+            let closable = self.may_close(&overdue).await;
+            (overdue, closable)
         });
-        let asked: Vec<Result<OrderNo, OrderNo>> =
+        let asked: Vec<(Overdue, bool)> =
             asked.buffer_unordered(PROVIDER_CALLS_MAX).collect().await;
-        let closable: Vec<OrderNo> = asked.iter().filter_map(|asked| asked.ok()).collect();
-        self.look_past(asked.into_iter().filter_map(Result::err), limit);
-        let closed =
-            self.ledger.close(&closable, CloseReason::Timeout, self.clock.now_ms()).await?;
-        if !closed.is_empty() {
-            metrics::counter!("seckill_orders_timed_out_total").increment(closed.len() as u64);
-            tracing::info!(orders = closed.len(), "unpaid orders closed, units returned");
+        let (closable, kept): (Vec<_>, Vec<_>) = asked.into_iter().partition(|(_, may)| *may);
+        self.look_past(kept.into_iter().map(|(overdue, _)| overdue.order.order_no), limit);
+        let closable = closable.into_iter().map(|(overdue, _)| overdue).collect();
+        let (closed_late, failed_late) = self.close_by_item(closable, now_ms, limit).await;
+        if let Some(error) = failed.or(failed_late) {
+            return Err(error.into());
+        }
+        closed += closed_late;
+        // A full batch of which nothing could be closed would come again at once: wait instead.
+        Ok(if full && closed > 0 { Progress::MoreToDo } else { Progress::CaughtUp })
+    }
+
+    /// Orders wait for the slower clock. If it is slow by much, somebody should know.
+    fn look_at_clocks(&self, offset_ms: Millis) {
+        if offset_ms.abs() > CLOCKS_APART_MS_MAX {
+            let alert = Alert {
+                kind: "clock",
+                message: "the clocks of the ledger and of the host of the jobs differ; orders are \
+                     closed by the one that is behind"
+                    .into(),
+                order_no: None,
+                cause: Some(format!("the ledger's is {offset_ms} ms ahead")),
+                at_ms: self.clock.now_ms(),
+            };
+            self.alert_once("clock", 0, alert);
+        }
+    }
+
+    /// One transaction per item: an item that somebody else holds in the ledger must not keep the
+    /// units of the others. Answers how many orders were closed, and the first error there was.
+    async fn close_by_item(
+        &self,
+        orders: Vec<Overdue>,
+        now_ms: Millis,
+        limit: usize,
+    ) -> (usize, Option<LedgerError>) {
+        let mut by_item: BTreeMap<ItemId, Vec<Closing>> = BTreeMap::new();
+        for overdue in orders {
+            by_item.entry(overdue.order.item).or_default().push(overdue.into());
+        }
+        let (mut closed, mut failures, mut first) = (0, 0, None);
+        for orders in by_item.into_values() {
+            match self.ledger.close(&orders, CloseReason::Timeout, now_ms).await {
+                Ok(now) => closed += now.len(),
+                Err(error) => {
+                    self.look_past(orders.into_iter().map(|order| order.order_no), limit);
+                    first.get_or_insert(error);
+                    failures += 1;
+                }
+            }
+            // By then it is not the items but the ledger.
+            if failures >= CLOSE_FAILURES_MAX {
+                break;
+            }
+        }
+        if closed > 0 {
+            metrics::counter!("seckill_orders_timed_out_total").increment(closed as u64);
+            tracing::info!(orders = closed, "unpaid orders closed, units returned");
             self.wake_outbox();
         }
-        // A full batch of which nothing could be closed would come again at once: wait instead.
-        Ok(if full && !closed.is_empty() { Progress::MoreToDo } else { Progress::CaughtUp })
+        (closed, first)
     }
 
     /// The orders to close now, and whether there may be more. Those whose provider did not let go
     /// of them lately are looked past: they must not hold up the others.
-    async fn overdue(&self, limit: usize) -> Result<(Vec<Overdue>, bool), LedgerError> {
-        let now_ms = self.clock.now_ms();
+    async fn overdue(
+        &self,
+        now_ms: Millis,
+        limit: usize,
+    ) -> Result<(Vec<Overdue>, bool), LedgerError> {
         let unclosable = {
+            let our_ms = self.clock.now_ms();
             let mut unclosable = self.unclosable.lock();
-            unclosable.retain(|_, until_ms| now_ms < *until_ms);
+            unclosable.retain(|_, until_ms| our_ms < *until_ms);
             unclosable.clone()
         };
         let asked = limit + unclosable.len();
@@ -323,8 +446,9 @@ impl Engine {
     pub(super) async fn may_close(&self, overdue: &Overdue) -> bool {
         for name in &overdue.providers {
             let Some(provider) = self.providers.get(name) else {
-                tracing::error!(provider = name, order_no = %overdue.order.order_no,
-                    "an order has a payment at a provider that is not configured");
+                let message = "an order whose time is over keeps its units: its payment is at a \
+                     provider that is not configured";
+                self.alert_about_order("unclosable", overdue.order.order_no, message, name);
                 return false;
             };
             match provider.close(overdue.order.order_no).await {
@@ -376,6 +500,9 @@ impl Engine {
                 Ok(()) => done.push(row.id),
                 Err(error) => {
                     tracing::warn!(outbox = row.id, tries = row.tries, %error, "not delivered yet");
+                    if row.tries + 1 >= OUTBOX_TRIES_ALARMING {
+                        self.alert_about_row(&row, &error);
+                    }
                     let pause = OUTBOX_PAUSE_MS_MIN << row.tries.min(16);
                     let next = self.clock.now_ms() + pause.min(OUTBOX_PAUSE_MS_MAX);
                     self.ledger.outbox_later(row.id, next, &error.to_string()).await?;
@@ -388,16 +515,48 @@ impl Engine {
         Ok(if full { Progress::MoreToDo } else { Progress::CaughtUp })
     }
 
+    /// Units and money on their way wait for ever if need be, but not without a word.
+    fn alert_about_row(&self, row: &OutboxRow, error: &JobError) {
+        let order_no = match &row.message {
+            OutboxMessage::Refund { order_no, .. } => Some(*order_no),
+            _ => None,
+        };
+        let alert = Alert {
+            kind: "undelivered",
+            message: format!("outbox row {} is still not delivered and is tried on", row.id),
+            order_no,
+            cause: Some(error.to_string()),
+            at_ms: self.clock.now_ms(),
+        };
+        self.alert_once("undelivered", row.id as u64, alert);
+    }
+
     /// Let buyers know, here and at the other instances, and renew the copies they look at.
     async fn spread(&self, orders: &[(OrderNo, UserId)]) -> Result<(), JobError> {
         if self.config.profile == Profile::Cluster {
             let numbers: Vec<OrderNo> = orders.iter().map(|(no, _)| *no).collect();
-            let current = self.ledger.orders_by_no(&numbers).await?;
-            self.commons.keep_orders(&current).await?;
+            self.renew_copies(&numbers).await?;
             self.commons.tell(&Hint::Orders { orders: orders.to_vec() }).await;
         }
         self.news.tell(orders);
         Ok(())
+    }
+
+    async fn renew_copies(&self, numbers: &[OrderNo]) -> Result<(), JobError> {
+        // The time first: a copy must not pass for younger than it is.
+        let read_ms = self.commons.now_ms().await?;
+        let current = self.ledger.orders_by_no(numbers).await?;
+        Ok(self.commons.keep_orders(&current, read_ms).await?)
+    }
+
+    /// Whoever has just changed an order should see it changed. The outbox does the same a moment
+    /// later, so this may fail.
+    pub(super) async fn renew_copy(&self, no: OrderNo) {
+        if self.config.profile == Profile::Cluster
+            && let Err(error) = self.renew_copies(&[no]).await
+        {
+            tracing::debug!(%error, "the copy of an order could not be renewed yet");
+        }
     }
 
     async fn deliver(&self, row: &OutboxRow) -> Result<(), JobError> {
@@ -445,7 +604,8 @@ impl Engine {
             Ok(RefundOutcome::Pending) => return Err("the provider is working on it".into()),
             Err(error @ ProviderError::Unavailable(_)) => return Err(error.into()),
             Err(error @ ProviderError::Refused(_)) => {
-                tracing::error!(%order_no, provider, %error, "a refund was refused");
+                let message = "a provider refuses to give money back that is owed";
+                self.alert_about_order("refund_refused", *order_no, message, &error);
                 return Err(error.into());
             }
         }
@@ -509,7 +669,8 @@ mod tests {
         let no = night.buy(item, "ann").await;
         // What a load read of the ledger is a moment old; the order is closed in that moment.
         let load = engine.gate_turn.lock().await;
-        let closed = engine.ledger.close(&[no], CloseReason::Cancelled, NOW_MS).await.unwrap();
+        let closed =
+            engine.ledger.close(&[no.into()], CloseReason::Cancelled, NOW_MS).await.unwrap();
         assert_eq!(closed, [no]);
         let delivery = tokio::spawn({
             let engine = engine.clone();
@@ -531,7 +692,7 @@ mod tests {
         let engine = night.engine.clone();
         assert_eq!(engine.credit(&bank.money(paid)).await.unwrap(), Credit::Paid);
         engine.refund("ann", paid).await.unwrap();
-        engine.ledger.close(&[free], CloseReason::Cancelled, NOW_MS).await.unwrap();
+        engine.ledger.close(&[free.into()], CloseReason::Cancelled, NOW_MS).await.unwrap();
         bank.hang(true);
         let refunds = tokio::spawn({
             let engine = engine.clone();
@@ -569,5 +730,99 @@ mod tests {
         assert!(heard[0].contains(&no.to_string()) && heard[0].contains("amount"), "{heard:?}");
         let order = engine.ledger.order(no).await.unwrap().unwrap();
         assert_eq!(order.status, OrderStatus::Unpaid);
+    }
+
+    #[tokio::test]
+    async fn a_provider_that_hangs_holds_up_no_other_order_and_no_run() {
+        let (mut night, activity) = Night::fall(|_| {}).await;
+        let bank = night.bank_within(Bank::default(), Duration::from_millis(100));
+        let (engine, item) = (night.engine.clone(), activity.items[0].id);
+        let mut hung = Vec::new();
+        for user in ["ann", "bob"] {
+            let no = night.buy(item, user).await;
+            engine.ledger.open_payment(no, Bank::NAME, NOW_MS).await.unwrap();
+            hung.push(no);
+        }
+        let free = night.buy(item, "cat").await;
+        night.clock.advance(60_000);
+        bank.hang(true);
+        let run = tokio::time::timeout(Duration::from_secs(5), engine.time_out()).await;
+        run.expect("the bank is waited for so long and no longer").unwrap();
+        let status = async |no| engine.ledger.order(no).await.unwrap().unwrap().status;
+        assert_eq!(status(free).await, OrderStatus::Closed);
+        for no in hung {
+            assert_eq!(status(no).await, OrderStatus::Unpaid, "nobody knows yet");
+        }
+    }
+
+    #[tokio::test]
+    async fn money_and_units_that_wait_for_ever_wake_somebody_once() {
+        let webhook = Webhook::open().await;
+        let url = webhook.url();
+        let (mut night, activity) = Night::fall(|config| config.alerts.webhook_url = url).await;
+        let bank = night.bank(Bank::default());
+        let (engine, item) = (night.engine.clone(), activity.items[0].id);
+        let gone = night.buy(item, "ann").await;
+        engine.ledger.open_payment(gone, "a provider that is gone", NOW_MS).await.unwrap();
+        let (refused, slow) = (night.buy(item, "bob").await, night.buy(item, "cat").await);
+        for no in [refused, slow] {
+            engine.credit(&bank.money(no)).await.unwrap();
+        }
+        bank.refuse(true);
+        engine.refund("root", refused).await.unwrap();
+        engine.deliver_refunds().await.unwrap();
+        engine.deliver_refunds().await.unwrap();
+        let row = &engine.ledger.outbox_due(OutboxQueue::Refunds, Millis::MAX, 9).await.unwrap()[0];
+        for _ in 0..OUTBOX_TRIES_ALARMING {
+            engine.ledger.outbox_later(row.id, NOW_MS, "later").await.unwrap();
+        }
+        night.clock.advance(60_000);
+        for _ in 0..3 {
+            engine.time_out().await.unwrap();
+            engine.deliver_refunds().await.unwrap();
+            night.clock.advance(UNCLOSABLE_PAUSE_MS_MAX);
+        }
+        engine.alerts.stop().await;
+        let heard = webhook.heard();
+        let of = |kind: &str| heard.iter().filter(|alert| alert.contains(kind)).count();
+        assert_eq!((of("unclosable"), of("refund_refused"), of("undelivered")), (1, 1, 1));
+        assert_eq!(heard.len(), 3, "{heard:?}");
+    }
+
+    #[tokio::test]
+    async fn a_job_that_panics_is_told_of_and_tried_again() {
+        let webhook = Webhook::open().await;
+        let url = webhook.url();
+        let night = Night::without_a_sale(|config| config.alerts.webhook_url = url).await;
+        let engine = night.engine.clone();
+        let (runs, mut ran) = watch::channel(0);
+        let stop = watch::Sender::new(false);
+        let job = Job {
+            name: "clumsy",
+            leased: true,
+            every: Duration::from_millis(1),
+            wake: Arc::default(),
+            engine: engine.clone(),
+            stop: stop.subscribe(),
+        };
+        let job = job.spawn(move |_| {
+            let runs = runs.clone();
+            async move {
+                runs.send_modify(|runs| *runs += 1);
+                let ran = *runs.borrow();
+                assert!(ran > 3, "too clumsy");
+                Ok(Progress::CaughtUp)
+            }
+        });
+        ran.wait_for(|ran| *ran == 3).await.unwrap();
+        assert_eq!(engine.jobs_panicking(), ["clumsy"]);
+        ran.wait_for(|ran| *ran > 4).await.unwrap();
+        assert!(engine.jobs_panicking().is_empty(), "it works again");
+        stop.send_replace(true);
+        job.await.unwrap();
+        engine.alerts.stop().await;
+        let heard = webhook.heard();
+        assert_eq!(heard.len(), 1, "{heard:?}");
+        assert!(heard[0].contains("job_panicked") && heard[0].contains("too clumsy"), "{heard:?}");
     }
 }

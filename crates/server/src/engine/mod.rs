@@ -14,6 +14,7 @@ mod news;
 mod night;
 mod operating;
 mod parts;
+mod patience;
 mod paying;
 mod reconcile;
 #[cfg(test)]
@@ -21,7 +22,7 @@ mod restless;
 mod warming;
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     path::Path,
     sync::{Arc, Weak},
 };
@@ -29,7 +30,7 @@ use std::{
 use async_trait::async_trait;
 use gate::{Gate, LaneOptions, Lanes};
 use ledger::Ledger;
-use orders::{AlertOptions, Alerts, Workers, WorkersHandle};
+use orders::{Alert, AlertOptions, Alerts, Workers, WorkersHandle};
 use parking_lot::Mutex;
 use payment::{
     Provider,
@@ -55,12 +56,15 @@ pub use paying::{NoticeFailure, PayError, Providers};
 pub use reconcile::{Finding, ItemReport, ItemVerdict, RECONCILE_JOB, ReconcileError, Report};
 pub use warming::{WarmError, Warmed};
 
+use self::patience::{PROVIDER_ANSWER_MAX, Patient};
 use crate::{
     commons::{Commons, Hint},
     config::{Config, Profile, Role},
 };
 
 pub const SANDBOX_FILE: &str = "sandbox.db";
+/// Alerts that are remembered as raised.
+const TOLD_MAX: usize = 10_000;
 /// How often the listener for hints looks whether it should stop.
 const HINT_ROUND: std::time::Duration = std::time::Duration::from_millis(500);
 
@@ -93,8 +97,10 @@ pub struct Engine {
     /// Overdue orders whose payment could not be closed at its provider, and until when the time-out
     /// job looks past them.
     unclosable: Mutex<HashMap<OrderNo, Millis>>,
-    /// Orders whose money does not fit, so that each of them wakes somebody once.
-    strange_money: Mutex<HashSet<OrderNo>>,
+    /// What somebody was woken for already: a kind of alert, and the order or row it was about.
+    told: Mutex<HashSet<(&'static str, u64)>>,
+    /// Jobs whose last run ended in a panic.
+    panicking: Mutex<BTreeSet<&'static str>>,
     /// Up to which order the last comparison asked the providers, if it did not get to the end.
     asked_up_to: Mutex<Option<OrderNo>>,
     stop: watch::Sender<bool>,
@@ -149,7 +155,8 @@ impl Engine {
             warm_wake: Arc::new(Notify::new()),
             reconcile_wake: Arc::new(Notify::new()),
             unclosable: Mutex::default(),
-            strange_money: Mutex::default(),
+            told: Mutex::default(),
+            panicking: Mutex::default(),
             asked_up_to: Mutex::default(),
             gate_turn: tokio::sync::Mutex::new(()),
             reconcile_turn: tokio::sync::Mutex::new(()),
@@ -168,6 +175,33 @@ impl Engine {
     /// Claims settled per second lately; nothing is known of it where no worker runs.
     pub fn rate_per_s(&self) -> f64 {
         self.workers.as_ref().map_or(0.0, WorkersHandle::rate_per_s)
+    }
+
+    /// A number for something that is done once. Nothing is numbered while another process may hold
+    /// the node.
+    fn number(&self) -> Option<OrderNo> {
+        may_number(&*self.commons, &self.numbers).then(|| self.numbers.next())
+    }
+
+    /// The jobs that a bug keeps from working, by name.
+    pub fn jobs_panicking(&self) -> Vec<&'static str> {
+        self.panicking.lock().iter().copied().collect()
+    }
+
+    /// Wakes somebody, once for each `about`: what waits is looked at again and again, and says the
+    /// same each time.
+    fn alert_once(&self, kind: &'static str, about: u64, alert: Alert) {
+        {
+            let mut told = self.told.lock();
+            if told.len() >= TOLD_MAX {
+                // Told twice is better than never.
+                told.clear();
+            }
+            if !told.insert((kind, about)) {
+                return;
+            }
+        }
+        self.alerts.raise(alert);
     }
 
     /// Failed claims that are due are looked for now and not at the next poll.
@@ -247,13 +281,16 @@ fn start_lanes(
         sold_out_ms_max: config.gate.sold_out_cache_ms_max,
     };
     let (commons, node_of) = (commons.clone(), numbers.clone());
-    let may_number = Arc::new(move || {
-        let ours = commons.node_is_ours();
-        node_of.set_node(commons.node());
-        ours
-    });
+    let may_number = Arc::new(move || may_number(&*commons, &node_of));
     let lanes = Lanes::start(options, gate.clone(), numbers.clone(), may_number, clock.clone());
     lanes.map_err(OpenError::Lanes)
+}
+
+/// May this process hand out numbers now? Then they are of the node that it holds now.
+fn may_number(commons: &dyn Commons, numbers: &OrderNumbers) -> bool {
+    let ours = commons.node_is_ours();
+    numbers.set_node(commons.node());
+    ours
 }
 
 /// What the other instances tell: pass it on to those who listen here.
@@ -304,7 +341,8 @@ fn open_sandbox(
 fn providers(sandbox: &Option<Sandbox>) -> Providers {
     let mut providers = Providers::new();
     if let Some(sandbox) = sandbox {
-        providers.insert(sandbox.name().into(), Arc::new(sandbox.clone()));
+        let provider = Patient::around(Arc::new(sandbox.clone()), PROVIDER_ANSWER_MAX);
+        providers.insert(sandbox.name().into(), provider);
     }
     providers
 }

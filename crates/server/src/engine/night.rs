@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -28,6 +28,7 @@ use tokio::{
 
 use super::{
     ClaimAnswer, Engine, Parts,
+    patience::{PROVIDER_ANSWER_MAX, Patient},
     restless::{Restless, Told},
 };
 use crate::config::{Config, Secret};
@@ -109,8 +110,14 @@ impl Night {
 
     /// Another provider beside the sandbox. Before anybody else holds the engine.
     pub(super) fn bank(&mut self, bank: Bank) -> Bank {
+        self.bank_within(bank, PROVIDER_ANSWER_MAX)
+    }
+
+    /// One that is waited for so long.
+    pub(super) fn bank_within(&mut self, bank: Bank, answer_max: Duration) -> Bank {
         let engine = Arc::get_mut(&mut self.engine).unwrap();
-        engine.providers.insert(Bank::NAME.into(), Arc::new(bank.clone()));
+        let provider = Patient::around(Arc::new(bank.clone()), answer_max);
+        engine.providers.insert(Bank::NAME.into(), provider);
         bank
     }
 }
@@ -121,7 +128,12 @@ pub(super) struct Bank {
     paid: Arc<Mutex<HashMap<OrderNo, Paid>>>,
     calls: Arc<AtomicU64>,
     hangs: Arc<watch::Sender<bool>>,
+    refuses: Arc<AtomicBool>,
+    /// Done while a payment is being opened.
+    meanwhile: Arc<Mutex<Option<Meanwhile>>>,
 }
+
+type Meanwhile = Box<dyn FnOnce() -> futures_util::future::BoxFuture<'static, ()> + Send>;
 
 impl Bank {
     pub(super) const NAME: &str = "bank";
@@ -145,6 +157,16 @@ impl Bank {
     /// While it hangs it answers nobody.
     pub(super) fn hang(&self, hangs: bool) {
         self.hangs.send_replace(hangs);
+    }
+
+    /// It gives no money back.
+    pub(super) fn refuse(&self, refuses: bool) {
+        self.refuses.store(refuses, Ordering::SeqCst);
+    }
+
+    /// What happens while the next payment is being opened.
+    pub(super) fn while_opening(&self, what: Meanwhile) {
+        *self.meanwhile.lock() = Some(what);
     }
 
     /// When it has been called.
@@ -171,6 +193,10 @@ impl Provider for Bank {
     }
 
     async fn open(&self, _: &PayRequest) -> Result<Opened, ProviderError> {
+        let meanwhile = self.meanwhile.lock().take();
+        if let Some(meanwhile) = meanwhile {
+            meanwhile().await;
+        }
         Ok(Opened { payment_url: "/bank".into() })
     }
 
@@ -188,6 +214,9 @@ impl Provider for Bank {
 
     async fn refund(&self, _: &RefundRequest) -> Result<RefundOutcome, ProviderError> {
         self.answers().await;
+        if self.refuses.load(Ordering::SeqCst) {
+            return Err(ProviderError::Refused("no".into()));
+        }
         Ok(RefundOutcome::Done)
     }
 

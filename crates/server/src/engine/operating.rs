@@ -1,10 +1,16 @@
-//! What operators do. Every deed is written to the audit, with its doer, after it is done.
+//! What operators do. No deed without its row in the audit, with its doer: money and units in the same
+//! transaction, what can be undone by nobody else just before it, so that an entry without its deed is
+//! possible and the other way round is not. What only makes or warms something is written down after
+//! it. What is asked for again is written down again, for whoever asks twice may not have been answered
+//! the first time.
+
+use std::time::Duration;
 
 use gate::{AdjustOutcome, Shut};
 use ledger::{Adjusted, DeadLetterState, LedgerError, Moved, NewAudit, Role};
 use sale::{
-    Activity, ActivityId, ActivityState, Invalid, ItemId, NewActivity, OrderNo, OrderStatus,
-    VoidReason,
+    Activity, ActivityId, ActivityState, Invalid, ItemId, Millis, NewActivity, OrderNo,
+    OrderStatus, VoidReason,
 };
 use serde_json::{Value, json};
 
@@ -24,6 +30,12 @@ pub enum OperateError {
     /// It is not in a state in which this can be done.
     #[error("it is {0}")]
     Conflict(&'static str),
+    /// It may have been done. Asking again with this number does it once.
+    #[error("it is not known whether {0} was done")]
+    Unknown(OrderNo),
+    /// No number can be given now.
+    #[error("another process may hold this one's node")]
+    NoNumber,
     #[error(transparent)]
     Ledger(LedgerError),
     #[error(transparent)]
@@ -65,6 +77,14 @@ impl From<ReconcileError> for OperateError {
 type Result<T> = std::result::Result<T, OperateError>;
 
 const TOKEN_NAME_CHARS_MAX: usize = 64;
+/// How long an adjustment without an answer is asked for again before the operator is told, and how
+/// often.
+const ADJUST_ASKED_FOR: Duration = Duration::from_secs(5);
+const ADJUST_PAUSE: Duration = Duration::from_millis(200);
+/// How old the number of an adjustment may be that an operator asks for again, and how far ahead of
+/// our clock that of another instance.
+const ADJUST_AGE_MS_MAX: Millis = 24 * 60 * 60 * 1_000;
+const ADJUST_AHEAD_MS_MAX: Millis = 60_000;
 /// Names that the audit uses for others than tokens.
 const TOKEN_NAMES_RESERVED: [&str; 4] = ["system", "configured", "demo", "cli"];
 
@@ -79,6 +99,15 @@ fn check_token_name(name: &str) -> std::result::Result<(), Invalid> {
         return Err(Invalid::new("name", "is reserved"));
     }
     Ok(())
+}
+
+/// What an operator does who moves an activity to this state.
+fn verb(to: ActivityState) -> &'static str {
+    match to {
+        ActivityState::Ended => "end",
+        ActivityState::Paused => "pause",
+        ActivityState::Draft | ActivityState::Published => "publish",
+    }
 }
 
 impl Engine {
@@ -133,19 +162,21 @@ impl Engine {
             if !before.state.may_become(to) {
                 return Err(OperateError::Conflict(before.state.as_str()));
             }
+            let action = match (before.state, to) {
+                (ActivityState::Paused, ActivityState::Published) => "activity.resume".into(),
+                (_, to) => format!("activity.{}", verb(to)),
+            };
+            self.audit(who, &action, format!("activity:{id}"), Value::Null).await?;
             let moved = self.ledger.move_activity(id, to, self.clock.now_ms()).await?;
             if let Moved::Was(now) = moved
                 && now != to
             {
                 return Err(OperateError::Conflict(now.as_str()));
             }
-            let action = match (before.state, to) {
-                (_, ActivityState::Ended) => "activity.end",
-                (_, ActivityState::Paused) => "activity.pause",
-                (ActivityState::Paused, _) => "activity.resume",
-                _ => "activity.publish",
-            };
-            self.audit(who, action, format!("activity:{id}"), Value::Null).await?;
+        } else {
+            let detail = json!({"repeated": true});
+            let action = format!("activity.{}", verb(to));
+            self.audit(who, &action, format!("activity:{id}"), detail).await?;
         }
         let shut = match to {
             ActivityState::Paused => Some(Shut::Paused),
@@ -215,16 +246,18 @@ impl Engine {
         if self.ledger.admin_tokens().await?.iter().any(|known| known.name == name) {
             return Err(OperateError::Conflict("in use"));
         }
-        self.ledger.put_admin_token(name, role, secret_hash, self.clock.now_ms()).await?;
         let detail = json!({"role": role});
-        self.audit(who, "token.create", format!("token:{name}"), detail).await
+        self.audit(who, "token.create", format!("token:{name}"), detail).await?;
+        Ok(self.ledger.put_admin_token(name, role, secret_hash, self.clock.now_ms()).await?)
     }
 
     pub async fn revoke_token(&self, who: &str, name: &str) -> Result<()> {
-        if !self.ledger.revoke_admin_token(name, self.clock.now_ms()).await? {
+        if !self.ledger.admin_tokens().await?.iter().any(|known| known.name == name) {
             return Err(OperateError::NotFound);
         }
-        self.audit(who, "token.revoke", format!("token:{name}"), Value::Null).await
+        self.audit(who, "token.revoke", format!("token:{name}"), Value::Null).await?;
+        let revoked = self.ledger.revoke_admin_token(name, self.clock.now_ms()).await?;
+        if revoked { Ok(()) } else { Err(OperateError::NotFound) }
     }
 
     /// Change an item's stock by `delta`, in ledger and gate, exactly once.
@@ -232,13 +265,24 @@ impl Engine {
     /// Both directions err towards too few units. Raising: the ledger first, then the gate through
     /// the outbox. Lowering: the gate first, which refuses to take away what is claimed; if we die
     /// before the ledger hears of it, reconcile finds the number unknown there and undoes it.
-    pub async fn adjust_stock(&self, who: &str, item: ItemId, delta: i64) -> Result<Adjusted> {
+    ///
+    /// `again` is the number of an adjustment of which it is not known whether it was done.
+    pub async fn adjust_stock(
+        &self,
+        who: &str,
+        item: ItemId,
+        delta: i64,
+        again: Option<OrderNo>,
+    ) -> Result<Adjusted> {
         if delta == 0 {
             return Err(Invalid::new("delta", "must not be zero").into());
         }
+        let adjust_no = match again {
+            Some(no) => self.check_adjust_no(no)?,
+            None => self.number().ok_or(OperateError::NoNumber)?,
+        };
         let _turn = self.gate_turn.lock().await;
         self.ledger.item(item).await?.ok_or(OperateError::NotFound)?;
-        let adjust_no = self.numbers.next();
         if delta < 0 {
             let taken = self.gate.adjust(item, adjust_no, delta, false).await?;
             if let AdjustOutcome::Short { left } = taken {
@@ -246,42 +290,88 @@ impl Engine {
                 return Err(Invalid::new("delta", problem).into());
             }
         }
-        let done = self.ledger.adjust_stock(item, delta, adjust_no, self.clock.now_ms()).await;
+        let detail = json!({"delta": delta, "adjust_no": adjust_no});
+        let deed = self.deed(who, "stock.adjust", format!("item:{item}"), detail);
+        let done = self.adjust_until_known(item, delta, adjust_no, &deed).await;
         if let Err(LedgerError::Refused(_) | LedgerError::NotFound) = &done
             && let Some(change) = self.gate.forget_adjust(item, adjust_no).await?
         {
             self.lanes.news(change);
         }
-        let adjusted = done?;
+        let adjusted = match done {
+            Err(LedgerError::Unavailable(error)) => {
+                tracing::warn!(%adjust_no, error, "an adjustment is unknown");
+                return Err(OperateError::Unknown(adjust_no));
+            }
+            done => done?,
+        };
         self.wake_outbox();
-        let detail = json!({"delta": delta, "before": adjusted.before, "after": adjusted.after,
-            "adjust_no": adjust_no});
-        self.audit(who, "stock.adjust", format!("item:{item}"), detail).await?;
         Ok(adjusted)
     }
 
+    /// Only a number that was given lately can be of an adjustment that somebody waits for. One from
+    /// the future would become the ledger's largest, and all new numbers would have to follow it.
+    fn check_adjust_no(&self, no: OrderNo) -> Result<OrderNo> {
+        let age_ms = self.clock.now_ms() - no.made_ms();
+        if (-ADJUST_AHEAD_MS_MAX..ADJUST_AGE_MS_MAX).contains(&age_ms) {
+            return Ok(no);
+        }
+        let problem = "must be the number that an unanswered adjustment of the last day named";
+        Err(Invalid::new("adjust_no", problem).into())
+    }
+
+    /// A commit without an answer may have been done: it is asked for again under its number.
+    async fn adjust_until_known(
+        &self,
+        item: ItemId,
+        delta: i64,
+        adjust_no: OrderNo,
+        deed: &NewAudit,
+    ) -> std::result::Result<Adjusted, LedgerError> {
+        let give_up = tokio::time::Instant::now() + ADJUST_ASKED_FOR;
+        loop {
+            let now_ms = self.clock.now_ms();
+            match self.ledger.adjust_stock(item, delta, adjust_no, deed, now_ms).await {
+                Err(LedgerError::Unavailable(_)) if tokio::time::Instant::now() < give_up => {
+                    tokio::time::sleep(ADJUST_PAUSE).await;
+                }
+                known => return known,
+            }
+        }
+    }
+
     pub async fn refund(&self, who: &str, no: OrderNo) -> Result<()> {
-        match self.ledger.start_refund(no, self.clock.now_ms()).await? {
-            Moved::Done => {}
-            Moved::Was(OrderStatus::Refunding | OrderStatus::Refunded) => return Ok(()),
+        let deed = self.deed(who, "order.refund", format!("order:{no}"), Value::Null);
+        match self.ledger.start_refund(no, &deed, self.clock.now_ms()).await? {
+            Moved::Done => {
+                self.wake_outbox();
+                self.renew_copy(no).await;
+            }
+            Moved::Was(OrderStatus::Refunding | OrderStatus::Refunded) => {}
             Moved::Was(status) => return Err(OperateError::Conflict(status.as_str())),
         }
-        self.wake_outbox();
-        self.audit(who, "order.refund", format!("order:{no}"), Value::Null).await
+        Ok(())
     }
 
     pub async fn replay_dead_letter(&self, who: &str, no: OrderNo) -> Result<()> {
+        let letter = self.ledger.dead_letter(no).await?.ok_or(OperateError::NotFound)?;
+        if !letter.state.is_open() {
+            return Err(OperateError::Conflict(letter.state.as_str()));
+        }
+        self.audit(who, "dead_letter.replay", format!("order:{no}"), Value::Null).await?;
         match self.ledger.replay(no, self.clock.now_ms()).await? {
-            Moved::Done => {}
+            Moved::Done => self.retry_now(),
             Moved::Was(state) => return Err(OperateError::Conflict(state.as_str())),
         }
-        self.retry_now();
-        self.audit(who, "dead_letter.replay", format!("order:{no}"), Value::Null).await
+        Ok(())
     }
 
     pub async fn void_dead_letter(&self, who: &str, no: OrderNo) -> Result<()> {
         let letter = self.ledger.dead_letter(no).await?.ok_or(OperateError::NotFound)?;
-        if letter.state == DeadLetterState::Voided {
+        let repeated = letter.state == DeadLetterState::Voided;
+        let detail = if repeated { json!({"repeated": true}) } else { Value::Null };
+        self.audit(who, "dead_letter.void", format!("order:{no}"), detail).await?;
+        if repeated {
             return Ok(());
         }
         let now_ms = self.clock.now_ms();
@@ -290,7 +380,7 @@ impl Engine {
             return Err(OperateError::Conflict(DeadLetterState::Settled.as_str()));
         }
         self.wake_outbox();
-        self.audit(who, "dead_letter.void", format!("order:{no}"), Value::Null).await
+        Ok(())
     }
 
     pub(super) async fn audit(
@@ -300,15 +390,43 @@ impl Engine {
         target: String,
         detail: Value,
     ) -> Result<()> {
-        tracing::info!(who, action, target, "done by an operator");
-        let entry = NewAudit { who: who.into(), action: action.into(), target, detail };
+        let entry = self.deed(who, action, target, detail);
         Ok(self.ledger.audit(&entry, self.clock.now_ms()).await?)
+    }
+
+    /// An entry for the audit, for deeds whose transaction writes it itself.
+    fn deed(&self, who: &str, action: &str, target: String, detail: Value) -> NewAudit {
+        tracing::info!(who, action, target, "asked for by an operator");
+        NewAudit { who: who.into(), action: action.into(), target, detail }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::night::{NOW_MS, Night};
+
+    #[tokio::test]
+    async fn an_adjustment_asked_for_again_by_its_number_is_made_once() {
+        let (night, activity) = Night::fall(|_| {}).await;
+        let (engine, item) = (&night.engine, activity.items[0].id);
+        engine.adjust_stock("ann", item, 5, None).await.unwrap();
+        let no = engine.ledger.stock_log(item, 0, 9).await.unwrap()[0].order_no;
+        let again = engine.adjust_stock("ann", item, 5, Some(no)).await.unwrap();
+        assert!(again.repeated);
+        assert_eq!(engine.ledger.item(item).await.unwrap().unwrap().total, 15);
+        let audit = engine.ledger.audit_log(None, 1).await.unwrap();
+        assert_eq!(
+            audit[0].detail,
+            json!({"delta": 5, "adjust_no": no, "before": 10, "after": 15})
+        );
+        // A number that nobody can have been told.
+        for made_ms in [NOW_MS - 2 * ADJUST_AGE_MS_MAX, NOW_MS + 2 * ADJUST_AHEAD_MS_MAX] {
+            let strange = Some(OrderNo::floor(made_ms));
+            let refused = engine.adjust_stock("ann", item, 5, strange).await;
+            assert!(matches!(refused, Err(OperateError::Invalid(why)) if why.field == "adjust_no"));
+        }
+    }
 
     #[test]
     fn names_of_tokens_are_short_visible_and_not_reserved() {

@@ -15,12 +15,9 @@ use orders::Alert;
 use payment::{
     NoticeError, NoticeOutcome, PayRequest, Provider, ProviderError, sandbox::NoticeSink,
 };
-use sale::{CloseReason, OrderNo, OrderStatus};
+use sale::{CloseReason, Order, OrderNo, OrderStatus};
 
 use super::{Engine, OrderView};
-
-/// Orders with money that does not fit that are remembered as told.
-const STRANGE_MAX: usize = 10_000;
 
 /// The providers this deployment sells through, by name.
 pub type Providers = HashMap<String, Arc<dyn Provider>>;
@@ -81,36 +78,51 @@ impl Engine {
             deadline_ms: order.pay_deadline_ms,
             user: order.user.clone(),
         };
-        Ok(provider.open(&request).await?.payment_url)
+        let opened = provider.open(&request).await?;
+        // The order may have been closed after the payment was noted and before the provider heard
+        // of it: then the provider had nothing to close, and has now.
+        let now = self.ledger.order(order.order_no).await?.ok_or(LedgerError::NotFound)?;
+        if now.status == OrderStatus::Unpaid {
+            return Ok(opened.payment_url);
+        }
+        if let Err(error) = provider.close(order.order_no).await {
+            // Whoever pays all the same gets the money back.
+            tracing::warn!(order_no = %order.order_no, %error, "a late payment stays open");
+        }
+        Err(PayError::Conflict(now.status))
     }
 
-    /// The buyer does not want it any more. An open payment is closed at its provider first.
-    pub async fn cancel(&self, view: &OrderView) -> Result<(), PayError> {
-        let OrderView::Known(order) = view else {
+    /// The buyer does not want it any more. An open payment is closed at its provider first. Answers
+    /// the order as it is in the ledger now.
+    pub async fn cancel(&self, view: &OrderView) -> Result<Order, PayError> {
+        let OrderView::Known(copy) = view else {
             return Err(PayError::Conflict(OrderStatus::Queued));
         };
+        // What the buyer was shown may be a moment old.
+        let order = self.ledger.order(copy.order_no).await?.ok_or(LedgerError::NotFound)?;
         match order.status {
             OrderStatus::Unpaid => {}
-            OrderStatus::Closed => return Ok(()),
+            OrderStatus::Closed => return Ok(order),
             status => return Err(PayError::Conflict(status)),
         }
         let payments = self.ledger.payments(order.order_no).await?;
         let mut providers: Vec<String> = payments.into_iter().map(|row| row.provider).collect();
         providers.dedup();
-        let overdue = Overdue { order: order.clone(), providers };
+        let overdue = Overdue { order, providers };
         if self.may_close(&overdue).await {
             let now_ms = self.clock.now_ms();
-            self.ledger.close(&[order.order_no], CloseReason::Cancelled, now_ms).await?;
+            self.ledger.close(&[overdue.into()], CloseReason::Cancelled, now_ms).await?;
             self.wake_outbox();
         }
         // Whoever was first: say what is true now.
-        match self.ledger.order(order.order_no).await?.map(|order| order.status) {
-            Some(OrderStatus::Closed) => Ok(()),
-            Some(OrderStatus::Unpaid) => {
+        let now = self.ledger.order(copy.order_no).await?.ok_or(LedgerError::NotFound)?;
+        self.renew_copy(now.order_no).await;
+        match now.status {
+            OrderStatus::Closed => Ok(now),
+            OrderStatus::Unpaid => {
                 Err(ProviderError::Unavailable("the payment could not be closed".into()).into())
             }
-            Some(status) => Err(PayError::Conflict(status)),
-            None => Err(LedgerError::NotFound.into()),
+            status => Err(PayError::Conflict(status)),
         }
     }
 
@@ -159,27 +171,29 @@ impl Engine {
         Ok(credit)
     }
 
-    /// Proved to come from the provider, and yet not ours: somebody should look. Providers tell again
-    /// and jobs ask again, so it is said once per order.
+    /// Proved to come from the provider, and yet not ours: somebody should look.
     fn strange_money(&self, order_no: OrderNo, failure: NoticeFailure) -> NoticeFailure {
-        {
-            let mut known = self.strange_money.lock();
-            if known.len() >= STRANGE_MAX {
-                // Told twice is better than never.
-                known.clear();
-            }
-            if !known.insert(order_no) {
-                return failure;
-            }
-        }
-        self.alerts.raise(Alert {
-            kind: "payment",
-            message: "a verified payment does not fit any order".into(),
-            order_no: Some(order_no),
-            cause: Some(failure.to_string()),
-            at_ms: self.clock.now_ms(),
-        });
+        let message = "a verified payment does not fit any order";
+        self.alert_about_order("payment", order_no, message, &failure);
         failure
+    }
+
+    /// Wakes somebody, once per order and kind.
+    pub(super) fn alert_about_order(
+        &self,
+        kind: &'static str,
+        order_no: OrderNo,
+        message: &str,
+        cause: &dyn std::fmt::Display,
+    ) {
+        let alert = Alert {
+            kind,
+            message: message.into(),
+            order_no: Some(order_no),
+            cause: Some(cause.to_string()),
+            at_ms: self.clock.now_ms(),
+        };
+        self.alert_once(kind, order_no.as_u64(), alert);
     }
 }
 
@@ -196,5 +210,31 @@ impl NoticeSink for Notices {
                 false
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::night::{Bank, NOW_MS, Night};
+
+    #[tokio::test]
+    async fn no_payment_stays_open_for_an_order_closed_while_it_was_opened() {
+        let (mut night, activity) = Night::fall(|_| {}).await;
+        let bank = night.bank(Bank::default());
+        let no = night.buy(activity.items[0].id, "ann").await;
+        let engine = night.engine.clone();
+        let view = OrderView::Known(engine.ledger.order(no).await.unwrap().unwrap());
+        let closing = engine.clone();
+        bank.while_opening(Box::new(move || {
+            Box::pin(async move {
+                let asked = ledger::Closing { order_no: no, providers: vec![Bank::NAME.into()] };
+                let reason = CloseReason::Cancelled;
+                closing.ledger.close(&[asked], reason, NOW_MS).await.unwrap();
+            })
+        }));
+        let late = engine.open_payment(&view, Bank::NAME).await;
+        assert!(matches!(late, Err(PayError::Conflict(OrderStatus::Closed))), "{late:?}");
+        assert_eq!(bank.calls(), 1, "it was closed at the bank");
     }
 }

@@ -577,7 +577,8 @@ mod tests {
         bank.pay(paid, 1, NOW_MS);
         bank.pay(late, 1, NOW_MS);
         bank.pay(wrong, 7, NOW_MS);
-        engine.ledger.close(&[late], CloseReason::Cancelled, NOW_MS).await.unwrap();
+        let asked = ledger::Closing { order_no: late, providers: vec![Bank::NAME.into()] };
+        engine.ledger.close(&[asked], CloseReason::Cancelled, NOW_MS).await.unwrap();
 
         let soon = engine.reconcile(true).await.unwrap();
         assert_eq!(soon.differences, 0, "the notices may still come: {:?}", soon.payments);

@@ -45,6 +45,8 @@ async fn a_cancelled_order_gives_its_unit_to_the_next_and_the_buyer_may_try_agai
         (&cancelled["status"], &cancelled["reason"]),
         (&json!("closed"), &json!("cancelled"))
     );
+    let shown: Value = first.api.read(&format!("/api/v1/orders/{no}")).await.unwrap();
+    assert_eq!(shown["status"], "closed", "and it is shown so at once");
     let again: Value = first.api.write(&path, &json!({})).await.unwrap();
     assert_eq!(again["status"], "closed", "cancelling twice is cancelling once");
     let refused = first.at_the_cashier(&cashier, "pay").await;
@@ -209,7 +211,9 @@ async fn an_operator_refunds_a_paid_order_and_the_unit_is_sold_again(world: Worl
     let mut admin = sale.admin();
     for _ in 0..2 {
         let path = format!("/api/v1/admin/orders/{no}/refund");
-        let _: Value = admin.write(&path, &json!({})).await.unwrap();
+        let told: Value = admin.write(&path, &json!({})).await.unwrap();
+        let status = told["order"]["status"].as_str().unwrap();
+        assert!(matches!(status, "refunding" | "refunded"), "{told}");
     }
     buyer.order_becomes(&no, "refunded").await;
     sale.settle().await;

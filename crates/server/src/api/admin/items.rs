@@ -142,6 +142,9 @@ pub(in super::super) struct Adjustment {
     /// Units to add (positive) or to take away (negative).
     #[schema(example = 100)]
     delta: i64,
+    /// Only to ask again for an adjustment whose answer was `busy` with this number: it is done once.
+    #[schema(value_type = Option<String>)]
+    adjust_no: Option<OrderNo>,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -242,6 +245,7 @@ pub(in super::super) async fn warm(
     responses(
         (status = OK, body = AdjustedStock),
         (status = NOT_FOUND, description = "No such item"),
+        (status = SERVICE_UNAVAILABLE, description = "`busy`; with `adjust_no` if it may have been done"),
         (status = UNPROCESSABLE_ENTITY, description = "`invalid`: fewer units are left than that")))]
 pub(in super::super) async fn adjust_stock(
     State(app): State<Shared>,
@@ -249,8 +253,9 @@ pub(in super::super) async fn adjust_stock(
     Path(id): Path<i64>,
     Json(adjustment): Json<Adjustment>,
 ) -> Result<Json<AdjustedStock>, Problem> {
-    let (id, delta) = (ItemId(id), adjustment.delta);
-    let done = finish(async move { app.engine.adjust_stock(&who, id, delta).await }).await?;
+    let (id, Adjustment { delta, adjust_no }) = (ItemId(id), adjustment);
+    let done = finish(async move { app.engine.adjust_stock(&who, id, delta, adjust_no).await });
+    let done = done.await?;
     Ok(Json(AdjustedStock { before: done.before, after: done.after }))
 }
 
