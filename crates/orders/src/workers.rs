@@ -153,6 +153,13 @@ impl WorkersHandle {
     }
 }
 
+/// In a rush a worker rests so many times as long as it worked, so that it takes a quarter of a
+/// processor.
+const RUSH_REST_TIMES: u32 = 3;
+const RUSH_REST_MAX: Duration = Duration::from_millis(200);
+/// With so many claims waiting it does not rest any more.
+const RUSH_BACKLOG_MAX: u64 = 100_000;
+
 struct MainLoop {
     settler: Settler,
     shared: Arc<Shared>,
@@ -169,6 +176,8 @@ impl MainLoop {
             self.settler.paused = false;
             match self.carry(&entries).await {
                 Ok(Carried { settled, locked }) => {
+                    // Told to stop in its sleep, it finds out when it takes the next batch.
+                    self.stand_back(started.elapsed()).await;
                     self.note_rate(settled, started.elapsed());
                     let held = entries.into_iter().filter(|entry| locked.contains(&entry.item));
                     self.shared.aside.put(held.collect());
@@ -184,6 +193,14 @@ impl MainLoop {
         }
         // The aside loop may have ended before this one put something there.
         self.log.give_back(self.shared.aside.drain()).await;
+    }
+
+    /// In a rush most of the time is left to the door: a claim on the log is safe, and becomes an
+    /// order as soon as the crowd has passed. But the backlog must not grow for ever.
+    async fn stand_back(&mut self, busy: Duration) {
+        if self.log.is_rushing() && self.log.backlog() < RUSH_BACKLOG_MAX {
+            self.stop.sleep((busy * RUSH_REST_TIMES).min(RUSH_REST_MAX)).await;
+        }
     }
 
     async fn take(&mut self) -> Result<Vec<LogEntry>, Stopped> {

@@ -37,4 +37,10 @@ pub trait ClaimLog: Send + Sync {
 
     /// Claims on the log that are not acknowledged yet.
     fn backlog(&self) -> u64;
+
+    /// Are claims coming in at this moment, on the machine that the workers work on? Then deciding
+    /// them comes first.
+    fn is_rushing(&self) -> bool {
+        false
+    }
 }

@@ -27,7 +27,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
 };
 
@@ -62,6 +62,10 @@ const REWRITE_AT_ONCE_TIMES: u64 = 10;
 const QUIET_MS: Millis = 1_000;
 const QUIET_CLAIMS_MAX: u64 = 1_000;
 
+/// A batch of so many claims is a crowd's, and the crowd is thought to be there for this long after.
+const RUSH_CLAIMS: usize = 8;
+const RUSH_MS: Millis = 20;
+
 /// After a failed write, how long everyone is told *busy* before the next try.
 const UNWRITABLE_MS: Millis = 200;
 
@@ -86,6 +90,8 @@ struct Inner {
     arrived: Notify,
     /// Claims on the log that are not acknowledged.
     backlog: AtomicU64,
+    /// When a batch was last so large that there must be a crowd.
+    rushed_ms: AtomicI64,
 }
 
 struct Pen {
@@ -151,6 +157,7 @@ impl SoloGate {
             log: Mutex::default(),
             arrived: Notify::new(),
             backlog: AtomicU64::new(0),
+            rushed_ms: AtomicI64::new(0),
         }));
         let unusable = |e: JournalError| OpenError::Unusable(path.clone(), e.to_string());
         {
@@ -338,6 +345,9 @@ impl Inner {
         pen.journal.append(first, &records)?;
         pen.last_seq += records.len() as u64;
         pen.admitted_ms = self.clock.now_ms();
+        if won.iter().map(|(_, record)| record.claims()).sum::<usize>() >= RUSH_CLAIMS {
+            self.rushed_ms.store(pen.admitted_ms, Ordering::Relaxed);
+        }
         self.enlist(first, won);
         Ok(())
     }
@@ -500,6 +510,11 @@ impl ClaimLog for SoloGate {
 
     fn backlog(&self) -> u64 {
         self.0.backlog.load(Ordering::Acquire)
+    }
+
+    fn is_rushing(&self) -> bool {
+        let rushed_ms = self.0.rushed_ms.load(Ordering::Relaxed);
+        self.0.clock.now_ms() - rushed_ms < RUSH_MS
     }
 }
 

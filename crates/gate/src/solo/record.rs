@@ -28,6 +28,14 @@ pub(super) enum Record {
 }
 
 impl Record {
+    /// How many claims it is about.
+    pub(super) fn claims(&self) -> usize {
+        match self {
+            Record::Claims { claims, .. } => claims.len(),
+            _ => 0,
+        }
+    }
+
     pub(super) fn kind(&self) -> i64 {
         match self {
             Record::Claims { .. } => 1,

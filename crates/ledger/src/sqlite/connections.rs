@@ -82,10 +82,6 @@ fn open_reader(path: &Path) -> rusqlite::Result<Connection> {
 
 type Job = Box<dyn FnOnce(&mut Connection) + Send>;
 
-/// How far the writer stands back when there is more work than processors. In a rush the door comes
-/// first: a claim is safe once it is in the journal, and becomes an order as soon as there is time.
-const NICENESS: i32 = 5;
-
 /// The handle to the thread that writes. Dropping it ends the thread, once its queue is empty.
 pub(super) struct Writer {
     jobs: mpsc::Sender<Job>,
@@ -94,11 +90,9 @@ pub(super) struct Writer {
 impl Writer {
     pub(super) fn start(conn: Connection) -> std::io::Result<Writer> {
         let (jobs, queue) = mpsc::channel(WRITE_QUEUE_MAX);
-        std::thread::Builder::new().name("ledger-writer".into()).spawn(move || {
-            // Linux lowers the calling thread only. Where it cannot, everybody is equal.
-            let _ = rustix::process::nice(NICENESS);
-            write_until_dropped(conn, queue);
-        })?;
+        std::thread::Builder::new()
+            .name("ledger-writer".into())
+            .spawn(move || write_until_dropped(conn, queue))?;
         Ok(Writer { jobs })
     }
 
