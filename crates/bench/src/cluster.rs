@@ -72,8 +72,8 @@ pub(crate) async fn claims(plan: &Plan, data: &Path, figures: &mut Figures) -> R
         let side = crowd(cluster.server.address, item, CONNECTIONS);
         let rush = side.rush(tokens(item, "buyer", buyers));
         let (claims, bought) = served(cluster.server.pid(), rush).await?;
-        if bought.admitted() != buyers {
-            return Err(format!("only {} claims were admitted", bought.admitted()).into());
+        if bought.history.admitted() != buyers {
+            return Err(format!("only {} claims were admitted", bought.history.admitted()).into());
         }
         best = best.or_better(claims);
         println!("  round {n}: echo {:.0}/s, claims {:.0}/s", rate.per_s, claims.per_s);
@@ -130,8 +130,8 @@ async fn one_rush(server: &Deployment) -> Result<Times, Failure> {
     let rush = tokio::spawn(async move { side.rush(buyers).await });
     let (claimed, ordered) = watch(server, item).await?;
     let report = rush.await?;
-    if report.admitted() != RUSH_UNITS {
-        return Err(format!("{} of {RUSH_UNITS} units were sold", report.admitted()).into());
+    if report.history.admitted() != RUSH_UNITS {
+        return Err(format!("{} of {RUSH_UNITS} units were sold", report.history.admitted()).into());
     }
     let began = report.began;
     let since = |at: Instant| at.saturating_duration_since(began);

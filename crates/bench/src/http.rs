@@ -187,7 +187,7 @@ impl Bench<'_> {
         let (echo, _) = served(self.echo.pid(), echo.rush(strangers.clone())).await?;
         let side = crowd(self.server.address, self.sold_out, self.connections);
         let (sold_out, refused) = served(self.server.pid(), side.rush(strangers)).await?;
-        if refused.count(|answer| *answer == Answer::SoldOut) != self.buyers {
+        if refused.history.count(|answer| *answer == Answer::SoldOut) != self.buyers {
             return Err("somebody was not told that it is sold out".into());
         }
 
@@ -197,8 +197,8 @@ impl Bench<'_> {
         let (started, before_us) = (Instant::now(), cpu_us(self.server.pid())?);
         let side = crowd(self.server.address, item, self.connections);
         let (claims, bought) = served(self.server.pid(), side.rush(buyers)).await?;
-        if bought.admitted() != self.buyers {
-            let (admitted, buyers) = (bought.admitted(), self.buyers);
+        if bought.history.admitted() != self.buyers {
+            let (admitted, buyers) = (bought.history.admitted(), self.buyers);
             return Err(format!("only {admitted} of {buyers} claims were admitted").into());
         }
         settled(&mut admin, SETTLED_WITHIN).await?;
@@ -289,7 +289,7 @@ fn report(best: &Round, connections: usize, suffix: &str, figures: &mut Figures)
 async fn sold_out_item(server: &Deployment) -> Result<i64, Failure> {
     let item = open_sale(&mut server.admin(), 1).await?;
     let report = crowd(server.address, item, 1).rush(tokens(item, "first", 2)).await;
-    if report.admitted() != 1 {
+    if report.history.admitted() != 1 {
         return Err("the only unit was not sold".into());
     }
     Ok(item)

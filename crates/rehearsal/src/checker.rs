@@ -42,6 +42,16 @@ pub struct History {
     pub told: Vec<Told>,
 }
 
+impl History {
+    pub fn count(&self, wanted: impl Fn(&Answer) -> bool) -> usize {
+        self.told.iter().filter(|told| wanted(&told.answer)).count()
+    }
+
+    pub fn admitted(&self) -> usize {
+        self.count(|answer| matches!(answer, Answer::Admitted { .. }))
+    }
+}
+
 #[derive(Clone, Debug, Deserialize)]
 pub struct ObservedOrder {
     pub order_no: OrderNo,

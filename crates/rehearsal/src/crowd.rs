@@ -20,7 +20,8 @@ use tokio::{
 
 use crate::{
     Answer, Api, ApiError, Connection, History, Response, Told,
-    client::{ANSWER_WITHIN, write_request},
+    client::ANSWER_WITHIN,
+    open_loop::{key_of, write_claim},
 };
 
 /// A sale token for each buyer.
@@ -57,14 +58,6 @@ pub struct CrowdReport {
 }
 
 impl CrowdReport {
-    pub fn count(&self, wanted: impl Fn(&Answer) -> bool) -> usize {
-        self.history.told.iter().filter(|told| wanted(&told.answer)).count()
-    }
-
-    pub fn admitted(&self) -> usize {
-        self.count(|answer| matches!(answer, Answer::Admitted { .. }))
-    }
-
     pub fn per_second(&self) -> f64 {
         self.history.told.len() as f64 / self.took.as_secs_f64()
     }
@@ -155,20 +148,14 @@ impl Crowd {
     }
 
     fn key(&self, user: &str) -> Option<String> {
-        self.keys.then(|| format!("key-{user}"))
+        self.keys.then(|| key_of(user))
     }
 
     fn write_claim(&self, out: &mut Vec<u8>, host: SocketAddr, (user, token): &(String, String)) {
         let path = format!("/api/v1/items/{}/claims", self.item);
         let body = format!("{{\"quantity\":{}}}", self.quantity);
         let key = self.key(user);
-        let headers = [
-            ("content-type", "application/json"),
-            ("x-sale-token", token),
-            ("idempotency-key", key.as_deref().unwrap_or_default()),
-        ];
-        let headers = if key.is_some() { &headers[..] } else { &headers[..2] };
-        write_request(out, host, ("POST", &path), headers, body.as_bytes());
+        write_claim(out, host, &path, (token, key.as_deref()), &body);
     }
 }
 

@@ -220,20 +220,6 @@ pub struct OpenLoopReport {
     pub latencies: Latencies,
 }
 
-impl OpenLoopReport {
-    pub fn count(&self, wanted: impl Fn(&Answer) -> bool) -> usize {
-        self.history.told.iter().filter(|told| wanted(&told.answer)).count()
-    }
-
-    pub fn admitted(&self) -> usize {
-        self.count(|answer| matches!(answer, Answer::Admitted { .. }))
-    }
-
-    pub fn per_second(&self) -> f64 {
-        self.history.told.len() as f64 / self.took.as_secs_f64()
-    }
-}
-
 impl OpenLoop {
     /// All connections are open before the first claim leaves.
     pub async fn run(&self, arrivals: Vec<Arrival>) -> std::io::Result<OpenLoopReport> {
@@ -357,7 +343,7 @@ mod tests {
         // for 700 ms, which a closed loop would call 40.
         let plan = || arrivals(20, Duration::from_millis(5));
         let report = open(1).run(plan()).await.unwrap();
-        assert_eq!(report.count(|answer| *answer == Answer::SoldOut), 20);
+        assert_eq!(report.history.count(|answer| *answer == Answer::SoldOut), 20);
         let Latencies { latency, service, kept_waiting, .. } = &report.latencies;
         assert!(latency.max() > 500_000, "{} µs", latency.max());
         assert!(service.value_at_quantile(0.5) < 200_000);
@@ -375,7 +361,7 @@ mod tests {
         let open_loop =
             OpenLoop { addresses: vec![address], item: 1, quantity: 1, connections: 2, keys: true };
         let report = open_loop.run(arrivals(3, Duration::ZERO)).await.unwrap();
-        assert_eq!(report.count(|answer| *answer == Answer::Unknown), 3);
+        assert_eq!(report.history.count(|answer| *answer == Answer::Unknown), 3);
         assert_eq!(report.history.told[0].key.as_deref(), Some("key-u0"));
     }
 }

@@ -72,14 +72,17 @@ async fn skewed_buyers(buyers: Vec<String>, units: i64, shards: u32) -> (Sale, V
     let buyers = sale.tokens(buyers).await;
     let report = sale.crowd(2_000).rush(buyers).await;
     let per_second = report.per_second();
-    println!("{everybody} buyers: {} admitted, {per_second:.0} answers/s", report.admitted());
+    println!(
+        "{everybody} buyers: {} admitted, {per_second:.0} answers/s",
+        report.history.admitted()
+    );
     let odd = report
         .history
         .told
         .iter()
         .find(|told| !matches!(told.answer, Answer::Admitted { .. } | Answer::SoldOut));
     assert!(odd.is_none(), "{odd:?}");
-    assert_eq!(report.admitted() as i64, units, "none stranded, none too many");
+    assert_eq!(report.history.admitted() as i64, units, "none stranded, none too many");
     let winner = report.history.told.iter().find(|t| matches!(t.answer, Answer::Admitted { .. }));
     let winner = winner.unwrap().user.clone();
     sale.history = report.history;
@@ -429,7 +432,7 @@ async fn a_stopped_worker_that_wakes_again_creates_nothing_twice() {
     let server = ledger.clone();
     aside(move || server.kill()).await;
     let report = sale.crowd(16).rush(buyers).await;
-    assert_eq!(report.admitted(), CLAIMS);
+    assert_eq!(report.history.admitted(), CLAIMS);
     sale.history = report.history;
     let [sleeper, awake] = WORKERS.map(|place| sale.process(place).pid());
     becomes("a worker has taken claims", || pending(redis, &sale, sleeper) > 0).await;
@@ -484,7 +487,7 @@ async fn claims_that_a_worker_has_in_hand_when_the_log_loses_them_are_adopted() 
     let server = ledger.clone();
     aside(move || server.kill()).await;
     let report = sale.crowd(16).rush(buyers).await;
-    assert_eq!(report.admitted(), CLAIMS);
+    assert_eq!(report.history.admitted(), CLAIMS);
     sale.history = report.history;
     becomes("all are in the hands of workers", || {
         let (length, taken) = on_log(redis, &sale);

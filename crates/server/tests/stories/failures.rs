@@ -69,7 +69,7 @@ async fn a_poison_claim_delays_nobody_and_waits_for_a_person(world: World) {
     users.insert(200, "poison2".into());
     let buyers = sale.tokens(users).await;
     let report = sale.crowd(64).rush(buyers).await;
-    assert_eq!(report.admitted(), 300);
+    assert_eq!(report.history.admitted(), 300);
     let number = |user: &str| {
         let told = report.history.told.iter().find(|told| told.user == user).unwrap();
         let Answer::Admitted { order_no } = told.answer else { panic!("{told:?}") };
@@ -125,7 +125,7 @@ async fn a_ledger_blocked_for_thirty_seconds_stops_no_sale(world: World) {
     let mut told = Vec::new();
     for share in buyers.chunks(300) {
         let report = sale.crowd(32).rush(share.to_vec()).await;
-        assert_eq!(report.admitted(), share.len(), "admission goes on");
+        assert_eq!(report.history.admitted(), share.len(), "admission goes on");
         told.extend(report.history.told);
         tokio::time::sleep(Duration::from_secs(2)).await;
     }

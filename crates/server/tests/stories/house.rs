@@ -350,7 +350,7 @@ impl Sale {
     pub(crate) async fn buy_the_rest(&mut self, name: &str, at_most: usize) -> usize {
         let buyers = self.tokens((0..at_most).map(|n| format!("{name}{n}"))).await;
         let report = self.crowd(32).rush(buyers).await;
-        let bought = report.admitted();
+        let bought = report.history.admitted();
         self.history.told.extend(report.history.told);
         bought
     }

@@ -68,7 +68,7 @@ async fn a_restart_with_twenty_thousand_claims_in_the_log_resumes_and_drains(wor
         // While somebody holds the ledger's lock nothing can leave the log.
         let _blocked = sale.house.block_ledger();
         let report = sale.crowd(64).rush(buyers).await;
-        assert_eq!(report.admitted(), CLAIMS);
+        assert_eq!(report.history.admitted(), CLAIMS);
         sale.history = report.history;
         sale.kill();
     }

@@ -138,7 +138,7 @@ async fn payments_and_time_outs_racing_on_five_hundred_orders(world: World) {
         let buyers = sale.tokens((0..ORDERS).map(|n| format!("u{n}"))).await;
         sale.crowd(64).rush(buyers).await
     };
-    assert_eq!(report.admitted(), ORDERS);
+    assert_eq!(report.history.admitted(), ORDERS);
     sale.history = report.history;
     let orders = sale.observe().await.orders;
     let mut racers = Vec::new();

@@ -36,7 +36,7 @@ async fn twenty_thousand_buyers_for_a_thousand_units(world: World) {
         .take(3)
         .collect();
     assert!(unexpected.is_empty(), "{unexpected:?}");
-    assert_eq!(report.admitted(), UNITS as usize);
+    assert_eq!(report.history.admitted(), UNITS as usize);
     sale.history = report.history;
 
     let observed = sale.observe().await;
@@ -53,8 +53,8 @@ async fn one_buyer_with_a_thousand_fingers_owns_one_unit(world: World) {
     let mut sale = House::new(world).open_sale(NewSale::of(100)).await;
     let token = sale.tokens(["greedy".into()]).await.remove(0);
     let report = sale.crowd(1_000).rush(vec![token; 1_000]).await;
-    assert_eq!(report.admitted(), 1);
-    let others = report.count(|answer| matches!(answer, Answer::AlreadyBought { .. }));
+    assert_eq!(report.history.admitted(), 1);
+    let others = report.history.count(|answer| matches!(answer, Answer::AlreadyBought { .. }));
     assert_eq!(others, 999);
     sale.history = report.history;
     assert_eq!(sale.observe().await.orders.len(), 1);
@@ -95,7 +95,7 @@ async fn the_window_is_kept_to_the_instant(world: World) {
                 keys: false,
             };
             let report = crowd.rush(tokens).await;
-            ended = report.count(|a| *a == Answer::Refused("ended".into())) > 0;
+            ended = report.history.count(|a| *a == Answer::Refused("ended".into())) > 0;
         }
     });
     hammer.await.unwrap();
