@@ -21,7 +21,7 @@ use crate::{
     config::Role,
     engine::ClaimAnswer,
     metrics::HttpMetrics,
-    net::{Asked, Express, Waiting},
+    net::{Asked, Express, Outcome, Waiting},
     problem::{Code, Lang, Problem},
 };
 
@@ -112,15 +112,16 @@ impl Express for Claims {
         }
     }
 
-    fn finish(&self, ticket: Ticket, reply: Option<ClaimAnswer>, out: &mut Vec<u8>) {
-        self.app.claims.decided_after(ticket.began.elapsed());
-        match reply {
-            Some(answer) => self.tell(answer, &ticket, out),
-            None => {
-                let problem = Problem::new(Code::Unknown).inside("no answer in time");
-                self.refuse(&problem, &ticket, out);
+    fn finish(&self, ticket: Ticket, outcome: Outcome<ClaimAnswer>, out: &mut Vec<u8>) {
+        let problem = match outcome {
+            Outcome::Reply(answer) => {
+                self.app.claims.decided_after(ticket.began.elapsed());
+                return self.tell(answer, &ticket, out);
             }
-        }
+            Outcome::TooLate => Problem::new(Code::Unknown).inside("no answer in time"),
+            Outcome::Panicked => Problem::internal("a claim panicked"),
+        };
+        self.refuse(&problem, &ticket, out);
     }
 }
 

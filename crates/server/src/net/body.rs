@@ -32,6 +32,8 @@ impl TimedBody {
         if incoming.is_end_stream() {
             return Body::empty();
         }
+        // Until it has been read to its end, nothing behind it can be taken for a request.
+        link.leaves_unread(true);
         let (link, deadline) = (link.clone(), Instant::now() + timeout);
         Body::new(TimedBody { incoming, link, deadline, alarm: None })
     }
@@ -39,8 +41,8 @@ impl TimedBody {
 
 impl Drop for TimedBody {
     fn drop(&mut self) {
-        if !self.incoming.is_end_stream() {
-            self.link.leaves_unread();
+        if self.incoming.is_end_stream() {
+            self.link.leaves_unread(false);
         }
     }
 }
@@ -72,11 +74,23 @@ impl HttpBody for TimedBody {
 }
 
 /// While it lives, its connection is busy with a request.
-pub(super) struct Busy(pub(super) Arc<Link>);
+pub(super) struct Busy(Arc<Link>);
+
+impl Busy {
+    pub(super) fn new(link: &Arc<Link>) -> Busy {
+        link.begin();
+        Busy(link.clone())
+    }
+
+    /// From now on the connection is not HTTP any more.
+    pub(super) fn upgraded(&self) {
+        self.0.enter(Stage::Upgraded);
+    }
+}
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.0.enter(Stage::Quiet);
+        self.0.end();
     }
 }
 

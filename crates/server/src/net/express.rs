@@ -16,7 +16,7 @@ use std::{
     ops::ControlFlow,
     panic::AssertUnwindSafe,
     pin::Pin,
-    task::Poll,
+    task::{Context, Poll},
 };
 
 use bytes::{Buf, BytesMut};
@@ -25,6 +25,7 @@ use httparse::{Header, ParserConfig, Request, Status};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{
+    NetOptions,
     link::{Crew, Link, Stage},
     stream::Stream,
 };
@@ -35,6 +36,7 @@ const HEADERS_MAX: usize = 32;
 const READ_BYTES: usize = 4 * 1_024;
 /// Answers to pipelined requests are written together until they are this long.
 const WRITE_BYTES: usize = 16 * 1_024;
+const WRITE_BYTES_KEPT: usize = 1_024;
 
 /// A request that waits for its decision.
 pub struct Waiting<E: Express> {
@@ -55,8 +57,15 @@ pub trait Express: Clone + Send + Sync + 'static {
     /// Answer it at once, by writing a whole response to `out`, or say what to wait for.
     fn begin(&self, asked: &Asked<'_>, out: &mut Vec<u8>) -> Option<Waiting<Self>>;
 
-    /// The wait is over: write the response. `None`: it took too long, or failed.
-    fn finish(&self, ticket: Self::Ticket, reply: Option<Self::Reply>, out: &mut Vec<u8>);
+    /// The wait is over: write the response.
+    fn finish(&self, ticket: Self::Ticket, outcome: Outcome<Self::Reply>, out: &mut Vec<u8>);
+}
+
+/// How a wait ended.
+pub enum Outcome<R> {
+    Reply(R),
+    TooLate,
+    Panicked,
 }
 
 /// Nothing is answered here: everything goes to the router.
@@ -72,7 +81,7 @@ impl Express for () {
         None
     }
 
-    fn finish(&self, (): (), _: Option<()>, _: &mut Vec<u8>) {}
+    fn finish(&self, (): (), _: Outcome<()>, _: &mut Vec<u8>) {}
 }
 
 /// A request that is here from the first byte to the last.
@@ -113,22 +122,31 @@ pub(super) async fn serve<E: Express>(
     link: &Link,
     crew: &Crew,
 ) -> ControlFlow<()> {
-    let body_max = crew.options().express_body_bytes_max;
     let mut out = Vec::new();
     loop {
         let mut next = Next::Partial;
-        while !buffer.is_empty() && out.len() < WRITE_BYTES {
-            next = look(buffer, express, body_max, &mut out);
+        while !buffer.is_empty() && out.len() < WRITE_BYTES && !crew.is_draining() {
+            next = look(buffer, express, crew.options(), &mut out);
             let Next::Taken(length, waiting) = next else { break };
             buffer.advance(length);
             if let Some(waiting) = waiting {
-                wait(waiting, express, link, &mut out).await?;
+                // Nobody waits for the decision about somebody else.
+                write(stream, &out, link).await?;
+                out.clear();
+                wait(waiting, stream, buffer, express, link, &mut out).await?;
             }
             next = Next::Partial;
         }
         if !out.is_empty() {
             write(stream, &out, link).await?;
             out.clear();
+            if buffer.is_empty() {
+                // A connection that rests keeps no more than it needs for its next request.
+                out.shrink_to(WRITE_BYTES_KEPT);
+                if buffer.capacity() > READ_BYTES {
+                    *buffer = BytesMut::new();
+                }
+            }
             link.enter(if buffer.is_empty() { Stage::Quiet } else { Stage::Head });
             continue;
         }
@@ -137,7 +155,7 @@ pub(super) async fn serve<E: Express>(
             return ControlFlow::Continue(());
         }
         if crew.is_draining() {
-            // Hyper sees to it that what has begun is finished and answered with `close`.
+            // The router finishes what has begun, and says `close`.
             return if buffer.is_empty() {
                 ControlFlow::Break(())
             } else {
@@ -149,13 +167,19 @@ pub(super) async fn serve<E: Express>(
 }
 
 /// Look at what is in the buffer; if it is an express request, begin its answer.
-fn look<E: Express>(buffer: &[u8], express: &E, body_max: usize, out: &mut Vec<u8>) -> Next<E> {
+fn look<E: Express>(
+    buffer: &[u8],
+    express: &E,
+    options: &NetOptions,
+    out: &mut Vec<u8>,
+) -> Next<E> {
     let mut space = [const { MaybeUninit::uninit() }; HEADERS_MAX];
     let mut request = Request::new(&mut []);
     let parsed =
         ParserConfig::default().parse_request_with_uninit_headers(&mut request, buffer, &mut space);
     let head = match parsed {
-        Ok(Status::Complete(length)) => length,
+        Ok(Status::Complete(length)) if length <= options.header_bytes_max => length,
+        Ok(Status::Complete(_)) => return Next::Other,
         Ok(Status::Partial) => return Next::Partial,
         Err(_) => return Next::Other,
     };
@@ -167,7 +191,11 @@ fn look<E: Express>(buffer: &[u8], express: &E, body_max: usize, out: &mut Vec<u
         return Next::Other;
     }
     let length = match body_length(request.headers) {
-        Some(length) if length <= body_max && buffer.len() - head >= length => length,
+        Some(length)
+            if length <= options.express_body_bytes_max && buffer.len() - head >= length =>
+        {
+            length
+        }
         _ => return Next::Other,
     };
     let body = &buffer[head..head + length];
@@ -203,9 +231,11 @@ fn body_length(headers: &[Header<'_>]) -> Option<usize> {
 }
 
 /// Wait for a decision, but not longer than a request may take. A panic on the way is this client's
-/// alone.
+/// alone, and one who leaves meanwhile gives up its place; the claim is decided all the same.
 async fn wait<E: Express>(
     waiting: Waiting<E>,
+    stream: &mut Stream,
+    buffer: &mut BytesMut,
     express: &E,
     link: &Link,
     out: &mut Vec<u8>,
@@ -213,18 +243,32 @@ async fn wait<E: Express>(
     link.enter(Stage::Waiting);
     let Waiting { ticket, reply } = waiting;
     let mut pending = AssertUnwindSafe(reply).catch_unwind();
-    let reply = poll_fn(|cx| {
+    let outcome = poll_fn(|cx| {
         link.is_driven_by(cx.waker());
         if link.is_cut() {
             return Poll::Ready(ControlFlow::Break(()));
         }
-        if link.is_overdue() {
-            return Poll::Ready(ControlFlow::Continue(None));
+        match pending.poll_unpin(cx) {
+            Poll::Ready(Ok(reply)) => {
+                return Poll::Ready(ControlFlow::Continue(Outcome::Reply(reply)));
+            }
+            Poll::Ready(Err(_)) => return Poll::Ready(ControlFlow::Continue(Outcome::Panicked)),
+            Poll::Pending if link.is_overdue() => {
+                return Poll::Ready(ControlFlow::Continue(Outcome::TooLate));
+            }
+            Poll::Pending => {}
         }
-        pending.poll_unpin(cx).map(|reply| ControlFlow::Continue(reply.ok()))
+        while buffer.len() < READ_BYTES {
+            match poll_read(stream, buffer, cx) {
+                Poll::Ready(ControlFlow::Continue(())) => {}
+                Poll::Ready(ControlFlow::Break(())) => return Poll::Ready(ControlFlow::Break(())),
+                Poll::Pending => break,
+            }
+        }
+        Poll::Pending
     })
     .await?;
-    express.finish(ticket, reply, out);
+    express.finish(ticket, outcome, out);
     ControlFlow::Continue(())
 }
 
@@ -237,6 +281,10 @@ async fn write(stream: &mut Stream, mut out: &[u8], link: &Link) -> ControlFlow<
                 Poll::Ready(_) => return Poll::Ready(ControlFlow::Break(())),
                 Poll::Pending => {
                     link.is_driven_by(cx.waker());
+                    // It may have been cut before it was known whom to wake.
+                    if link.is_cut() {
+                        return Poll::Ready(ControlFlow::Break(()));
+                    }
                     return Poll::Pending;
                 }
             }
@@ -253,20 +301,28 @@ async fn read(
     link: &Link,
     crew: &Crew,
 ) -> ControlFlow<()> {
-    poll_fn(|cx| {
-        let mut space = [MaybeUninit::uninit(); READ_BYTES];
-        let mut read = ReadBuf::uninit(&mut space);
-        match Pin::new(&mut *stream).poll_read(cx, &mut read) {
-            Poll::Ready(Ok(())) if read.filled().is_empty() => Poll::Ready(ControlFlow::Break(())),
-            Poll::Ready(Ok(())) => {
-                buffer.extend_from_slice(read.filled());
-                Poll::Ready(ControlFlow::Continue(()))
-            }
-            Poll::Ready(Err(_)) => Poll::Ready(ControlFlow::Break(())),
-            Poll::Pending if link.is_cut() => Poll::Ready(ControlFlow::Break(())),
-            Poll::Pending if crew.is_draining() => Poll::Ready(ControlFlow::Continue(())),
-            Poll::Pending => Poll::Pending,
-        }
+    poll_fn(|cx| match poll_read(stream, buffer, cx) {
+        Poll::Pending if link.is_cut() => Poll::Ready(ControlFlow::Break(())),
+        Poll::Pending if crew.is_draining() => Poll::Ready(ControlFlow::Continue(())),
+        polled => polled,
     })
     .await
+}
+
+/// Append what there is to the buffer; `Break` if nothing more will come.
+fn poll_read(
+    stream: &mut Stream,
+    buffer: &mut BytesMut,
+    cx: &mut Context<'_>,
+) -> Poll<ControlFlow<()>> {
+    let mut space = [MaybeUninit::uninit(); READ_BYTES];
+    let mut read = ReadBuf::uninit(&mut space);
+    match Pin::new(stream).poll_read(cx, &mut read) {
+        Poll::Ready(Ok(())) if !read.filled().is_empty() => {
+            buffer.extend_from_slice(read.filled());
+            Poll::Ready(ControlFlow::Continue(()))
+        }
+        Poll::Ready(_) => Poll::Ready(ControlFlow::Break(())),
+        Poll::Pending => Poll::Pending,
+    }
 }

@@ -8,7 +8,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed},
     },
     task::Waker,
     time::{Duration, Instant},
@@ -20,6 +20,9 @@ use tokio::sync::Notify;
 
 use super::{NetOptions, ROUND};
 use crate::metrics::{CONNECTIONS, CONNECTIONS_CUT};
+
+/// A longer time between two rounds counts as this much.
+const ROUND_MS_MAX: u64 = 2 * ROUND.as_millis() as u64;
 
 /// What a connection is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +48,8 @@ pub(super) struct Link {
     /// Since when the client takes nothing of what we write, or 0.
     stalled_ms: AtomicU64,
     cut: AtomicBool,
+    /// Requests that are with the router.
+    requests: AtomicU32,
     /// The body of a request was not read to its end, and may still be on its way.
     unread: AtomicBool,
     /// Whoever drives the connection now: its task, or after an upgrade the reader of the socket.
@@ -95,8 +100,21 @@ impl Link {
         self.stalled_ms.load(Relaxed) != 0
     }
 
-    pub(super) fn leaves_unread(&self) {
-        self.unread.store(true, Relaxed);
+    pub(super) fn leaves_unread(&self, unread: bool) {
+        self.unread.store(unread, Relaxed);
+    }
+
+    /// A request is with the router.
+    pub(super) fn begin(&self) {
+        self.requests.fetch_add(1, Relaxed);
+        self.enter(Stage::Busy);
+    }
+
+    /// Its answer was taken. The next one may have begun before.
+    pub(super) fn end(&self) {
+        if self.requests.fetch_sub(1, Relaxed) == 1 {
+            self.enter(Stage::Quiet);
+        }
     }
 
     /// Is the last request over from its first byte to the last one of its answer?
@@ -143,10 +161,9 @@ impl Link {
         }
         let since_ms = self.since_ms.load(Relaxed);
         match self.stage() {
+            _ if self.is_writing() => None,
             Stage::Head if self.is_older(since_ms, options.header_timeout) => Some("head"),
-            Stage::Quiet if !self.is_writing() && self.is_older(since_ms, options.idle_timeout) => {
-                Some("idle")
-            }
+            Stage::Quiet if self.is_older(since_ms, options.idle_timeout) => Some("idle"),
             _ => None,
         }
     }
@@ -167,6 +184,8 @@ pub(super) struct Crew {
     options: NetOptions,
     began: Instant,
     now_ms: AtomicU64,
+    /// When the watchman last went round, by the clock.
+    last_round_ms: AtomicU64,
     last_id: AtomicU64,
     draining: AtomicBool,
     emptied: Notify,
@@ -179,6 +198,7 @@ impl Crew {
             options,
             began: Instant::now(),
             now_ms: AtomicU64::new(0),
+            last_round_ms: AtomicU64::new(0),
             last_id: AtomicU64::new(0),
             draining: AtomicBool::new(false),
             emptied: Notify::new(),
@@ -210,6 +230,7 @@ impl Crew {
             since_ms: AtomicU64::new(self.now_ms()),
             stalled_ms: AtomicU64::new(0),
             cut: AtomicBool::new(false),
+            requests: AtomicU32::new(0),
             unread: AtomicBool::new(false),
             driver: AtomicWaker::new(),
         });
@@ -233,7 +254,10 @@ impl Crew {
 
     /// One round of the watchman.
     pub(super) fn go_round(&self) {
-        self.now_ms.store(self.began.elapsed().as_millis() as u64, Relaxed);
+        // A process that slept has not been waiting: its clients were not either.
+        let real_ms = self.began.elapsed().as_millis() as u64;
+        let slept_ms = real_ms.saturating_sub(self.last_round_ms.swap(real_ms, Relaxed));
+        self.now_ms.fetch_add(slept_ms.min(ROUND_MS_MAX), Relaxed);
         let links = self.links.lock();
         for link in links.values().filter(|link| !link.is_cut()) {
             if let Some(reason) = link.is_late(&self.options) {

@@ -44,7 +44,7 @@ use tokio::{
 use tower::Service;
 
 pub use body::BodyTooSlow;
-pub use express::{Asked, Express, Waiting};
+pub use express::{Asked, Express, Outcome, Waiting};
 pub use peer::Peer;
 
 use body::{Answer, Busy, TimedBody};
@@ -229,34 +229,38 @@ where
     S::Future: Send,
 {
     let each = service_fn(|request: http::Request<Incoming>| {
-        let busy = Busy(link.clone());
-        link.enter(Stage::Busy);
+        let busy = Busy::new(link);
         let answer = service.clone().call(prepare(request, address, link, crew.options()));
         async move {
             let response = answer.await?;
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-                busy.0.enter(Stage::Upgraded);
+                busy.upgraded();
             }
             Ok::<_, Infallible>(response.map(|body| Answer { body, _busy: busy }))
         }
     });
-    let http = http1(crew.options());
+    // Told to drain before it has read anything, hyper would close at once; told from the start that
+    // there is no next request, it serves the one that is here and says `close`.
+    let mut told_to_drain = crew.is_draining();
+    let mut http = http1(crew.options());
+    http.keep_alive(!told_to_drain);
     let mut connection = http.serve_connection(TokioIo::new(stream), each).with_upgrades();
-    let mut told_to_drain = false;
     let goes_on = poll_fn(|cx| {
         link.is_driven_by(cx.waker());
         if link.is_cut() {
             return Poll::Ready(false);
         }
-        if crew.is_draining() && !told_to_drain {
-            told_to_drain = true;
-            Pin::new(&mut connection).graceful_shutdown();
-        }
-        match Pin::new(&mut connection).poll(cx) {
-            // Errors here are the client's: gone, broken HTTP (answered with 400 by hyper), too slow.
-            Poll::Ready(_) => Poll::Ready(false),
-            Poll::Pending if link.is_free() && !told_to_drain => Poll::Ready(true),
-            Poll::Pending => Poll::Pending,
+        loop {
+            match Pin::new(&mut connection).poll(cx) {
+                // Errors here are the client's: gone, broken HTTP (answered with 400 by hyper), slow.
+                Poll::Ready(_) => return Poll::Ready(false),
+                Poll::Pending if crew.is_draining() && !told_to_drain => {
+                    told_to_drain = true;
+                    Pin::new(&mut connection).graceful_shutdown();
+                }
+                Poll::Pending if link.is_free() && !told_to_drain => return Poll::Ready(true),
+                Poll::Pending => return Poll::Pending,
+            }
         }
     })
     .await;

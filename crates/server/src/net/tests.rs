@@ -48,17 +48,18 @@ impl Express for Till {
     fn begin(&self, asked: &Asked<'_>, out: &mut Vec<u8>) -> Option<Waiting<Self>> {
         let ticket = asked.body.len();
         if asked.path == "/quick" {
-            self.finish(ticket, Some(()), out);
+            self.finish(ticket, Outcome::Reply(()), out);
             return None;
         }
         let bell = self.bell.clone();
         Some(Waiting { ticket, reply: Box::pin(async move { bell.notified().await }) })
     }
 
-    fn finish(&self, ticket: usize, reply: Option<()>, out: &mut Vec<u8>) {
-        let body = match reply {
-            Some(()) => format!("express {ticket};"),
-            None => "given up;".into(),
+    fn finish(&self, ticket: usize, outcome: Outcome<()>, out: &mut Vec<u8>) {
+        let body = match outcome {
+            Outcome::Reply(()) => format!("express {ticket};"),
+            Outcome::TooLate => "given up;".into(),
+            Outcome::Panicked => "panicked;".into(),
         };
         let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
         out.extend_from_slice(head.as_bytes());
@@ -483,4 +484,43 @@ async fn a_drain_lets_an_express_request_finish() {
     bell.notify_one();
     assert!(client.read_to_end().await.0.ends_with("express 1;"));
     assert_eq!(closing.await.unwrap(), Drained { finished: 1, cut: 0 });
+}
+
+#[tokio::test]
+async fn a_drain_answers_what_came_behind_an_express_request() {
+    let shop = Shop::open(options()).await;
+    let mut client = shop.client().await;
+    client.send(&(post_to("/wait", "x") + "GET / HTTP/1.1\r\nhost: s\r\n\r\n")).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let bell = shop.till.bell.clone();
+    let closing = tokio::spawn(shop.close());
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    bell.notify_one();
+    let (answers, _) = client.read_to_end().await;
+    assert!(answers.contains("express 1;") && answers.ends_with("127.0.0.1"), "{answers}");
+    assert!(answers.contains("connection: close"), "{answers}");
+    assert_eq!(closing.await.unwrap(), Drained { finished: 1, cut: 0 });
+}
+
+#[tokio::test]
+async fn who_leaves_during_an_express_request_gives_up_the_place() {
+    let shop = Shop::open(NetOptions { connections_max: 1, ..options() }).await;
+    let mut client = shop.client().await;
+    client.send(&post_to("/wait", "")).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    drop(client);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let mut next = shop.client().await;
+    next.send(&post_to("/quick", "")).await;
+    assert!(next.read_some().await.ends_with("express 0;"));
+}
+
+#[tokio::test]
+async fn an_answer_does_not_wait_for_the_one_behind_it() {
+    let shop = Shop::open(options()).await;
+    let mut client = shop.client().await;
+    client.send(&(post_to("/quick", "x") + &post_to("/wait", "yy"))).await;
+    assert!(client.read_some().await.ends_with("express 1;"));
+    shop.till.bell.notify_one();
+    assert!(client.read_some().await.ends_with("express 2;"));
 }
