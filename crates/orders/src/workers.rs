@@ -153,9 +153,9 @@ impl WorkersHandle {
     }
 }
 
-/// In a rush a worker rests so many times as long as it worked, so that it takes a quarter of a
+/// In a rush a worker rests so many times as long as it worked, so that it takes an eighth of a
 /// processor.
-const RUSH_REST_TIMES: u32 = 3;
+const RUSH_REST_TIMES: u32 = 7;
 const RUSH_REST_MAX: Duration = Duration::from_millis(200);
 /// With so many claims waiting it does not rest any more.
 const RUSH_BACKLOG_MAX: u64 = 100_000;
