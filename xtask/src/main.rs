@@ -14,6 +14,7 @@ cargo xtask <command>
 
   test          set up what the checks need, then run all of them
   tidy          only the rules of the repository: headers, links, left-overs
+  torture [N]   the long stories, N times: any one of web, worker, Redis and MariaDB killed at random
   bench         measure a release build on this machine (options are passed on; try --help)
   services up   a private Redis and MariaDB for the cluster profile, until Ctrl-C
 ";
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
     let done = match command.as_str() {
         "test" => test(),
         "tidy" => tidy::check(),
+        "torture" => torture(&rest),
         "bench" => bench(&rest),
         "services" => services(&rest),
         _ => {
@@ -50,6 +52,17 @@ fn test() -> Result<(), String> {
     run("node", &["--test", "web/tests/"])?;
     cargo(&["test", "--workspace"])?;
     println!("\nxtask: all checks passed in {} s", started.elapsed().as_secs());
+    Ok(())
+}
+
+/// What takes minutes and is run before a release rather than for every change.
+fn torture(options: &[String]) -> Result<(), String> {
+    programs::ensure(programs::ENGINES)?;
+    let times = options.first().map_or("1", String::as_str);
+    let times: u32 = times.parse().map_err(|_| format!("{times} is not a number of times"))?;
+    for _ in 0..times {
+        cargo(&["test", "-p", "server", "--test", "stories", "--", "--ignored", "--nocapture"])?;
+    }
     Ok(())
 }
 

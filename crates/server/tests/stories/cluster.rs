@@ -334,7 +334,7 @@ const KILLS_SHARDS: u32 = 4;
 const LEASES_STALE: Duration = Duration::from_secs(31);
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "a torture of minutes: cargo test -p server --test stories -- --ignored --nocapture random_kills"]
+#[ignore = "a torture of minutes: cargo xtask torture"]
 async fn random_kills_under_load() {
     const UNITS: i64 = 20_000;
     let seed = fastrand::u64(..);
