@@ -70,10 +70,12 @@ fn bench(options: &[String]) -> Result<(), String> {
     programs::ensure(programs::ENGINES)?;
     // What is measured over HTTP is the real binary.
     cargo(&["build", "--release", "--package", "server", "--package", "bench", "--bins"])?;
-    let mut args =
-        vec!["run", "--release", "--quiet", "--package", "bench", "--bin", "bench", "--"];
-    args.extend(options.iter().map(String::as_str));
-    cargo(&args)
+    // Not with `cargo run`: for one package alone it would choose other features, and build it anew.
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
+    let bench = target.join("release/bench");
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    run(&bench.to_string_lossy(), &options)
 }
 
 fn services(options: &[String]) -> Result<(), String> {

@@ -14,6 +14,7 @@
 mod lane;
 mod mark;
 pub mod redis;
+mod rush;
 mod sold_out;
 pub mod solo;
 

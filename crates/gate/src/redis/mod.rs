@@ -64,6 +64,7 @@ use crate::{
     AdjustOutcome, Attempt, Busy, Changed, Gate, GateError, GiveBack, Loaded, Loading, Reading,
     Readmitted, Result, Shut, Verdict,
     mark::{Garbled, Mark, put_mark},
+    rush::Rush,
 };
 pub use cluster_line::ClusterLine;
 use keys::Keys;
@@ -151,6 +152,7 @@ struct Inner {
     /// As last heard of each partition.
     backlogs: Vec<AtomicU64>,
     tidied: Mutex<Option<Instant>>,
+    rush: Rush,
     watch: Watch,
     admitted_here: RwLock<HashMap<ItemId, Hashes>>,
     /// Of user ids, for this process only.
@@ -189,6 +191,7 @@ impl RedisGate {
             gone: Mutex::default(),
             lefts: RwLock::default(),
             tidied: Mutex::default(),
+            rush: Rush::default(),
             watch: Watch::default(),
             admitted_here: RwLock::default(),
             hasher: RandomState::new(),
@@ -315,6 +318,8 @@ impl Inner {
                 verdicts[*n] = verdict;
             }
         }
+        let won = |verdict: &&Verdict| matches!(verdict, Verdict::Admitted { repeated: false, .. });
+        self.rush.note(verdicts.iter().filter(won).count());
         verdicts
     }
 
@@ -948,6 +953,10 @@ impl ClaimLog for RedisGate {
 
     fn backlog(&self) -> u64 {
         self.0.backlog()
+    }
+
+    fn is_rushing(&self) -> bool {
+        self.0.rush.is_on()
     }
 }
 

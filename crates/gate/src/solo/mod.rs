@@ -27,7 +27,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicI64, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
 };
 
@@ -46,7 +46,7 @@ use shelf::Shelf;
 
 use crate::{
     AdjustOutcome, Attempt, Busy, Changed, Gate, GateError, GiveBack, Loaded, Loading, Presence,
-    Reading, Readmitted, Result, Shut, Verdict,
+    Reading, Readmitted, Result, Shut, Verdict, rush::Rush,
 };
 
 /// The journal's file in the data directory.
@@ -61,10 +61,6 @@ const REWRITE_AT_ONCE_TIMES: u64 = 10;
 /// A moment is quiet when nobody was admitted for this long and no more claims than this wait.
 const QUIET_MS: Millis = 1_000;
 const QUIET_CLAIMS_MAX: u64 = 1_000;
-
-/// A batch of so many claims is a crowd's, and the crowd is thought to be there for this long after.
-const RUSH_CLAIMS: usize = 8;
-const RUSH_MS: Millis = 20;
 
 /// After a failed write, how long everyone is told *busy* before the next try.
 const UNWRITABLE_MS: Millis = 200;
@@ -90,8 +86,7 @@ struct Inner {
     arrived: Notify,
     /// Claims on the log that are not acknowledged.
     backlog: AtomicU64,
-    /// When a batch was last so large that there must be a crowd.
-    rushed_ms: AtomicI64,
+    rush: Rush,
 }
 
 struct Pen {
@@ -157,7 +152,7 @@ impl SoloGate {
             log: Mutex::default(),
             arrived: Notify::new(),
             backlog: AtomicU64::new(0),
-            rushed_ms: AtomicI64::new(0),
+            rush: Rush::default(),
         }));
         let unusable = |e: JournalError| OpenError::Unusable(path.clone(), e.to_string());
         {
@@ -345,9 +340,7 @@ impl Inner {
         pen.journal.append(first, &records)?;
         pen.last_seq += records.len() as u64;
         pen.admitted_ms = self.clock.now_ms();
-        if won.iter().map(|(_, record)| record.claims()).sum::<usize>() >= RUSH_CLAIMS {
-            self.rushed_ms.store(pen.admitted_ms, Ordering::Relaxed);
-        }
+        self.rush.note(won.iter().map(|(_, record)| record.claims()).sum());
         self.enlist(first, won);
         Ok(())
     }
@@ -513,8 +506,7 @@ impl ClaimLog for SoloGate {
     }
 
     fn is_rushing(&self) -> bool {
-        let rushed_ms = self.0.rushed_ms.load(Ordering::Relaxed);
-        self.0.clock.now_ms() - rushed_ms < RUSH_MS
+        self.0.rush.is_on()
     }
 }
 
