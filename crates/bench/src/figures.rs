@@ -55,6 +55,60 @@ impl Figures {
     }
 }
 
+/// A drawing of all figures that have a goal: how much of it was reached, from left to right.
+impl Figures {
+    pub(crate) fn svg(&self) -> String {
+        let bars: Vec<(&Figure, f64)> =
+            self.0.iter().filter_map(|figure| Some((figure, reached(figure)?))).collect();
+        let height = TOP + ROW * bars.len() as u32;
+        let mut out = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
+             font-family=\"sans-serif\" font-size=\"12\">\n\
+             <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/>\n\
+             <text x=\"{GOAL}\" y=\"16\" text-anchor=\"middle\" fill=\"#555\">goal</text>\n"
+        );
+        for (n, (figure, part)) in bars.iter().enumerate() {
+            let y = TOP + ROW * n as u32;
+            let long = (part.min(PART_MAX) * f64::from(GOAL - LEFT)) as u32;
+            let colour = if *part >= 1.0 { "#2a7" } else { "#c73" };
+            let (label, middle) = (LEFT - 8, y + 14);
+            out += &format!(
+                "<text x=\"{label}\" y=\"{middle}\" text-anchor=\"end\">{}</text>\n\
+                 <rect x=\"{LEFT}\" y=\"{y}\" width=\"{long}\" height=\"{}\" fill=\"{colour}\"/>\n\
+                 <text x=\"{}\" y=\"{middle}\">{}</text>\n",
+                figure.key,
+                ROW - 4,
+                LEFT + long + 6,
+                shown(figure.value),
+            );
+        }
+        out += &format!(
+            "<line x1=\"{GOAL}\" y1=\"{TOP}\" x2=\"{GOAL}\" y2=\"{height}\" stroke=\"#555\"/>\n</svg>\n"
+        );
+        out
+    }
+}
+
+const WIDTH: u32 = 760;
+const LEFT: u32 = 230;
+/// Where a goal that is just reached ends.
+const GOAL: u32 = 470;
+const TOP: u32 = 24;
+const ROW: u32 = 22;
+/// Longer bars are cut here.
+const PART_MAX: f64 = 1.8;
+
+/// How much of its goal a figure reaches; one is all of it.
+fn reached(figure: &Figure) -> Option<f64> {
+    match figure.goal {
+        Goal::None => None,
+        Goal::AtLeast(goal) => Some(figure.value / goal),
+        // One that is nothing, or less, is as good as can be.
+        Goal::AtMost(goal) if figure.value <= 0.0 => Some(goal.max(PART_MAX)),
+        Goal::AtMost(goal) => Some(goal / figure.value),
+    }
+}
+
 fn said(sign: &str, goal: f64, reached: bool) -> String {
     format!("{sign} {}{}", shown(goal), if reached { "" } else { "  missed" })
 }
@@ -95,6 +149,20 @@ impl Best {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_bar_is_as_long_as_its_goal_is_reached() {
+        let mut figures = Figures::default();
+        figures.add("half", "", 5.0, Goal::AtLeast(10.0));
+        figures.add("all", "", 5.0, Goal::AtMost(5.0));
+        figures.add("far", "", 0.0, Goal::AtMost(1.0));
+        figures.add("no goal", "", 1.0, Goal::None);
+        let svg = figures.svg();
+        for width in [120, 240, 432] {
+            assert!(svg.contains(&format!("width=\"{width}\"")), "{svg}");
+        }
+        assert!(!svg.contains("no goal"));
+    }
 
     #[test]
     fn numbers_read_well() {

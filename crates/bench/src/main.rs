@@ -24,12 +24,13 @@ use figures::Figures;
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 const HELP: &str = "\
-cargo xtask bench [--quick] [--only NAME]… [--connections N] [--json FILE]
+cargo xtask bench [--quick] [--only NAME]… [--connections N] [--json FILE] [--svg FILE]
 
   --quick           fewer and shorter rounds, under 6 minutes in all
   --only NAME       only the sections whose names contain NAME; may be given again
   --connections N   how many sockets the crowd over HTTP shares (default 256)
   --json FILE       write the figures to FILE as well
+  --svg FILE        draw those that have a goal
 
 sections: http claim_cluster_vs_echo rush_ms gate_solo_per_s growth bytes_per_buyer
           start_ms_million gate_redis_vs_script ledger_sqlite_per_s ledger_mysql_vs_per_order
@@ -44,12 +45,14 @@ pub(crate) struct Plan {
     only: Vec<String>,
     pub(crate) connections: usize,
     json: Option<PathBuf>,
+    svg: Option<PathBuf>,
 }
 
 impl Plan {
     /// `None`: only help is wanted.
     fn read(mut args: impl Iterator<Item = String>) -> Result<Option<Plan>, Failure> {
-        let mut plan = Plan { quick: false, only: Vec::new(), connections: 256, json: None };
+        let mut plan =
+            Plan { quick: false, only: Vec::new(), connections: 256, json: None, svg: None };
         while let Some(arg) = args.next() {
             match arg.as_str() {
                 "--quick" => plan.quick = true,
@@ -59,6 +62,7 @@ impl Plan {
                         args.next().ok_or("--connections needs a number")?.parse()?;
                 }
                 "--json" => plan.json = Some(args.next().ok_or("--json needs a file")?.into()),
+                "--svg" => plan.svg = Some(args.next().ok_or("--svg needs a file")?.into()),
                 "--help" => return Ok(None),
                 other => return Err(format!("unknown option {other}\n{HELP}").into()),
             }
@@ -150,6 +154,9 @@ async fn run() -> Result<(), Failure> {
         return Err(format!("no section has such a name\n{HELP}").into());
     }
     figures.print();
+    if let Some(path) = plan.svg {
+        std::fs::write(path, figures.svg())?;
+    }
     if let Some(path) = plan.json {
         std::fs::write(path, serde_json::to_vec_pretty(&figures.json())?)?;
     }
