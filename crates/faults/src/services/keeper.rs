@@ -110,7 +110,10 @@ impl Keeper {
         // The shell's own `kill`: the program of that name is in a package that may be missing.
         let command = format!("kill -{signal} {}", self.pid);
         let status = Command::new("sh").args(["-c", &command]).status()?;
-        if status.success() { Ok(()) } else { Err(io::Error::other(format!("`{command}` failed"))) }
+        if !status.success() {
+            return Err(io::Error::other(format!("`{command}` failed")));
+        }
+        if signal == "STOP" { wait_stopped(self.pid) } else { Ok(()) }
     }
 
     fn wait(&mut self, within: std::time::Duration) -> io::Result<ExitStatus> {
@@ -141,4 +144,21 @@ fn end_of(log: &Path) -> String {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
     read().unwrap_or_else(|error| format!("(its log cannot be read: {error})"))
+}
+
+/// A process that is told to stop does so thread by thread, and on a busy machine some go on for a
+/// moment after `kill` has returned. Wait until all of them stand still.
+pub fn wait_stopped(pid: u32) -> io::Result<()> {
+    wait_for(&format!("process {pid} to stand still"), STOP_WITHIN, || {
+        for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+            // A thread may end between the two looks.
+            let Ok(stat) = fs::read_to_string(thread?.path().join("stat")) else { continue };
+            // `id (name) state …`, and the name may contain anything.
+            let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+            if !matches!(state, Some('T' | 't' | 'X' | 'Z')) {
+                return Err(NotYet::Because(format!("a thread is in state {state:?}")));
+            }
+        }
+        Ok(())
+    })
 }

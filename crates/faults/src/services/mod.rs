@@ -36,6 +36,7 @@ use std::{
 };
 
 pub use cluster::{RedisCluster, SHARDS};
+pub use keeper::wait_stopped;
 pub use mariadb::{Held, MariaDb, MariaDbOptions};
 pub use nginx::Nginx;
 pub use pair::RedisPair;

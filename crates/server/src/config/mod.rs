@@ -264,6 +264,16 @@ impl Config {
                     .into(),
             );
         }
+        if self.payment.sandbox
+            && self.profile == Profile::Cluster
+            && self.payment.sandbox_file.as_os_str().is_empty()
+        {
+            warnings.push(
+                "payment.sandbox_file is not set: each instance has a bank of its own, and knows \
+                 nothing of payments opened at another"
+                    .into(),
+            );
+        }
         if self.auth.dev_login && self.auth.has_shop_key() {
             warnings.push("auth.dev_login is on although the shop has a key of its own".into());
         }
@@ -336,5 +346,14 @@ mod tests {
         }
         let shop = with("[auth]\njwt_secret = 'a long enough secret'").warnings().join("\n");
         assert!(shop.contains("payment.sandbox") && !shop.contains("dev_login"), "{shop}");
+        let cluster =
+            "profile = 'cluster'\n[redis]\nurl = 'redis://r'\n[ledger]\nurl = 'mysql://d/s'\n";
+        let apart = |more: &str| {
+            let warnings = with(&format!("{cluster}{more}")).warnings().join("\n");
+            warnings.contains("a bank of its own")
+        };
+        assert!(apart(""));
+        assert!(!apart("[payment]\nsandbox_file = '/shared/bank.db'"));
+        assert!(!apart("[payment]\nsandbox = false"));
     }
 }

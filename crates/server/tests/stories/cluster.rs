@@ -14,7 +14,7 @@ use std::{
 
 use faults::services::{
     Client, MariaDb, MariaDbOptions, Redis, RedisCluster, RedisOptions, RedisPair, Reply, SHARDS,
-    shared_cluster, shared_redis,
+    shared_cluster, shared_redis, wait_stopped,
 };
 use rehearsal::{Answer, Api};
 use sale::OrderNo;
@@ -191,6 +191,9 @@ async fn account_for(sale: &mut Sale, heard: Vec<Heard>) {
 fn signal(pid: u32, name: &str) {
     let command = format!("kill -{name} {pid}");
     assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success());
+    if name == "STOP" {
+        wait_stopped(pid).unwrap();
+    }
 }
 
 /// How long a primary writes alone before it is killed, where acknowledged writes are to be lost.
