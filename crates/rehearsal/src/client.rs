@@ -51,7 +51,7 @@ impl Response {
 }
 
 /// Write a request as it goes over the wire.
-pub fn write_request(
+pub(crate) fn write_request(
     out: &mut Vec<u8>,
     host: SocketAddr,
     (method, path): (&str, &str),

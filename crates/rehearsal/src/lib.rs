@@ -33,7 +33,7 @@ pub use checker::{
     Answer, Bill, Charge, History, Observed, ObservedItem, ObservedOrder, StockLogRow, Told,
     Violation, check,
 };
-pub use client::{Api, ApiError, Connection, Response, write_request};
+pub use client::{Api, ApiError, Connection, Response};
 pub use crowd::{Crowd, CrowdReport, Login, SaleTokens, answer, sale_tokens};
 pub use curve::Curve;
 pub use deployment::{Deployment, Launch};

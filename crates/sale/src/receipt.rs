@@ -76,17 +76,21 @@ impl Receipt {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_receipt_proves_one_claim() {
-        let keys = Keys::from_secret(b"a secret for the tests").unwrap();
-        let receipt = Receipt {
+    fn receipt(key: Option<KeyHash>) -> Receipt {
+        Receipt {
             order_no: "SK0000000000000000017".parse().unwrap(),
             user: "u1002".parse().unwrap(),
             item: ItemId(42),
             quantity: 2,
             epoch: 3,
-            key: Some(KeyHash(77)),
-        };
+            key,
+        }
+    }
+
+    #[test]
+    fn a_receipt_proves_one_claim() {
+        let keys = Keys::from_secret(b"a secret for the tests").unwrap();
+        let receipt = receipt(Some(KeyHash(77)));
         let text = receipt.sign(&keys);
         assert_eq!(Receipt::verify(&text, &keys), Some(receipt.clone()));
         let forged = Receipt { quantity: 200, ..receipt };
@@ -96,17 +100,11 @@ mod tests {
             assert_eq!(Receipt::verify(bad, &keys), None, "{bad}");
         }
     }
+
     #[test]
     fn receipts_from_before_keys_were_kept_are_still_good() {
         let keys = Keys::from_secret(b"a secret for the tests").unwrap();
-        let receipt = Receipt {
-            order_no: "SK0000000000000000017".parse().unwrap(),
-            user: "u1002".parse().unwrap(),
-            item: ItemId(42),
-            quantity: 2,
-            epoch: 3,
-            key: None,
-        };
+        let receipt = receipt(None);
         let mut old = vec![1];
         old.extend(receipt.order_no.as_u64().to_be_bytes());
         old.extend(receipt.item.0.to_be_bytes());
