@@ -13,7 +13,7 @@ use std::{
 use rehearsal::Api;
 use serde_json::{Value, json};
 
-use crate::house::{House, NewSale, PATIENCE, Sale, World, now_ms};
+use crate::house::{House, NewSale, PACES_S, PATIENCE, Sale, World, now_ms};
 
 /// A running chromedriver.
 struct Driver(Child);
@@ -157,14 +157,30 @@ async fn signed_in(sale: &Sale, user: &str) -> Browser {
     browser
 }
 
+/// A page that shows a sale which is not open yet, so that the button must light up by itself.
+/// Answers the button and the opening.
+async fn before_the_opening(sale: &mut Sale, browser: &mut Browser) -> (String, i64) {
+    for pace_s in PACES_S {
+        let opens_ms = now_ms() + pace_s * 1_000;
+        sale.instead(NewSale { opens_ms, ..NewSale::of(5) }).await;
+        browser.go(&format!("http://{}/", sale.server().address)).await;
+        browser.until("return 'ready' in document.body.dataset").await;
+        let buy = format!("[data-buy=\"{}\"]", sale.item);
+        // The list of what is on sale may be a moment old.
+        let state = format!("return document.querySelector('{buy}')?.dataset.state");
+        let state = browser.until(&state).await;
+        if now_ms() < opens_ms {
+            assert_eq!(state, "waiting");
+            return (buy, opens_ms);
+        }
+    }
+    panic!("this machine does not load a page in {PACES_S:?} s");
+}
+
 async fn somebody_buys_and_pays_in_a_browser(world: World) {
-    // Not open yet when the page is: the button must light up by itself.
-    let opens_ms = now_ms() + 12_000;
-    let sale = House::new(world).open_sale(NewSale { opens_ms, ..NewSale::of(5) }).await;
+    let mut sale = House::new(world).open_sale(NewSale::of(5)).await;
     let mut browser = signed_in(&sale, "u1002").await;
-    let buy = format!("[data-buy=\"{}\"]", sale.item);
-    let state = format!("return document.querySelector('{buy}').dataset.state");
-    assert_eq!(browser.run(&state).await, "waiting");
+    let (buy, opens_ms) = before_the_opening(&mut sale, &mut browser).await;
     browser
         .until(&format!("return document.querySelector('{buy}').dataset.state === 'ready'"))
         .await;

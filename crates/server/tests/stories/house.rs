@@ -16,6 +16,10 @@ use serde_json::{Value, json};
 /// Everything comes to rest within this, or the story fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Some stories are about instants, and clocks run on while a busy machine starts a browser. Such a
+/// story leaves itself this many seconds; where they were too few it begins anew with the next.
+pub(crate) const PACES_S: [i64; 4] = [5, 15, 45, 120];
+
 pub(crate) fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as i64
 }
@@ -281,6 +285,12 @@ impl Sale {
         self.server().admin()
     }
 
+    /// Begin anew, with another activity.
+    pub(crate) async fn instead(&mut self, sale: NewSale) {
+        (self.activity, self.item) = sale.create(&mut self.admin()).await;
+        self.history = History::default();
+    }
+
     /// `kill -9`, all of them.
     pub(crate) fn kill(&mut self) {
         let running = std::mem::take(&mut self.running);
@@ -405,10 +415,19 @@ impl Buyer {
 
     /// The path of the cashier for this order.
     pub(crate) async fn open_payment(&mut self, no: &str) -> String {
+        self.open_payment_in_time(no).await.expect("the order is unpaid")
+    }
+
+    /// The path of the cashier for this order, unless the order is closed by now.
+    pub(crate) async fn open_payment_in_time(&mut self, no: &str) -> Option<String> {
         let path = format!("/api/v1/orders/{no}/payments");
-        let opened: Value = self.api.write(&path, &json!({"provider": "sandbox"})).await.unwrap();
-        let url = opened["payment_url"].as_str().unwrap();
-        format!("/api/v1{url}")
+        let opened = self.api.post(&path, &json!({"provider": "sandbox"})).await.unwrap();
+        if opened.status == 409 {
+            return None;
+        }
+        let body = opened.json();
+        let url = body["payment_url"].as_str().unwrap_or_else(|| panic!("{body}"));
+        Some(format!("/api/v1{url}"))
     }
 
     pub(crate) async fn at_the_cashier(&mut self, cashier: &str, action: &str) -> Response {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rehearsal::{Answer, Response};
 use serde_json::{Value, json};
 
-use crate::house::{Buyer, House, NewSale, PATIENCE, Sale, World, now_ms};
+use crate::house::{Buyer, House, NewSale, PACES_S, PATIENCE, Sale, World, now_ms};
 
 async fn a_buyer_pays_and_the_order_is_paid_once(world: World) {
     let mut sale = House::new(world).open_sale(NewSale::of(3)).await;
@@ -62,24 +62,37 @@ async fn a_cancelled_order_gives_its_unit_to_the_next_and_the_buyer_may_try_agai
 }
 
 async fn ten_orders_that_time_out_are_sold_again_within_two_seconds(world: World) {
-    const PAY_WITHIN_MS: i64 = 4_000;
-    let mut sale = House::new(world).open_sale(NewSale::of(30).pay_within_ms(PAY_WITHIN_MS)).await;
+    let mut sale = House::new(world).open_sale(NewSale::of(1)).await;
+    for pace_s in PACES_S {
+        sale.instead(NewSale::of(30).pay_within_ms(pace_s * 1_000)).await;
+        if let Some((waiting, deadline)) = ten_of_thirty_do_not_pay(&mut sale).await {
+            return sold_again(sale, waiting, deadline).await;
+        }
+    }
+    panic!("this machine does not pay twenty orders in {PACES_S:?} s");
+}
+
+/// Twelve who want what is left unpaid, and the deadline. `None` if it passed meanwhile.
+async fn ten_of_thirty_do_not_pay(sale: &mut Sale) -> Option<(Vec<Buyer>, i64)> {
     assert_eq!(sale.buy_the_rest("first", 40).await, 30);
     sale.settle().await;
     let orders = sale.observe().await.orders;
-    // Twenty pay, ten do not.
-    for order in &orders[..20] {
-        let mut buyer = sale.buyer(&order.user_id).await;
-        let cashier = buyer.open_payment(&order.order_no.to_string()).await;
-        buyer.at_the_cashier(&cashier, "pay").await;
-    }
     let mut lazy = sale.buyer(&orders[29].user_id).await;
     let deadline = lazy.order(&orders[29].order_no.to_string()).await["pay_deadline"].as_i64();
     let deadline = deadline.unwrap();
+    for order in &orders[..20] {
+        let mut buyer = sale.buyer(&order.user_id).await;
+        let cashier = buyer.open_payment_in_time(&order.order_no.to_string()).await?;
+        buyer.at_the_cashier(&cashier, "pay").await;
+    }
     let mut waiting = Vec::new();
     for n in 0..12 {
         waiting.push(sale.buyer(&format!("second{n}")).await);
     }
+    (now_ms() < deadline).then_some((waiting, deadline))
+}
+
+async fn sold_again(mut sale: Sale, mut waiting: Vec<Buyer>, deadline: i64) {
     let mut won = Vec::new();
     while won.len() < 10 {
         assert!(now_ms() < deadline + PATIENCE.as_millis() as i64, "only {} sold again", won.len());
@@ -116,35 +129,61 @@ async fn ten_orders_that_time_out_are_sold_again_within_two_seconds(world: World
     sale.must_hold().await;
 }
 
-/// What a buyer does around the deadline.
-async fn pay_around_the_deadline(mut buyer: Buyer, no: String, n: usize) -> Response {
-    let cashier = buyer.open_payment(&no).await;
-    let deadline = buyer.order(&no).await["pay_deadline"].as_i64().unwrap();
-    let action = ["pay", "pay_twice", "pay_late"][n % 3];
-    if action != "pay_late" {
-        // Spread over the last instants before the deadline, so that notice and time-out meet.
-        let early = fastrand::i64(0..400);
-        let wait = (deadline - early - now_ms()).max(0) as u64;
-        tokio::time::sleep(Duration::from_millis(wait)).await;
+const RACING_ORDERS: usize = 500;
+
+/// A buyer at the cashier's desk.
+struct AtTheDesk {
+    buyer: Buyer,
+    cashier: String,
+    deadline: i64,
+}
+
+impl AtTheDesk {
+    async fn pay_around_the_deadline(mut self, action: &str) -> Response {
+        if action != "pay_late" {
+            // Spread over the last instants before the deadline, so that notice and time-out meet.
+            let early = fastrand::i64(0..400);
+            let wait = (self.deadline - early - now_ms()).max(0) as u64;
+            tokio::time::sleep(Duration::from_millis(wait)).await;
+        }
+        self.buyer.at_the_cashier(&self.cashier, action).await
     }
-    buyer.at_the_cashier(&cashier, action).await
+}
+
+/// All buyers at their desks, or `None` if the first deadline passed meanwhile.
+async fn everybody_at_the_desk(sale: &mut Sale) -> Option<Vec<AtTheDesk>> {
+    let buyers = sale.tokens((0..RACING_ORDERS).map(|n| format!("u{n}"))).await;
+    let report = sale.crowd(64).rush(buyers).await;
+    assert_eq!(report.history.admitted(), RACING_ORDERS);
+    sale.history = report.history;
+    let mut desks = Vec::new();
+    for order in sale.observe().await.orders {
+        let no = order.order_no.to_string();
+        let mut buyer = sale.buyer(&order.user_id).await;
+        let cashier = buyer.open_payment_in_time(&no).await?;
+        let deadline = buyer.order(&no).await["pay_deadline"].as_i64()?;
+        desks.push(AtTheDesk { buyer, cashier, deadline });
+    }
+    desks.iter().all(|desk| now_ms() < desk.deadline).then_some(desks)
 }
 
 async fn payments_and_time_outs_racing_on_five_hundred_orders(world: World) {
-    const ORDERS: usize = 500;
-    let mut sale =
-        House::new(world).open_sale(NewSale::of(ORDERS as i64).pay_within_ms(12_000)).await;
-    let report = {
-        let buyers = sale.tokens((0..ORDERS).map(|n| format!("u{n}"))).await;
-        sale.crowd(64).rush(buyers).await
-    };
-    assert_eq!(report.history.admitted(), ORDERS);
-    sale.history = report.history;
-    let orders = sale.observe().await.orders;
+    let mut sale = House::new(world).open_sale(NewSale::of(1)).await;
+    for pace_s in PACES_S {
+        let stock = RACING_ORDERS as i64;
+        sale.instead(NewSale::of(stock).pay_within_ms(pace_s * 1_000)).await;
+        if let Some(desks) = everybody_at_the_desk(&mut sale).await {
+            return race(sale, desks).await;
+        }
+    }
+    panic!("this machine does not bring {RACING_ORDERS} buyers to the cashier in {PACES_S:?} s");
+}
+
+async fn race(sale: Sale, desks: Vec<AtTheDesk>) {
     let mut racers = Vec::new();
-    for (n, order) in orders.iter().enumerate() {
-        let buyer = sale.buyer(&order.user_id).await;
-        racers.push(tokio::spawn(pay_around_the_deadline(buyer, order.order_no.to_string(), n)));
+    for (n, desk) in desks.into_iter().enumerate() {
+        let action = ["pay", "pay_twice", "pay_late"][n % 3];
+        racers.push(tokio::spawn(desk.pay_around_the_deadline(action)));
     }
     let mut charges = 0;
     for (n, racer) in racers.into_iter().enumerate() {
@@ -159,7 +198,7 @@ async fn payments_and_time_outs_racing_on_five_hundred_orders(world: World) {
     use sale::OrderStatus::{Closed, Paid, Refunded};
     let (paid, closed, refunded) = (count(Paid), count(Closed), count(Refunded));
     println!("{paid} paid, {closed} closed, {refunded} closed and refunded");
-    assert_eq!(paid + closed + refunded, ORDERS, "each ends paid or closed");
+    assert_eq!(paid + closed + refunded, RACING_ORDERS, "each ends paid or closed");
     // Who paid twice got one of the two back; late money too, unless it came before the time-out.
     let given_back = observed.bill.as_ref().unwrap().charges.iter().filter(|c| c.refunded).count();
     assert!(paid > 0 && given_back > 0, "both sides of the race were run");
