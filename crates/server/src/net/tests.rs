@@ -121,7 +121,11 @@ impl Shop {
             let _ = stopped.await;
         };
         let till = Till::default();
-        let served = tokio::spawn(serve(listener, till.clone(), service, options, shutdown));
+        let express = till.clone();
+        let served = tokio::spawn(async move {
+            let cores = Cores::start().unwrap();
+            serve(listener, &cores, express, service, options, shutdown).await
+        });
         Shop { address, stop: Some(stop), served, till }
     }
 

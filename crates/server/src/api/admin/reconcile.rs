@@ -71,7 +71,8 @@ pub(in super::super) async fn run(
     AsOperator(who): AsOperator,
     Query(healing): Query<Healing>,
 ) -> Result<Json<Report>, Problem> {
-    let report = finish(async move { app.engine.reconcile_by(&who, healing.heal).await });
+    let report =
+        finish(app.main.clone(), async move { app.engine.reconcile_by(&who, healing.heal).await });
     Ok(Json(report.await?))
 }
 
