@@ -21,7 +21,7 @@ use crate::{
     data_dir::DataDir,
     engine::{Engine, Parts},
     metrics::Metrics,
-    net::{self, Cores, NetOptions},
+    net::{self, NetOptions},
     secrets,
 };
 
@@ -123,8 +123,6 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     let running = announce(&opened, address).await?;
     greet(address, first_token.as_deref());
 
-    // They last until the engine has stopped: what requests began may still run on them.
-    let cores = Cores::start().map_err(CannotStart::because)?;
     let options = NetOptions::from(&engine.config.http);
     let news = engine.news.clone();
     let told = OnceLock::new();
@@ -136,7 +134,7 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
         news.close();
     };
     let (express, service) = (api::express(app.clone()), api::service(app));
-    let drained = net::serve(listener, &cores, express, service, options, shutdown).await;
+    let drained = net::serve(listener, express, service, options, shutdown).await;
     chores.abort();
     let _ = std::fs::remove_file(running);
     let taken = told.get().map_or(Duration::ZERO, Instant::elapsed);
@@ -144,7 +142,6 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     if tokio::time::timeout(left, engine.stop()).await.is_err() {
         tracing::warn!("something does not stop in time and is cut off");
     }
-    drop(cores);
     tracing::info!(finished = drained.finished, cut = drained.cut, "stopped");
     Ok(())
 }

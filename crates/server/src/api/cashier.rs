@@ -104,8 +104,6 @@ pub(super) async fn act(
     Json(press): Json<Press>,
 ) -> Result<Json<Cashier>, Problem> {
     let sandbox = sandbox(&app)?;
-    let view =
-        finish(app.main.clone(), async move { sandbox.act(&txn, press.action.into()).await })
-            .await?;
+    let view = finish(async move { sandbox.act(&txn, press.action.into()).await }).await?;
     Ok(Json(view.into()))
 }

@@ -2,22 +2,18 @@
 
 use std::future::Future;
 
-use tokio::runtime::Handle;
-
 use crate::problem::Problem;
 
 /// Run to the end, whether or not the client waits for it. A publish that is cut between ledger and
-/// gate would leave one of them behind until the next job looks. It runs on the main runtime, where a
-/// long one (a comparison of the books) keeps no connection waiting.
+/// gate would leave one of them behind until the next job looks.
 pub(super) async fn finish<T, E>(
-    main: Handle,
     deed: impl Future<Output = Result<T, E>> + Send + 'static,
 ) -> Result<T, Problem>
 where
     T: Send + 'static,
     E: Into<Problem> + Send + 'static,
 {
-    match main.spawn(deed).await {
+    match tokio::spawn(deed).await {
         Ok(done) => done.map_err(Into::into),
         Err(died) => Err(Problem::internal(died)),
     }

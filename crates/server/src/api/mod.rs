@@ -66,8 +66,6 @@ pub struct App {
     pub engine: Arc<Engine>,
     pub buyers: Arc<Buyers>,
     pub admins: Arc<Admins>,
-    /// For what is more than answering a connection.
-    main: tokio::runtime::Handle,
     /// Absent where nobody installed a recorder, as in tests.
     metrics: Option<Metrics>,
     claims: ClaimCounts,
@@ -75,8 +73,8 @@ pub struct App {
 }
 
 impl App {
-    /// `secret` is the process's own. Call it on the main runtime, and after the metrics recorder is
-    /// installed, or the counts go nowhere.
+    /// `secret` is the process's own. Call it after the metrics recorder is installed, or the
+    /// counts go nowhere.
     pub fn new(
         engine: Arc<Engine>,
         secret: &[u8],
@@ -93,7 +91,6 @@ impl App {
         Ok(Arc::new(App {
             buyers: Arc::new(buyers),
             admins: Arc::new(admins),
-            main: tokio::runtime::Handle::current(),
             metrics,
             claims: ClaimCounts::new(),
             started_ms: clock.now_ms(),

@@ -115,7 +115,7 @@ pub(super) async fn cancel(
     Buyer(user): Buyer,
     Path(no): Path<OrderNo>,
 ) -> Result<Json<OrderJson>, Problem> {
-    let order = finish(app.main.clone(), async move {
+    let order = finish(async move {
         let view = own(&app.engine, no, &user).await?;
         let now = app.engine.cancel(&view).await?;
         OrderJson::of(&app.engine, OrderView::Known(now)).await

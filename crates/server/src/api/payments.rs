@@ -51,7 +51,7 @@ pub(super) async fn open(
     Path(no): Path<OrderNo>,
     Json(new): Json<NewPayment>,
 ) -> Result<Json<Opened>, Problem> {
-    let opened = finish(app.main.clone(), async move {
+    let opened = finish(async move {
         let view = own(&app.engine, no, &user).await?;
         let payment_url = app.engine.open_payment(&view, &new.provider).await?;
         Ok::<_, Problem>(Opened { payment_url })
@@ -75,7 +75,7 @@ pub(super) async fn notify(
     body: Bytes,
 ) -> Result<Response, Problem> {
     let provider = app.engine.providers.get(&name).cloned().ok_or_else(Problem::not_found)?;
-    let outcome = finish(app.main.clone(), async move {
+    let outcome = finish(async move {
         let outcome = app.engine.notice(&name, &headers, &body).await;
         if let Err(failure) = &outcome
             && let Some(notices) = NOT_ACCEPTED.count(Instant::now())

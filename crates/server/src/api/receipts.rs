@@ -32,7 +32,7 @@ pub(super) async fn present(
     if receipt.user != user {
         return Err(Problem::not_found());
     }
-    let order = finish(app.main.clone(), async move {
+    let order = finish(async move {
         let view = app.engine.present(&receipt).await?.ok_or_else(Problem::not_found)?;
         OrderJson::of(&app.engine, view).await
     });

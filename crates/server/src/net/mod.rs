@@ -3,7 +3,7 @@
 //! It is our own loop rather than `axum::serve`, which has neither a cap on connections nor a limit
 //! on how long a client may take. The parts:
 //!
-//! - `serve` accepts, and hands each socket to a task of its own on one of the `Cores`;
+//! - `serve` accepts, and hands each socket to a task of its own;
 //! - the task answers what is `express` by itself, and lets hyper and the router answer the rest;
 //! - every socket has a `Link` that notes what the connection is doing; one watchman task cuts
 //!   those that dawdle: over the head of a request, between requests, or at taking our answer
@@ -15,7 +15,6 @@
 //! way (admission, ledger work) therefore runs in tasks of its own.
 
 mod body;
-mod cores;
 mod express;
 mod link;
 mod peer;
@@ -45,7 +44,6 @@ use tokio::{
 use tower::Service;
 
 pub use body::BodyTooSlow;
-pub use cores::Cores;
 pub use express::{Asked, Express, Outcome, Waiting};
 pub use peer::Peer;
 
@@ -112,7 +110,6 @@ pub struct Drained {
 /// end them on shutdown, or the drain waits for them until `drain_max` and cuts them.
 pub async fn serve<E, S>(
     listener: TcpListener,
-    cores: &Cores,
     express: E,
     service: S,
     options: NetOptions,
@@ -140,10 +137,7 @@ where
                 match crew.board() {
                     Some(on_board) => {
                         let (express, service) = (express.clone(), service.clone());
-                        let run = move |socket| run(socket, address, express, service, on_board);
-                        if let Err(error) = cores.spawn(socket, run) {
-                            tracing::warn!(%error, "a connection could not be handed over");
-                        }
+                        tokio::spawn(run(socket, address, express, service, on_board));
                     }
                     None => refusals.refuse(socket),
                 }

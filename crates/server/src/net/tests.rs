@@ -121,11 +121,7 @@ impl Shop {
             let _ = stopped.await;
         };
         let till = Till::default();
-        let express = till.clone();
-        let served = tokio::spawn(async move {
-            let cores = Cores::start().unwrap();
-            serve(listener, &cores, express, service, options, shutdown).await
-        });
+        let served = tokio::spawn(serve(listener, till.clone(), service, options, shutdown));
         Shop { address, stop: Some(stop), served, till }
     }
 

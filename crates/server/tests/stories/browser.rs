@@ -6,7 +6,6 @@
 use std::{
     io::{BufRead, BufReader},
     net::SocketAddr,
-    os::unix::process::CommandExt,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
@@ -16,14 +15,12 @@ use serde_json::{Value, json};
 
 use crate::house::{House, NewSale, PACES_S, PATIENCE, Sale, World, now_ms};
 
-/// A running chromedriver, at the head of a group of processes that the browsers it starts belong to.
+/// A running chromedriver.
 struct Driver(Child);
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // Killed alone it would leave its browsers behind.
-        let group = format!("-{}", self.0.id());
-        let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
+        let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
@@ -40,7 +37,6 @@ impl Browser {
     async fn open() -> Browser {
         let started = Command::new("chromedriver")
             .arg("--port=0")
-            .process_group(0)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()

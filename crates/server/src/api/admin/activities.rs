@@ -186,9 +186,7 @@ pub(in super::super) async fn create(
     Json(plan): Json<Plan>,
 ) -> Result<Response, Problem> {
     let new = plan.into();
-    let made =
-        finish(app.main.clone(), async move { app.engine.create_activity(&who, &new).await })
-            .await?;
+    let made = finish(async move { app.engine.create_activity(&who, &new).await }).await?;
     Ok((StatusCode::CREATED, Json(LedgerActivity::from(made))).into_response())
 }
 
@@ -231,9 +229,7 @@ pub(in super::super) async fn reschedule(
         pay_within_ms: schedule.pay_within_ms,
         items: before.items.into_iter().map(as_planned).collect(),
     };
-    let moved =
-        finish(app.main.clone(), async move { app.engine.reschedule(&who, id, &new).await })
-            .await?;
+    let moved = finish(async move { app.engine.reschedule(&who, id, &new).await }).await?;
     Ok(Json(moved.into()))
 }
 
@@ -258,9 +254,7 @@ async fn move_to(
     to: ActivityState,
 ) -> Result<Json<LedgerActivity>, Problem> {
     let id = ActivityId(id);
-    let moved =
-        finish(app.main.clone(), async move { app.engine.move_activity(&who, id, to).await })
-            .await?;
+    let moved = finish(async move { app.engine.move_activity(&who, id, to).await }).await?;
     Ok(Json(moved.into()))
 }
 
@@ -349,8 +343,6 @@ pub(in super::super) async fn warm(
     Query(warming): Query<Warming>,
 ) -> Result<Json<WarmedItems>, Problem> {
     let (id, anew) = (ActivityId(id), warming.anew);
-    let warmed =
-        finish(app.main.clone(), async move { app.engine.warm_activity(&who, id, anew).await })
-            .await?;
+    let warmed = finish(async move { app.engine.warm_activity(&who, id, anew).await }).await?;
     Ok(Json(WarmedItems { items: warmed.into_iter().map(Into::into).collect() }))
 }

@@ -158,7 +158,7 @@ pub(in super::super) async fn replay(
     AsOperator(who): AsOperator,
     Path(no): Path<OrderNo>,
 ) -> Result<Json<Letter>, Problem> {
-    let letter = finish(app.main.clone(), async move {
+    let letter = finish(async move {
         app.engine.replay_dead_letter(&who, no).await?;
         one(&app.engine, no).await
     });
@@ -177,7 +177,7 @@ pub(in super::super) async fn void(
     AsOperator(who): AsOperator,
     Path(no): Path<OrderNo>,
 ) -> Result<Json<Letter>, Problem> {
-    let letter = finish(app.main.clone(), async move {
+    let letter = finish(async move {
         app.engine.void_dead_letter(&who, no).await?;
         one(&app.engine, no).await
     });

@@ -235,8 +235,7 @@ pub(in super::super) async fn warm(
     Query(warming): Query<Warming>,
 ) -> Result<Json<WarmedItem>, Problem> {
     let (id, anew) = (ItemId(id), warming.anew);
-    let warmed =
-        finish(app.main.clone(), async move { app.engine.warm_item(&who, id, anew).await }).await?;
+    let warmed = finish(async move { app.engine.warm_item(&who, id, anew).await }).await?;
     Ok(Json(warmed.into()))
 }
 
@@ -255,9 +254,7 @@ pub(in super::super) async fn adjust_stock(
     Json(adjustment): Json<Adjustment>,
 ) -> Result<Json<AdjustedStock>, Problem> {
     let (id, Adjustment { delta, adjust_no }) = (ItemId(id), adjustment);
-    let done = finish(app.main.clone(), async move {
-        app.engine.adjust_stock(&who, id, delta, adjust_no).await
-    });
+    let done = finish(async move { app.engine.adjust_stock(&who, id, delta, adjust_no).await });
     let done = done.await?;
     Ok(Json(AdjustedStock { before: done.before, after: done.after }))
 }

@@ -224,7 +224,7 @@ pub(in super::super) async fn refund(
     AsAdmin(who): AsAdmin,
     Path(no): Path<OrderNo>,
 ) -> Result<Json<OrderWithPayments>, Problem> {
-    let order = finish(app.main.clone(), async move {
+    let order = finish(async move {
         app.engine.refund(&who, no).await?;
         whole(&app.engine, no).await
     });

@@ -71,8 +71,7 @@ pub(in super::super) async fn run(
     AsOperator(who): AsOperator,
     Query(healing): Query<Healing>,
 ) -> Result<Json<Report>, Problem> {
-    let report =
-        finish(app.main.clone(), async move { app.engine.reconcile_by(&who, healing.heal).await });
+    let report = finish(async move { app.engine.reconcile_by(&who, healing.heal).await });
     Ok(Json(report.await?))
 }
 

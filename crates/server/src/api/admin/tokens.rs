@@ -102,7 +102,7 @@ pub(in super::super) async fn create(
     Json(new): Json<NewToken>,
 ) -> Result<Response, Problem> {
     let token = generate_admin_token().map_err(Problem::internal)?;
-    let made = finish(app.main.clone(), async move {
+    let made = finish(async move {
         let engine = &app.engine;
         let role = Role::from(new.role);
         engine.make_token(&who, &new.name, role, &token_hash(&token)).await?;
@@ -129,7 +129,7 @@ pub(in super::super) async fn revoke(
         let own = ("You cannot revoke the token you are using.", "不能吊销正在使用的令牌。");
         return Err(Problem::new(Code::Conflict).detail(own.0, own.1));
     }
-    finish(app.main.clone(), async move {
+    finish(async move {
         app.engine.revoke_token(&who, &name).await?;
         app.admins.forget();
         Ok::<_, Problem>(StatusCode::NO_CONTENT)
