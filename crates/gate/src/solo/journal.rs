@@ -43,7 +43,6 @@ const SCHEMA: &str = "
         kind    INTEGER NOT NULL,
         body    BLOB NOT NULL
     ) STRICT;
-    CREATE INDEX entry_of_item ON entry (item_id, seq);
     CREATE TABLE cursor (
         one   INTEGER PRIMARY KEY CHECK (one = 1),
         acked INTEGER NOT NULL

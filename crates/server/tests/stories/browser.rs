@@ -6,6 +6,7 @@
 use std::{
     io::{BufRead, BufReader},
     net::SocketAddr,
+    os::unix::process::CommandExt,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
@@ -15,12 +16,14 @@ use serde_json::{Value, json};
 
 use crate::house::{House, NewSale, PACES_S, PATIENCE, Sale, World, now_ms};
 
-/// A running chromedriver.
+/// A running chromedriver, at the head of a group of processes that the browsers it starts belong to.
 struct Driver(Child);
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        let _ = self.0.kill();
+        // Killed alone it would leave its browsers behind.
+        let group = format!("-{}", self.0.id());
+        let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
         let _ = self.0.wait();
     }
 }
@@ -37,6 +40,7 @@ impl Browser {
     async fn open() -> Browser {
         let started = Command::new("chromedriver")
             .arg("--port=0")
+            .process_group(0)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
