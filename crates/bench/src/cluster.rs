@@ -17,7 +17,7 @@ use crate::{
     Failure, Plan,
     echo::Echo,
     figures::{Figures, Goal},
-    http::{Rate, SECRET, crowd, open_sale, served, tokens},
+    http::{BUYERS, Rate, SECRET, crowd, open_sale, served, tokens},
     server_binary,
 };
 
@@ -61,18 +61,17 @@ impl Cluster {
 pub(crate) async fn claims(plan: &Plan, data: &Path, figures: &mut Figures) -> Result<(), Failure> {
     let cluster = Cluster::start(&data.join("cluster-claims")).await?;
     let echo = Echo::start()?;
-    let buyers = if plan.quick { 20_000 } else { 40_000 };
     let (mut best_echo, mut best) = (Rate::default(), Rate::default());
-    for n in 0..plan.rounds(10, 4) {
+    for n in 0..plan.rounds(30, 10) {
         let mut admin = cluster.server.admin();
-        let item = open_sale(&mut admin, buyers).await?;
+        let item = open_sale(&mut admin, BUYERS).await?;
         let side = crowd(echo.address, item, CONNECTIONS);
-        let (rate, _) = served(echo.pid(), side.rush(tokens(item, "buyer", buyers))).await?;
+        let (rate, _) = served(echo.pid(), side.rush(tokens(item, "buyer", BUYERS))).await?;
         best_echo = best_echo.or_better(rate);
         let side = crowd(cluster.server.address, item, CONNECTIONS);
-        let rush = side.rush(tokens(item, "buyer", buyers));
+        let rush = side.rush(tokens(item, "buyer", BUYERS));
         let (claims, bought) = served(cluster.server.pid(), rush).await?;
-        if bought.history.admitted() != buyers {
+        if bought.history.admitted() != BUYERS {
             return Err(format!("only {} claims were admitted", bought.history.admitted()).into());
         }
         best = best.or_better(claims);

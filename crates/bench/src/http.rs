@@ -27,10 +27,13 @@ use crate::{
 pub(crate) const SECRET: &str = "only for the benchmark, on loopback";
 
 /// The other number of sockets that a goal is set for.
-const FEW_CONNECTIONS: usize = 64;
+pub(crate) const FEW_CONNECTIONS: usize = 64;
+
+/// In one round. Many short rounds tell more than a few long ones where the machine is shared.
+pub(crate) const BUYERS: usize = 15_000;
 
 /// Every claim is an order by then.
-const SETTLED_WITHIN: Duration = Duration::from_secs(120);
+pub(crate) const SETTLED_WITHIN: Duration = Duration::from_secs(120);
 
 /// What one crowd was served at.
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,7 +42,7 @@ pub(crate) struct Rate {
     p50_ms: f64,
     pub(crate) p99_ms: f64,
     /// What the server's process worked for one request.
-    cpu_us: f64,
+    pub(crate) cpu_us: f64,
 }
 
 /// The three crowds of a round, one after the other, so that the machine's moods meet all of them.
@@ -60,7 +63,6 @@ struct Bench<'a> {
     server: &'a Deployment,
     echo: &'a Echo,
     connections: usize,
-    buyers: usize,
     /// An item of which nothing is left.
     sold_out: i64,
 }
@@ -71,21 +73,14 @@ pub(crate) async fn measure(
     figures: &mut Figures,
 ) -> Result<(), Failure> {
     let data = data.join("http");
-    std::fs::create_dir_all(&data)?;
-    let server = Launch::new(server_binary()?, &data)
-        .env("SECKILL_SECRET", SECRET)
-        .env("SECKILL_LOG_LEVEL", "warn")
-        .log(data.join("server.log"))
-        .start()
-        .await?;
+    let server = start(&server_binary()?, &data).await?;
     let echo = Echo::start()?;
     let sold_out = sold_out_item(&server).await?;
-    let buyers = if plan.quick { 20_000 } else { 40_000 };
     let mut claims_per_s = 0.0;
     for connections in [plan.connections, FEW_CONNECTIONS] {
-        let bench = Bench { server: &server, echo: &echo, connections, buyers, sold_out };
+        let bench = Bench { server: &server, echo: &echo, connections, sold_out };
         println!("  {connections} connections");
-        let best = bench.rounds(plan.rounds(12, 4)).await?;
+        let best = bench.rounds(plan.rounds(40, 14)).await?;
         let suffix = if connections == plan.connections { "" } else { "_few" };
         report(&best, connections, suffix, figures);
         claims_per_s = best.claims.per_s.max(claims_per_s);
@@ -94,6 +89,16 @@ pub(crate) async fn measure(
     lone(&server, &data, figures).await?;
     server.stop().await?;
     Ok(())
+}
+
+/// A solo server that trusts tokens of ours.
+pub(crate) async fn start(binary: &Path, data: &Path) -> Result<Deployment, Failure> {
+    std::fs::create_dir_all(data)?;
+    let launch = Launch::new(binary, data)
+        .env("SECKILL_SECRET", SECRET)
+        .env("SECKILL_LOG_LEVEL", "warn")
+        .log(data.join("server.log"));
+    Ok(launch.start().await?)
 }
 
 /// How long a buyer waits who comes at a planned instant, with half of what the server can take.
@@ -106,7 +111,7 @@ async fn half_load(
     let seconds = if plan.quick { 2.0 } else { 4.0 };
     let buyers = (per_s * seconds) as usize;
     let mut best: Option<OpenLoopReport> = None;
-    for n in 0..plan.rounds(5, 3) {
+    for n in 0..plan.rounds(10, 6) {
         let mut admin = server.admin();
         let item = open_sale(&mut admin, buyers).await?;
         let arrival = |(n, (user, token))| {
@@ -182,29 +187,29 @@ impl Bench<'_> {
     }
 
     async fn round(&self) -> Result<Round, Failure> {
-        let strangers = tokens(self.sold_out, "stranger", self.buyers);
+        let strangers = tokens(self.sold_out, "stranger", BUYERS);
         let echo = crowd(self.echo.address, self.sold_out, self.connections);
         let (echo, _) = served(self.echo.pid(), echo.rush(strangers.clone())).await?;
         let side = crowd(self.server.address, self.sold_out, self.connections);
         let (sold_out, refused) = served(self.server.pid(), side.rush(strangers)).await?;
-        if refused.history.count(|answer| *answer == Answer::SoldOut) != self.buyers {
+        if refused.history.count(|answer| *answer == Answer::SoldOut) != BUYERS {
             return Err("somebody was not told that it is sold out".into());
         }
 
         let mut admin = self.server.admin();
-        let item = open_sale(&mut admin, self.buyers).await?;
-        let buyers = tokens(item, "buyer", self.buyers);
+        let item = open_sale(&mut admin, BUYERS).await?;
+        let buyers = tokens(item, "buyer", BUYERS);
         let (started, before_us) = (Instant::now(), cpu_us(self.server.pid())?);
         let side = crowd(self.server.address, item, self.connections);
         let (claims, bought) = served(self.server.pid(), side.rush(buyers)).await?;
-        if bought.history.admitted() != self.buyers {
-            let (admitted, buyers) = (bought.history.admitted(), self.buyers);
-            return Err(format!("only {admitted} of {buyers} claims were admitted").into());
+        if bought.history.admitted() != BUYERS {
+            let admitted = bought.history.admitted();
+            return Err(format!("only {admitted} of {BUYERS} claims were admitted").into());
         }
         settled(&mut admin, SETTLED_WITHIN).await?;
-        let orders_per_s = self.buyers as f64 / started.elapsed().as_secs_f64();
+        let orders_per_s = BUYERS as f64 / started.elapsed().as_secs_f64();
         let worked_us = cpu_us(self.server.pid())? - before_us;
-        let order_cpu_us = worked_us / self.buyers as f64;
+        let order_cpu_us = worked_us / BUYERS as f64;
         Ok(Round { echo, sold_out, claims, orders_per_s, order_cpu_us })
     }
 }
@@ -286,7 +291,7 @@ fn report(best: &Round, connections: usize, suffix: &str, figures: &mut Figures)
 }
 
 /// Sell the only unit there is.
-async fn sold_out_item(server: &Deployment) -> Result<i64, Failure> {
+pub(crate) async fn sold_out_item(server: &Deployment) -> Result<i64, Failure> {
     let item = open_sale(&mut server.admin(), 1).await?;
     let report = crowd(server.address, item, 1).rush(tokens(item, "first", 2)).await;
     if report.history.admitted() != 1 {

@@ -6,6 +6,7 @@
 //! All data lies on the real disk in the build folder (a RAM disk would make every fsync free), and
 //! clients share the cores with the servers.
 
+mod against;
 mod claims;
 mod cluster;
 mod cpu;
@@ -25,12 +26,14 @@ pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 const HELP: &str = "\
 cargo xtask bench [--quick] [--only NAME]… [--connections N] [--json FILE] [--svg FILE]
+cargo xtask bench [--quick] [--connections N] --against SECKILL
 
   --quick           fewer and shorter rounds, under 6 minutes in all
   --only NAME       only the sections whose names contain NAME; may be given again
   --connections N   how many sockets the crowd over HTTP shares (default 256)
   --json FILE       write the figures to FILE as well
   --svg FILE        draw those that have a goal
+  --against SECKILL compare with another build of the server, crowd by crowd, and nothing else
 
 sections: http claim_cluster_vs_echo rush_ms gate_solo_per_s growth bytes_per_buyer
           start_ms_million gate_redis_vs_script ledger_sqlite_per_s ledger_mysql_vs_per_order
@@ -46,13 +49,20 @@ pub(crate) struct Plan {
     pub(crate) connections: usize,
     json: Option<PathBuf>,
     svg: Option<PathBuf>,
+    against: Option<PathBuf>,
 }
 
 impl Plan {
     /// `None`: only help is wanted.
     fn read(mut args: impl Iterator<Item = String>) -> Result<Option<Plan>, Failure> {
-        let mut plan =
-            Plan { quick: false, only: Vec::new(), connections: 256, json: None, svg: None };
+        let mut plan = Plan {
+            quick: false,
+            only: Vec::new(),
+            connections: 256,
+            json: None,
+            svg: None,
+            against: None,
+        };
         while let Some(arg) = args.next() {
             match arg.as_str() {
                 "--quick" => plan.quick = true,
@@ -63,6 +73,9 @@ impl Plan {
                 }
                 "--json" => plan.json = Some(args.next().ok_or("--json needs a file")?.into()),
                 "--svg" => plan.svg = Some(args.next().ok_or("--svg needs a file")?.into()),
+                "--against" => {
+                    plan.against = Some(args.next().ok_or("--against needs a program")?.into());
+                }
                 "--help" => return Ok(None),
                 other => return Err(format!("unknown option {other}\n{HELP}").into()),
             }
@@ -118,6 +131,9 @@ async fn run() -> Result<(), Failure> {
     std::fs::create_dir_all("target")?;
     let place = tempfile::Builder::new().prefix("bench-").tempdir_in("target")?;
     let data = place.path();
+    if let Some(other) = &plan.against {
+        return against::compare(&plan, data, other).await;
+    }
     let mut figures = Figures::default();
     if plan.wants("http") {
         http::measure(&plan, data, &mut figures).await?;
