@@ -1,0 +1,143 @@
+//! How often the answers of a rush allocate. Ten thousand a second are nothing to an allocator, but
+//! each one was once put there without being noticed; here it is.
+//!
+//! The whole process is counted, jobs and journal included; the client is made so that it allocates
+//! nothing while it asks.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::{
+    alloc::System,
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    time::Duration,
+};
+
+use rehearsal::{Api, settled};
+use sale::{Clock, ItemId, Keys, SaleToken, SystemClock};
+use serde_json::{Value, json};
+use server::{
+    config::{Config, Secret},
+    serve::{Running, serve},
+};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+const SECRET: &str = "only for counting allocations";
+const ASKED: usize = 1_000;
+
+/// A refusal may take this many on average. One is the name of the buyer.
+const PER_REFUSAL_MAX: f64 = 2.0;
+/// A claim that comes alone, until it is an order: it is a batch to itself, and most of them are the
+/// worker's and the ledger's.
+const PER_CLAIM_MAX: f64 = 90.0;
+
+/// A client that allocates nothing.
+struct Client {
+    stream: TcpStream,
+    answer: [u8; 4_096],
+}
+
+impl Client {
+    fn connect(address: SocketAddr) -> Client {
+        Client { stream: TcpStream::connect(address).unwrap(), answer: [0; 4_096] }
+    }
+
+    /// Send a request and read its answer, which fits the buffer. Answers the status.
+    fn ask(&mut self, request: &[u8]) -> u16 {
+        self.stream.write_all(request).unwrap();
+        let mut here = 0;
+        loop {
+            let read = self.stream.read(&mut self.answer[here..]).unwrap();
+            assert!(read > 0, "the server hung up");
+            here += read;
+            // The body is one JSON object, and no other line of an answer ends so.
+            if self.answer[..here].ends_with(b"}") {
+                let status = std::str::from_utf8(&self.answer[9..12]).unwrap();
+                return status.parse().unwrap();
+            }
+        }
+    }
+}
+
+fn claims(item: i64, name: &str, count: usize) -> Vec<Vec<u8>> {
+    let keys = Keys::from_secret(SECRET.as_bytes()).unwrap();
+    let expires_ms = SystemClock.now_ms() + 600_000;
+    let claim = |n: usize| {
+        let user = format!("{name}{n}").parse().unwrap();
+        let token = SaleToken { user, item: ItemId(item), expires_ms }.sign(&keys);
+        let body = r#"{"quantity":1}"#;
+        let length = body.len();
+        let head = format!("POST /api/v1/items/{item}/claims HTTP/1.1\r\nhost: shop\r\n");
+        let kind = "content-type: application/json\r\ncontent-length";
+        format!("{head}x-sale-token: {token}\r\n{kind}: {length}\r\n\r\n{body}").into()
+    };
+    (0..count).map(claim).collect()
+}
+
+/// Allocations of the process per request.
+fn counted(address: SocketAddr, requests: &[Vec<u8>], status: u16) -> f64 {
+    let mut client = Client::connect(address);
+    let (first, rest) = requests.split_first().unwrap();
+    // The connection's own buffers.
+    assert_eq!(client.ask(first), status);
+    let region = Region::new(ALLOCATOR);
+    for request in rest {
+        assert_eq!(client.ask(request), status);
+    }
+    let change = region.change();
+    (change.allocations + change.reallocations) as f64 / rest.len() as f64
+}
+
+async fn open_sale(admin: &mut Api, stock: usize) -> i64 {
+    let now_ms = SystemClock.now_ms();
+    let body = json!({"name": "counted", "opens_at": now_ms - 1_000,
+        "closes_at": now_ms + 3_600_000, "items": [{"name": "unit", "price": 100, "stock": stock}]});
+    let created: Value = admin.write("/api/v1/admin/activities", &body).await.unwrap();
+    for step in ["publish", "warm"] {
+        let path = format!("/api/v1/admin/activities/{}/{step}", created["id"]);
+        let _: Value = admin.write(&path, &json!({})).await.unwrap();
+    }
+    created["items"][0]["id"].as_i64().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_allocates_next_to_nothing_and_a_claim_little() {
+    let data = tempfile::tempdir().unwrap();
+    let config = Config {
+        listen: ([127, 0, 0, 1], 0).into(),
+        data: data.path().into(),
+        secret: Secret::new(SECRET),
+        demo: false,
+        ..Config::defaults()
+    };
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let server = tokio::spawn(serve(config, async move { drop(stopped.await) }));
+    let running = loop {
+        match Running::read(data.path()) {
+            Some(running) => break running,
+            None => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+        assert!(!server.is_finished(), "{:?}", server.await);
+    };
+    let mut admin = Api::new(running.address, Some(&running.token));
+
+    let item = open_sale(&mut admin, ASKED).await;
+    let requests = claims(item, "buyer", ASKED);
+    let address = running.address;
+    let per_claim = tokio::task::spawn_blocking(move || counted(address, &requests, 202));
+    let per_claim = per_claim.await.unwrap();
+    settled(&mut admin, Duration::from_secs(60)).await.unwrap();
+
+    let requests = claims(item, "late", ASKED);
+    let per_refusal = tokio::task::spawn_blocking(move || counted(address, &requests, 409));
+    let per_refusal = per_refusal.await.unwrap();
+
+    println!("{per_refusal:.2} allocations per refusal, {per_claim:.1} per claim");
+    assert!(per_refusal <= PER_REFUSAL_MAX, "{per_refusal} per refusal");
+    assert!(per_claim <= PER_CLAIM_MAX, "{per_claim} per claim");
+    stop.send(()).unwrap();
+    server.await.unwrap().unwrap();
+}
