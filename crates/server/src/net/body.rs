@@ -1,6 +1,7 @@
 //! Bodies on their way in (which must arrive in time) and out (whose end is the request's end).
 
 use std::{
+    future::poll_fn,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -10,6 +11,7 @@ use std::{
 use axum::{BoxError, body::Body};
 use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
+use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep};
 
 use super::link::{Link, Stage};
@@ -20,30 +22,92 @@ pub struct BodyTooSlow;
 
 /// A request's body that must be complete at a given time, however steadily it trickles.
 pub(super) struct TimedBody {
+    /// Present until it is dropped.
+    arriving: Option<Arriving>,
+    rest: Rest,
+}
+
+struct Arriving {
     incoming: Incoming,
     link: Arc<Link>,
     deadline: Instant,
+    /// The client sends it only when it is asked for.
+    is_announced: bool,
     /// Set when the body is first waited for; nearly all come in one piece with their head.
     alarm: Option<Pin<Box<Sleep>>>,
 }
 
+/// What a handler left of a body. It has to be read off the connection before the next request can
+/// come, and a client may send it a moment after the head: closing on it would cost the client its
+/// connection, and perhaps the request it was about to send.
+#[derive(Clone, Default)]
+pub(super) struct Rest(Arc<Mutex<Option<Arriving>>>);
+
 impl TimedBody {
-    pub(super) fn wrap(incoming: Incoming, timeout: Duration, link: &Arc<Link>) -> Body {
+    pub(super) fn wrap(
+        incoming: Incoming,
+        is_announced: bool,
+        timeout: Duration,
+        link: &Arc<Link>,
+    ) -> (Body, Rest) {
+        let rest = Rest::default();
         if incoming.is_end_stream() {
-            return Body::empty();
+            return (Body::empty(), rest);
         }
         // Until it has been read to its end, nothing behind it can be taken for a request.
         link.leaves_unread(true);
         let (link, deadline) = (link.clone(), Instant::now() + timeout);
-        Body::new(TimedBody { incoming, link, deadline, alarm: None })
+        let arriving = Arriving { incoming, link, deadline, is_announced, alarm: None };
+        (Body::new(TimedBody { arriving: Some(arriving), rest: rest.clone() }), rest)
     }
 }
 
 impl Drop for TimedBody {
     fn drop(&mut self) {
+        if let Some(arriving) = self.arriving.take() {
+            *self.rest.0.lock() = arriving.unless_complete();
+        }
+    }
+}
+
+impl Rest {
+    /// Read what is left, if it is no more than this and comes in time. False if it is not.
+    pub(super) async fn is_read_off(&self, bytes_max: usize) -> bool {
+        // `None`: it was read, or is still with somebody who reads.
+        let Some(mut arriving) = self.0.lock().take() else { return true };
+        let mut left = bytes_max as u64;
+        if arriving.is_announced || arriving.incoming.size_hint().lower() > left {
+            return false;
+        }
+        while let Some(frame) = poll_fn(|cx| arriving.poll_frame(cx)).await {
+            let Ok(frame) = frame else { return false };
+            let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
+            match left.checked_sub(bytes) {
+                Some(rest) => left = rest,
+                None => return false,
+            }
+        }
+        arriving.unless_complete().is_none()
+    }
+}
+
+impl Arriving {
+    fn unless_complete(self) -> Option<Arriving> {
         if self.incoming.is_end_stream() {
             self.link.leaves_unread(false);
+            return None;
         }
+        Some(self)
+    }
+
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.incoming).poll_frame(cx) {
+            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+        }
+        let deadline = self.deadline;
+        let alarm = self.alarm.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+        ready!(alarm.as_mut().poll(cx));
+        Poll::Ready(Some(Err(BodyTooSlow.into())))
     }
 }
 
@@ -55,21 +119,18 @@ impl HttpBody for TimedBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if let Poll::Ready(frame) = Pin::new(&mut self.incoming).poll_frame(cx) {
-            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+        match &mut self.arriving {
+            Some(arriving) => arriving.poll_frame(cx),
+            None => Poll::Ready(None),
         }
-        let deadline = self.deadline;
-        let alarm = self.alarm.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
-        ready!(alarm.as_mut().poll(cx));
-        Poll::Ready(Some(Err(BodyTooSlow.into())))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.incoming.is_end_stream()
+        self.arriving.as_ref().is_none_or(|arriving| arriving.incoming.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
+        self.arriving.as_ref().map(|arriving| arriving.incoming.size_hint()).unwrap_or_default()
     }
 }
 

@@ -191,11 +191,7 @@ fn look<E: Express>(
         return Next::Other;
     }
     let length = match body_length(request.headers) {
-        Some(length)
-            if length <= options.express_body_bytes_max && buffer.len() - head >= length =>
-        {
-            length
-        }
+        Some(length) if length <= options.body_bytes_max && buffer.len() - head >= length => length,
         _ => return Next::Other,
     };
     let body = &buffer[head..head + length];

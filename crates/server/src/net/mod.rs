@@ -34,7 +34,10 @@ use std::{
 
 use axum::{body::Body, extract::Request, response::Response};
 use bytes::BytesMut;
-use http::StatusCode;
+use http::{
+    HeaderValue, StatusCode,
+    header::{CONNECTION, EXPECT},
+};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::{
@@ -47,7 +50,7 @@ pub use body::BodyTooSlow;
 pub use express::{Asked, Express, Outcome, Waiting};
 pub use peer::Peer;
 
-use body::{Answer, Busy, TimedBody};
+use body::{Answer, Busy, Rest, TimedBody};
 use link::{Crew, Link, OnBoard, Stage};
 use refuse::Refusals;
 use stream::Stream;
@@ -67,8 +70,8 @@ pub struct NetOptions {
     pub header_timeout: Duration,
     pub header_bytes_max: usize,
     pub body_timeout: Duration,
-    /// A longer body is no matter for the express lane.
-    pub express_body_bytes_max: usize,
+    /// A longer body is no matter for the express lane, and is not read for a handler that ignores it.
+    pub body_bytes_max: usize,
     /// An express request is given up after this time; the router's have a limit of their own.
     pub request_timeout: Duration,
     pub idle_timeout: Duration,
@@ -84,7 +87,7 @@ impl From<&crate::config::Http> for NetOptions {
             header_timeout: Duration::from_millis(http.header_timeout_ms),
             header_bytes_max: http.header_bytes_max,
             body_timeout: Duration::from_millis(http.body_timeout_ms),
-            express_body_bytes_max: http.body_bytes_max,
+            body_bytes_max: http.body_bytes_max,
             request_timeout: Duration::from_millis(http.request_timeout_ms),
             idle_timeout: Duration::from_millis(http.idle_timeout_ms),
             write_timeout: Duration::from_millis(http.write_timeout_ms),
@@ -230,9 +233,13 @@ where
 {
     let each = service_fn(|request: http::Request<Incoming>| {
         let busy = Busy::new(link);
-        let answer = service.clone().call(prepare(request, address, link, crew.options()));
+        let (request, rest) = prepare(request, address, link, crew.options());
+        let answer = service.clone().call(request);
         async move {
-            let response = answer.await?;
+            let mut response = answer.await?;
+            if !rest.is_read_off(crew.options().body_bytes_max).await {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                 busy.upgraded();
             }
@@ -289,11 +296,13 @@ fn prepare(
     address: SocketAddr,
     link: &Arc<Link>,
     options: &NetOptions,
-) -> http::Request<Body> {
+) -> (http::Request<Body>, Rest) {
     let (mut parts, body) = request.into_parts();
     let peer = Peer::of(address, &parts.headers, options.proxy_hops);
     parts.extensions.insert(peer);
-    http::Request::from_parts(parts, TimedBody::wrap(body, options.body_timeout, link))
+    let is_announced = parts.headers.contains_key(EXPECT);
+    let (body, rest) = TimedBody::wrap(body, is_announced, options.body_timeout, link);
+    (http::Request::from_parts(parts, body), rest)
 }
 
 async fn drain(crew: &Crew) -> Drained {

@@ -22,7 +22,7 @@ fn options() -> NetOptions {
         header_timeout: Duration::from_millis(300),
         header_bytes_max: 8_192,
         body_timeout: Duration::from_millis(300),
-        express_body_bytes_max: 1_000,
+        body_bytes_max: 1_000,
         request_timeout: Duration::from_millis(500),
         idle_timeout: Duration::from_millis(700),
         write_timeout: Duration::from_millis(500),
@@ -80,6 +80,7 @@ struct Shop {
 
 impl Shop {
     async fn open(options: NetOptions) -> Shop {
+        let till = Till::default();
         let slow = |ms| {
             get(async move || {
                 tokio::time::sleep(Duration::from_millis(ms)).await;
@@ -102,11 +103,17 @@ impl Shop {
             });
             (StatusCode::SWITCHING_PROTOCOLS, [("connection", "upgrade"), ("upgrade", "echo")])
         });
+        let began = till.bell.clone();
+        let ignores = post(async move || {
+            began.notify_one();
+            "ignored"
+        });
         let large = get(async || vec![b'x'; 24_000_000]);
         let router = Router::new()
             .route("/", get(async |peer: Peer| peer.0.to_string()))
             .route("/echo", post(async |Json(value): Json<serde_json::Value>| Json(value)))
             .route("/quick", post(async |body: String| format!("router {};", body.len())))
+            .route("/ignores", ignores)
             .route("/slow", slow(400))
             .route("/stuck", slow(60_000))
             .route("/endless", endless)
@@ -120,7 +127,6 @@ impl Shop {
         let shutdown = async move {
             let _ = stopped.await;
         };
-        let till = Till::default();
         let served = tokio::spawn(serve(listener, till.clone(), service, options, shutdown));
         Shop { address, stop: Some(stop), served, till }
     }
@@ -457,6 +463,40 @@ async fn bytes_that_a_handler_left_unread_are_never_taken_for_a_request() {
     client.send(&post_to("/nowhere", &body)).await;
     let (answers, _) = client.read_to_end().await;
     assert!(answers.starts_with("HTTP/1.1 404") && !answers.contains("express"), "{answers}");
+}
+
+#[tokio::test]
+async fn a_body_that_nobody_reads_and_that_comes_late_costs_no_connection() {
+    let shop = Shop::open(options()).await;
+    let mut client = shop.client().await;
+    for _ in 0..3 {
+        client.send("POST /ignores HTTP/1.1\r\nhost: s\r\ncontent-length: 2\r\n\r\n").await;
+        // The handler has answered without it.
+        shop.till.bell.notified().await;
+        client.send("{}").await;
+        let answer = client.read_some().await;
+        assert!(answer.ends_with("ignored") && !answer.contains("connection"), "{answer}");
+    }
+    client.send(&post_to("/quick", "four")).await;
+    assert!(client.read_some().await.ends_with("express 4;"));
+}
+
+#[tokio::test]
+async fn a_body_that_nobody_reads_is_not_waited_for_for_ever() {
+    let shop = Shop::open(options()).await;
+    for (head, from_ms) in [
+        // It does not come.
+        ("content-length: 2", 250),
+        // Too much to read for nothing, or not sent before it is asked for.
+        ("content-length: 2000", 0),
+        ("content-length: 2\r\nexpect: 100-continue", 0),
+    ] {
+        let mut client = shop.client().await;
+        client.send(&format!("POST /ignores HTTP/1.1\r\nhost: s\r\n{head}\r\n\r\n")).await;
+        let (answer, took) = client.read_to_end().await;
+        assert!(answer.ends_with("ignored") && answer.contains("connection: close"), "{answer}");
+        between(took, from_ms, 2_000);
+    }
 }
 
 #[tokio::test]
