@@ -23,6 +23,9 @@ struct Side {
 }
 
 pub(crate) async fn compare(plan: &Plan, data: &Path, other: &Path) -> Result<(), Failure> {
+    if !other.is_file() {
+        return Err(format!("--against: there is no {}", other.display()).into());
+    }
     let ours = Side::start(&server_binary()?, &data.join("ours")).await?;
     let theirs = Side::start(other, &data.join("theirs")).await?;
     let sides = [&ours, &theirs];

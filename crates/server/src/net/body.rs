@@ -40,8 +40,10 @@ struct Arriving {
 /// What a handler left of a body. It has to be read off the connection before the next request can
 /// come, and a client may send it a moment after the head: closing on it would cost the client its
 /// connection, and perhaps the request it was about to send.
-#[derive(Clone, Default)]
-pub(super) struct Rest(Arc<Mutex<Option<Arriving>>>);
+///
+/// Empty where there was no body.
+#[derive(Clone)]
+pub(super) struct Rest(Option<Arc<Mutex<Option<Arriving>>>>);
 
 impl TimedBody {
     pub(super) fn wrap(
@@ -50,13 +52,13 @@ impl TimedBody {
         timeout: Duration,
         link: &Arc<Link>,
     ) -> (Body, Rest) {
-        let rest = Rest::default();
         if incoming.is_end_stream() {
-            return (Body::empty(), rest);
+            return (Body::empty(), Rest(None));
         }
         // Until it has been read to its end, nothing behind it can be taken for a request.
         link.leaves_unread(true);
         let (link, deadline) = (link.clone(), Instant::now() + timeout);
+        let rest = Rest(Some(Arc::default()));
         let arriving = Arriving { incoming, link, deadline, is_announced, alarm: None };
         (Body::new(TimedBody { arriving: Some(arriving), rest: rest.clone() }), rest)
     }
@@ -64,8 +66,8 @@ impl TimedBody {
 
 impl Drop for TimedBody {
     fn drop(&mut self) {
-        if let Some(arriving) = self.arriving.take() {
-            *self.rest.0.lock() = arriving.unless_complete();
+        if let (Some(arriving), Rest(Some(rest))) = (self.arriving.take(), &self.rest) {
+            *rest.lock() = arriving.unless_complete();
         }
     }
 }
@@ -74,7 +76,8 @@ impl Rest {
     /// Read what is left, if it is no more than this and comes in time. False if it is not.
     pub(super) async fn is_read_off(&self, bytes_max: usize) -> bool {
         // `None`: it was read, or is still with somebody who reads.
-        let Some(mut arriving) = self.0.lock().take() else { return true };
+        let left_behind = self.0.as_ref().and_then(|rest| rest.lock().take());
+        let Some(mut arriving) = left_behind else { return true };
         let mut left = bytes_max as u64;
         if arriving.is_announced || arriving.incoming.size_hint().lower() > left {
             return false;
