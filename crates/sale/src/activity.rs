@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ActivityId, Currency, Epoch, ItemId, Millis, Money};
+use crate::{
+    ActivityId, Currency, Epoch, InvalidTime, ItemId, Millis, Money, check_time, iso_time,
+};
 
 pub const NAME_CHARS_MAX: usize = 200;
 pub const URL_CHARS_MAX: usize = 1_000;
@@ -13,8 +15,6 @@ pub const SHARDS_MAX: u32 = 64;
 pub const PAY_WITHIN_MS_DEFAULT: Millis = 30 * 60 * 1_000;
 pub const PAY_WITHIN_MS_MIN: Millis = 1_000;
 pub const PAY_WITHIN_MS_MAX: Millis = 7 * 24 * 60 * 60 * 1_000;
-/// Times past the year 9999 are typing errors (most often microseconds for milliseconds).
-const TIME_MS_MAX: Millis = 253_402_300_800_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -138,11 +138,23 @@ pub struct Invalid {
     /// Which field, as the API names it, e.g. `items[0].stock`.
     pub field: String,
     pub problem: String,
+    /// The same in Chinese, where somebody wrote it.
+    pub problem_zh: Option<String>,
 }
 
 impl Invalid {
     pub fn new(field: impl Into<String>, problem: impl Into<String>) -> Self {
-        Invalid { field: field.into(), problem: problem.into() }
+        Invalid { field: field.into(), problem: problem.into(), problem_zh: None }
+    }
+
+    pub fn zh(mut self, problem: impl Into<String>) -> Self {
+        self.problem_zh = Some(problem.into());
+        self
+    }
+
+    /// The field holds no time that can be used.
+    pub fn time(field: impl Into<String>, why: InvalidTime) -> Self {
+        Invalid::new(field, why.en()).zh(why.zh())
     }
 }
 
@@ -167,18 +179,32 @@ pub struct NewItem {
     pub shards: u32,
 }
 
+/// A window in which something can still be sold. One that is open already will do: the sale then
+/// begins as soon as it is published.
+pub fn check_window(opens_ms: Millis, closes_ms: Millis, now_ms: Millis) -> Result<(), Invalid> {
+    check_time(opens_ms).map_err(|why| Invalid::time("opens_at", why))?;
+    check_time(closes_ms).map_err(|why| Invalid::time("closes_at", why))?;
+    if closes_ms <= opens_ms {
+        return Err(Invalid::new("closes_at", "must be after opens_at").zh("必须晚于 opens_at"));
+    }
+    check_not_over(closes_ms, now_ms)
+}
+
+/// Nothing can be sold of what has closed.
+pub fn check_not_over(closes_ms: Millis, now_ms: Millis) -> Result<(), Invalid> {
+    if now_ms < closes_ms {
+        return Ok(());
+    }
+    let (closed, now) = (iso_time(closes_ms), iso_time(now_ms));
+    let over = format!("is over: it was {closed}, and now it is {now}");
+    Err(Invalid::new("closes_at", over).zh(format!("已经过去：{closed}，现在是 {now}")))
+}
+
 impl NewActivity {
-    pub fn validate(&self) -> Result<(), Invalid> {
+    /// Does this make sense, asked for at this time?
+    pub fn validate(&self, now_ms: Millis) -> Result<(), Invalid> {
         check_name("name", &self.name)?;
-        if !(1..TIME_MS_MAX).contains(&self.opens_ms) {
-            return Err(Invalid::new("opens_at", "must be a Unix time in milliseconds"));
-        }
-        if !(1..TIME_MS_MAX).contains(&self.closes_ms) {
-            return Err(Invalid::new("closes_at", "must be a Unix time in milliseconds"));
-        }
-        if self.closes_ms <= self.opens_ms {
-            return Err(Invalid::new("closes_at", "must be after opens_at"));
-        }
+        check_window(self.opens_ms, self.closes_ms, now_ms)?;
         if !(PAY_WITHIN_MS_MIN..=PAY_WITHIN_MS_MAX).contains(&self.pay_within_ms) {
             let range = format!("must be from {PAY_WITHIN_MS_MIN} to {PAY_WITHIN_MS_MAX}");
             return Err(Invalid::new("pay_within_ms", range));
@@ -248,11 +274,13 @@ fn check_name(field: &str, name: &str) -> Result<(), Invalid> {
 mod tests {
     use super::*;
 
+    const NOW_MS: Millis = 1_800_000_000_000;
+
     fn activity() -> NewActivity {
         NewActivity {
             name: "双十一".into(),
-            opens_ms: 1_000,
-            closes_ms: 2_000,
+            opens_ms: NOW_MS + 1_000,
+            closes_ms: NOW_MS + 2_000,
             pay_within_ms: PAY_WITHIN_MS_DEFAULT,
             items: vec![NewItem {
                 name: "iPhone 15 Pro 256GB".into(),
@@ -270,12 +298,12 @@ mod tests {
     fn refused(change: impl FnOnce(&mut NewActivity)) -> String {
         let mut activity = activity();
         change(&mut activity);
-        activity.validate().unwrap_err().field
+        activity.validate(NOW_MS).unwrap_err().field
     }
 
     #[test]
     fn nonsense_is_refused_with_its_field() {
-        assert_eq!(activity().validate(), Ok(()));
+        assert_eq!(activity().validate(NOW_MS), Ok(()));
         assert_eq!(refused(|a| a.closes_ms = a.opens_ms), "closes_at");
         assert_eq!(refused(|a| a.opens_ms = 0), "opens_at");
         assert_eq!(refused(|a| a.closes_ms = i64::MAX), "closes_at");
@@ -292,6 +320,29 @@ mod tests {
             a.items[0].limit_per_user = 2;
         };
         assert_eq!(refused(huge), "items[0].price");
+    }
+
+    #[test]
+    fn a_time_that_cannot_be_meant_is_refused_with_the_reason_in_both_languages() {
+        let refused = |opens_ms, closes_ms| {
+            let plan = NewActivity { opens_ms, closes_ms, ..activity() };
+            let why = plan.validate(NOW_MS).unwrap_err();
+            assert!(why.problem_zh.as_ref().is_some_and(|zh| !zh.is_ascii()), "{why:?}");
+            (why.field, why.problem)
+        };
+        let (field, problem) = refused(NOW_MS / 1_000, NOW_MS + 1);
+        assert_eq!(field, "opens_at");
+        assert!(problem.contains("milliseconds, not in seconds"), "{problem}");
+        assert_eq!(refused(NOW_MS, NOW_MS / 1_000 + 1).0, "closes_at");
+        let (field, problem) = refused(NOW_MS * 1_000, NOW_MS * 1_001);
+        assert_eq!(field, "opens_at");
+        assert!(problem.contains("microseconds") || problem.contains("micro-"), "{problem}");
+        let (field, problem) = refused(NOW_MS - 2_000, NOW_MS);
+        assert_eq!(field, "closes_at");
+        assert!(problem.starts_with("is over: it was 2027-01-15T08:00:00Z"), "{problem}");
+        // What is open already can still be sold.
+        let open = NewActivity { opens_ms: NOW_MS - 1, closes_ms: NOW_MS + 1, ..activity() };
+        assert_eq!(open.validate(NOW_MS), Ok(()));
     }
 
     #[test]

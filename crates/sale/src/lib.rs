@@ -20,11 +20,12 @@ mod order;
 mod order_no;
 mod receipt;
 mod sale_token;
+mod time;
 
 pub use activity::{
     Activity, ActivityState, ITEMS_PER_ACTIVITY_MAX, Invalid, Item, ItemState, LIMIT_PER_USER_MAX,
     NAME_CHARS_MAX, NewActivity, NewItem, PAY_WITHIN_MS_DEFAULT, PAY_WITHIN_MS_MAX,
-    PAY_WITHIN_MS_MIN, SHARDS_MAX, STOCK_MAX, URL_CHARS_MAX,
+    PAY_WITHIN_MS_MIN, SHARDS_MAX, STOCK_MAX, URL_CHARS_MAX, check_not_over, check_window,
 };
 pub use book::{BookError, FailedClaim, OrderBook, Settled};
 pub use claim::{Claim, KeyHash};
@@ -37,6 +38,9 @@ pub use order::{CloseReason, IllegalMove, Order, OrderStatus, Reason, VoidReason
 pub use order_no::{InvalidOrderNo, NODES_MAX, OrderNo, OrderNumbers};
 pub use receipt::Receipt;
 pub use sale_token::SaleToken;
+pub use time::{
+    InvalidTime, TIME_MS_MAX, TIME_MS_MIN, check_time, iso_time, parse_iso_time, parse_time,
+};
 
 /// Unix time in milliseconds. Every instant in this project is one of these.
 pub type Millis = i64;

@@ -9,6 +9,7 @@ use axum::{
 };
 use bytes::Bytes;
 use http::{HeaderValue, header::CONTENT_TYPE, request::Parts};
+use sale::InvalidTime;
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
@@ -146,6 +147,10 @@ fn invalid(message: &str, whole: &str) -> Problem {
         None => path.to_owned(),
     };
     let cut = |text: &str| text.chars().take(QUOTE_CHARS_MAX).collect::<String>();
+    // What is said of times is known in both languages.
+    if let Some(why) = InvalidTime::ALL.into_iter().find(|why| why.en() == cause) {
+        return Problem::invalid_in(cut(&field), why.en(), why.zh());
+    }
     Problem::invalid(cut(&field), format_args!("cannot be used: {}", cut(cause)))
 }
 

@@ -32,6 +32,7 @@ mod receipts;
 mod refusals;
 mod sale_tokens;
 mod time;
+mod times;
 
 #[cfg(test)]
 mod tests;

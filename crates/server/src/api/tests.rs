@@ -402,6 +402,54 @@ async fn a_plan_that_makes_no_sense_is_refused_with_its_field() {
 }
 
 #[tokio::test]
+async fn a_time_is_milliseconds_or_says_its_offset_and_is_refused_with_the_reason() {
+    let shop = Shop::open().await;
+    let create = |opens_at: Value, closes_at: Value, language: &'static str| {
+        let body = json!({"name": "sale", "opens_at": opens_at, "closes_at": closes_at,
+            "items": [{"name": "phone", "price": 100, "stock": 5}]});
+        let asked = shop.admin(Method::POST, "/admin/activities");
+        asked.header("accept-language", language).json(body).send()
+    };
+    let later = json!("2027-01-15T17:00:00+08:00");
+    for (opens_at, closes_at, field, en, zh) in [
+        (json!(OPENS_MS / 1_000), later.clone(), "opens_at", "not in seconds", "而不是秒"),
+        (json!(OPENS_MS * 1_000), later.clone(), "opens_at", "micro-", "微秒"),
+        (json!("2027-01-15T17:00:00"), later.clone(), "opens_at", "offset", "时区"),
+        (json!("2027-02-30T17:00:00Z"), later.clone(), "opens_at", "does not exist", "不存在"),
+        (json!("soon"), later.clone(), "opens_at", "ISO 8601", "ISO 8601"),
+        (json!(NOW_MS - 9), json!(NOW_MS - 1), "closes_at", "is over", "已经过去"),
+        (json!(NOW_MS - 9), json!(NOW_MS), "closes_at", "is over", "已经过去"),
+        (later.clone(), json!(OPENS_MS), "closes_at", "after opens_at", "必须晚于"),
+    ] {
+        for (language, words) in [("en", en), ("zh-CN", zh)] {
+            let refused = create(opens_at.clone(), closes_at.clone(), language).await;
+            refused.is_refused(422, "invalid", Some(field));
+            let detail = refused.json()["detail"].as_str().unwrap().to_owned();
+            assert!(detail.contains(words), "{opens_at}: {detail}");
+        }
+    }
+    let made = create(json!("2027-01-15 16:00:01.5+08:00"), later, "en").await.is(201);
+    assert_eq!(
+        (&made["opens_at"], &made["closes_at"]),
+        (&json!(NOW_MS + 1_500), &json!(NOW_MS + 3_600_000))
+    );
+
+    // A draft whose window passed by is not published to end at once.
+    shop.clock.set(NOW_MS + 3_600_000);
+    let id = made["id"].as_i64().unwrap();
+    shop.move_to(id, "publish").await.is_refused(422, "invalid", Some("closes_at"));
+    let path = format!("/admin/activities/{id}");
+    assert_eq!(shop.admin(Method::GET, &path).send().await.is(200)["state"], "draft");
+
+    for (query, field) in [("from=1800000000", "from"), ("to=2027-01-15T17:00:00", "to")] {
+        let found = shop.admin(Method::GET, &format!("/admin/orders?{query}")).send().await;
+        found.is_refused(422, "invalid", Some(field));
+    }
+    let span = "from=2027-01-15T08:00:00Z&to=2027-01-15T17:00:00+08:00";
+    shop.admin(Method::GET, &format!("/admin/orders?{span}")).send().await.is(200);
+}
+
+#[tokio::test]
 async fn stock_cannot_be_lowered_below_what_is_sold() {
     let shop = Shop::open().await;
     let (_, item) = shop.stage(3, 1).await;

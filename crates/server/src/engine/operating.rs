@@ -10,7 +10,7 @@ use gate::{AdjustOutcome, Shut};
 use ledger::{Adjusted, DeadLetterState, LedgerError, Moved, NewAudit, Role};
 use sale::{
     Activity, ActivityId, ActivityState, Invalid, ItemId, Millis, NewActivity, OrderNo,
-    OrderStatus, VoidReason,
+    OrderStatus, VoidReason, check_not_over,
 };
 use serde_json::{Value, json};
 
@@ -112,7 +112,7 @@ fn verb(to: ActivityState) -> &'static str {
 
 impl Engine {
     pub async fn create_activity(&self, who: &str, new: &NewActivity) -> Result<Activity> {
-        new.validate()?;
+        new.validate(self.clock.now_ms())?;
         self.check_shards(new)?;
         let activity = self.ledger.create_activity(new, self.clock.now_ms()).await?;
         let detail = json!({"name": activity.name, "items": activity.items.len()});
@@ -139,7 +139,7 @@ impl Engine {
         id: ActivityId,
         new: &NewActivity,
     ) -> Result<Activity> {
-        new.validate()?;
+        new.validate(self.clock.now_ms())?;
         let activity = self
             .ledger
             .reschedule(id, &new.name, new.opens_ms, new.closes_ms, new.pay_within_ms)
@@ -161,6 +161,10 @@ impl Engine {
         if before.state != to {
             if !before.state.may_become(to) {
                 return Err(OperateError::Conflict(before.state.as_str()));
+            }
+            if to == ActivityState::Published {
+                // It would end for good a moment later, without having sold anything.
+                check_not_over(before.closes_ms, self.clock.now_ms())?;
             }
             let action = match (before.state, to) {
                 (ActivityState::Paused, ActivityState::Published) => "activity.resume".into(),

@@ -65,9 +65,15 @@ impl Problem {
     /// A field of the request does not make sense. `problem` continues a sentence that begins with
     /// the field, as those of [`sale::Invalid`] do.
     pub fn invalid(field: impl Into<String>, problem: impl fmt::Display) -> Self {
+        let problem = problem.to_string();
+        Problem::invalid_in(field, &problem, &problem)
+    }
+
+    /// The same, where the problem is known in both languages.
+    pub fn invalid_in(field: impl Into<String>, en: &str, zh: &str) -> Self {
         let field = field.into();
-        let zh = format!("字段 {field} 有误：{problem}");
-        Problem::new(Code::Invalid).detail(format!("{field} {problem}"), zh).with("field", field)
+        let (en, zh) = (format!("{field} {en}"), format!("字段 {field} 有误：{zh}"));
+        Problem::new(Code::Invalid).detail(en, zh).with("field", field)
     }
 
     pub fn not_found() -> Self {
@@ -269,7 +275,8 @@ impl From<Code> for Problem {
 
 impl From<Invalid> for Problem {
     fn from(invalid: Invalid) -> Self {
-        Problem::invalid(invalid.field, invalid.problem)
+        let zh = invalid.problem_zh.as_ref().unwrap_or(&invalid.problem);
+        Problem::invalid_in(invalid.field, &invalid.problem, zh)
     }
 }
 

@@ -18,6 +18,7 @@ use super::{
         access::{AsOperator, AsViewer},
         finish::finish,
         openapi,
+        times::GivenTime,
     },
     items::{LedgerItem, WarmedItem},
 };
@@ -65,8 +66,8 @@ impl From<Activity> for LedgerActivity {
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct Plan {
     name: String,
-    opens_at: i64,
-    closes_at: i64,
+    opens_at: GivenTime,
+    closes_at: GivenTime,
     /// How long a buyer may take to pay.
     #[serde(default = "pay_within_ms")]
     #[schema(default = pay_within_ms)]
@@ -115,8 +116,8 @@ impl From<Plan> for NewActivity {
     fn from(plan: Plan) -> Self {
         NewActivity {
             name: plan.name,
-            opens_ms: plan.opens_at,
-            closes_ms: plan.closes_at,
+            opens_ms: plan.opens_at.0,
+            closes_ms: plan.closes_at.0,
             pay_within_ms: plan.pay_within_ms,
             items: plan.items.into_iter().map(NewItem::from).collect(),
         }
@@ -142,8 +143,8 @@ impl From<PlannedItem> for NewItem {
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct Schedule {
     name: String,
-    opens_at: i64,
-    closes_at: i64,
+    opens_at: GivenTime,
+    closes_at: GivenTime,
     #[serde(default = "pay_within_ms")]
     #[schema(default = pay_within_ms)]
     pay_within_ms: i64,
@@ -224,8 +225,8 @@ pub(in super::super) async fn reschedule(
     }
     let new = NewActivity {
         name: schedule.name,
-        opens_ms: schedule.opens_at,
-        closes_ms: schedule.closes_at,
+        opens_ms: schedule.opens_at.0,
+        closes_ms: schedule.closes_at.0,
         pay_within_ms: schedule.pay_within_ms,
         items: before.items.into_iter().map(as_planned).collect(),
     };
@@ -264,7 +265,8 @@ async fn move_to(
     responses(
         (status = OK, body = LedgerActivity, description = "It is published, now or since before"),
         (status = NOT_FOUND, description = "No such activity"),
-        (status = CONFLICT, description = "It is paused or over (see `state`)")))]
+        (status = CONFLICT, description = "It is paused or over (see `state`)"),
+        (status = UNPROCESSABLE_ENTITY, description = "`invalid`: its `closes_at` is past")))]
 pub(in super::super) async fn publish(
     State(app): State<Shared>,
     AsOperator(who): AsOperator,

@@ -26,6 +26,7 @@ use super::{
         order::OrderJson,
         orders::Orders,
         paging,
+        times::{GivenTime, QueryTime},
     },
     csv,
 };
@@ -50,9 +51,11 @@ pub(in super::super) struct Search {
     #[param(value_type = Option<String>)]
     status: Option<OrderStatus>,
     /// Made at or after this time.
-    from: Option<i64>,
+    #[param(value_type = Option<GivenTime>)]
+    from: Option<QueryTime>,
     /// Made before this time.
-    to: Option<i64>,
+    #[param(value_type = Option<GivenTime>)]
+    to: Option<QueryTime>,
     /// Only orders before this one.
     #[param(value_type = Option<String>)]
     before: Option<OrderNo>,
@@ -88,8 +91,8 @@ impl Search {
             activity: self.activity_id.map(ActivityId),
             item: self.item_id.map(ItemId),
             status: self.status,
-            from_ms: self.from,
-            to_ms: self.to,
+            from_ms: self.from.map(|time| time.0),
+            to_ms: self.to.map(|time| time.0),
             before: self.before,
             limit,
         })
