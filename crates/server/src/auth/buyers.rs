@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     bearer,
     cache::TokenCache,
-    sha256,
+    jwt_crypto, sha256,
     shop_keys::{KeyError, ShopKeys, validation},
 };
 use crate::{
@@ -62,6 +62,7 @@ struct Dev {
 impl Buyers {
     /// `secret` is the process's own; the dev login signs with a key derived from it.
     pub fn new(auth: &Auth, secret: &[u8], clock: SharedClock) -> Result<Buyers, KeyError> {
+        jwt_crypto::install();
         Ok(Buyers {
             keys: RwLock::new(Arc::new(ShopKeys::load(auth)?)),
             dev: auth.dev_login.then(|| Dev::new(secret)).flatten(),
@@ -230,6 +231,7 @@ mod tests {
     }
 
     fn sign(header: Header, claims: &Value, key: &EncodingKey) -> String {
+        jwt_crypto::install();
         jsonwebtoken::encode(&header, claims, key).unwrap()
     }
 
@@ -389,6 +391,8 @@ mod tests {
         assert!(private.contains("holds a private key"), "{private}");
         let nonsense = load(|auth| auth.jwt_public_key_file = public("../mod.rs"));
         assert!(nonsense.contains("is not a PEM file"), "{nonsense}");
+        let short = load(|auth| auth.jwt_public_key_file = public("rsa1024.public.pem"));
+        assert!(short.contains("an RSA key of 1024 bits; 2048 at least"), "{short}");
         let no_set = load(|auth| auth.jwt_jwks_file = public("rsa.public.pem"));
         assert!(no_set.contains("is not a JWKS file"), "{no_set}");
     }

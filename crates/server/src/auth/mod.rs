@@ -3,6 +3,7 @@
 mod admin;
 mod buyers;
 mod cache;
+mod jwt_crypto;
 mod shop_keys;
 
 use http::{HeaderMap, header::AUTHORIZATION};

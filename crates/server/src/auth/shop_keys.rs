@@ -11,6 +11,7 @@ use jsonwebtoken::{
     jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, PublicKeyUse},
 };
 
+use super::jwt_crypto::{self, RSA_KEY_BITS_MIN};
 use crate::config::Auth;
 
 const FILE_BYTES_MAX: u64 = 1_048_576;
@@ -177,9 +178,20 @@ fn from_pem(text: &str, auth: &Auth) -> Result<Vec<ShopKey>, String> {
         (AlgorithmFamily::Ec, 97) => Algorithm::ES384,
         _ => return Err("holds a key on a curve other than P-256, P-384 or Ed25519".into()),
     };
+    check_length(&key).map_err(|problem| format!("holds {problem}"))?;
     let key = ShopKey::new(None, key, &[by_default], auth)
         .ok_or_else(|| format!("holds a key for {by_default:?}, not for auth.jwt_algorithms"))?;
     Ok(vec![key])
+}
+
+/// A key that verifies nothing is told of at the start, not to every buyer.
+fn check_length(key: &DecodingKey) -> Result<(), String> {
+    match jwt_crypto::rsa_key_bits(key) {
+        Some(bits) if bits < RSA_KEY_BITS_MIN => {
+            Err(format!("an RSA key of {bits} bits; {RSA_KEY_BITS_MIN} at least are needed"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn from_jwks(text: &str, auth: &Auth) -> Result<Vec<ShopKey>, String> {
@@ -225,6 +237,7 @@ fn from_jwk(jwk: &Jwk, auth: &Auth) -> Result<ShopKey, String> {
         _ => return Err("of a kind that is not supported".into()),
     };
     let key = DecodingKey::from_jwk(jwk).map_err(|e| format!("cannot be read: {e}"))?;
+    check_length(&key)?;
     // The key may name one algorithm itself; then it is for that one.
     let named = jwk.common.key_algorithm.map(|named| named.to_string().parse::<Algorithm>());
     let by_default = match named {

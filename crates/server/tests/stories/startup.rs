@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rehearsal::Api;
+use rehearsal::{Api, Login};
 use serde_json::{Value, json};
 
 use crate::house::{House, NewSale, World, now_ms};
@@ -138,9 +138,8 @@ async fn the_given_admin_token_and_the_shops_own_jwts_work() {
     let server = house.start_one().await;
     let mut admin = Api::new(server.address, Some("sk_admin_given_by_the_operator"));
     let (_, item) = NewSale::of(3).create(&mut admin).await;
-    let claims = json!({"sub": "u1002", "exp": now_ms() / 1_000 + 600});
-    let key = jsonwebtoken::EncodingKey::from_secret(secret.as_bytes());
-    let jwt = jsonwebtoken::encode(&jsonwebtoken::Header::default(), &claims, &key).unwrap();
+    let shop = Login::Shop { secret: secret.into() };
+    let jwt = shop.token(&mut admin, "u1002").await.unwrap();
     let mut buyer = Api::new(server.address, Some(&jwt));
     let token: Value =
         buyer.write(&format!("/api/v1/items/{item}/token"), &json!({})).await.unwrap();
