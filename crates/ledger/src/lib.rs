@@ -26,15 +26,15 @@ use std::collections::HashSet;
 
 use async_trait::async_trait;
 use sale::{
-    Activity, ActivityId, ActivityState, Claim, CloseReason, Epoch, Invalid, Item, ItemId, Millis,
+    Activity, ActivityId, ActivityMove, Claim, CloseReason, Epoch, Invalid, Item, ItemId, Millis,
     NewActivity, Order, OrderBook, OrderNo, UserId, VoidReason,
 };
 
 pub use rows::{
     Adjusted, AdminToken, AuditRow, Closing, Credit, DeadLetter, DeadLetterState, ItemBooks,
-    JobRun, Moved, NewAudit, NewJobRun, OrderFilter, OutboxMessage, OutboxQueue, OutboxRow,
-    Overdue, PaymentKind, PaymentNotice, PaymentProblem, PaymentRow, RefundDone, Release, Role,
-    StockLogRow, StockLogType, Unanswered, WarmBasis,
+    JobRun, Moved, MovedActivity, NewAudit, NewJobRun, OrderFilter, OutboxMessage, OutboxQueue,
+    OutboxRow, Overdue, PaymentKind, PaymentNotice, PaymentProblem, PaymentRow, RefundDone,
+    Release, Role, StockLogRow, StockLogType, Unanswered, WarmBasis,
 };
 
 /// How many times a batch reads a fresh version after losing a race, before it gives up.
@@ -76,14 +76,18 @@ pub trait Ledger: OrderBook {
 
     async fn item(&self, id: ItemId) -> Result<Option<Item>>;
 
-    /// Compare-and-set on the activity's state; legal moves only (`ActivityState::may_become`).
-    /// Moving to `Ended` also moves its items to `Ended`.
+    /// Compare-and-set on the activity's state: it moves only from a state that `step` may leave.
+    /// Refused (field `closes_at`) if it would set going what is over.
+    /// Ending it also moves its items to `Ended`. `audit` is written in the same transaction if the
+    /// activity is afterwards where the step leads: as *repeated* if it was there before. What could
+    /// not be done is not written down.
     async fn move_activity(
         &self,
         id: ActivityId,
-        to: ActivityState,
+        step: ActivityMove,
+        audit: Option<&NewAudit>,
         now_ms: Millis,
-    ) -> Result<Moved<ActivityState>>;
+    ) -> Result<MovedActivity>;
 
     /// Draft activities only: replace name, window, pay_within (items stay).
     async fn reschedule(
@@ -243,6 +247,16 @@ pub trait Ledger: OrderBook {
 
     // ── operators ───────────────────────────────────────────────────────────────────────────
 
+    /// A new token, with its entry in the audit. False if the name is taken, be it by a token that was
+    /// revoked: in the audit one name must not stand for two people. Then nothing is written.
+    async fn add_admin_token(
+        &self,
+        name: &str,
+        role: Role,
+        secret_hash: &[u8],
+        audit: &NewAudit,
+        now_ms: Millis,
+    ) -> Result<bool>;
     /// `secret_hash` is a SHA-256 of the token. Replaces a token of the same name.
     async fn put_admin_token(
         &self,

@@ -1,8 +1,8 @@
 //! What goes into the ledger and comes out of it, beside the words of `sale`.
 
 use sale::{
-    Activity, ActivityId, Claim, Epoch, Invalid, Item, ItemId, Millis, Money, Order, OrderNo,
-    OrderStatus, UserId,
+    Activity, ActivityId, ActivityMove, ActivityState, Claim, Epoch, Invalid, Item, ItemId, Millis,
+    Money, Order, OrderNo, OrderStatus, UserId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +21,15 @@ impl<S> Moved<S> {
     pub fn is_done(&self) -> bool {
         matches!(self, Moved::Done)
     }
+}
+
+/// An activity after a compare-and-set of its state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MovedActivity {
+    /// As it is now, whoever moved it.
+    pub activity: Activity,
+    /// This call moved it; otherwise nothing was changed.
+    pub moved: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -394,6 +403,15 @@ impl NewAudit {
             other => *other = serde_json::json!({ name: value.into() }),
         }
         entry
+    }
+
+    /// As it is written down of a move of an activity that was in this state; not at all if the move
+    /// could not be made.
+    pub(crate) fn of_move(&self, step: ActivityMove, from: ActivityState) -> Option<NewAudit> {
+        if step.may_leave(from) {
+            return Some(self.clone());
+        }
+        (from == step.to()).then(|| self.with("repeated", true))
     }
 }
 

@@ -64,6 +64,59 @@ impl ActivityState {
     }
 }
 
+/// What an operator, or the clock, does with an activity. Publishing and resuming lead to the same state
+/// and are two moves all the same: whoever publishes what somebody has paused meanwhile must not set it
+/// going again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ActivityMove {
+    Publish,
+    Pause,
+    Resume,
+    End,
+}
+
+impl ActivityMove {
+    pub const ALL: [ActivityMove; 4] =
+        [ActivityMove::Publish, ActivityMove::Pause, ActivityMove::Resume, ActivityMove::End];
+
+    /// As the API and the audit name it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ActivityMove::Publish => "publish",
+            ActivityMove::Pause => "pause",
+            ActivityMove::Resume => "resume",
+            ActivityMove::End => "end",
+        }
+    }
+
+    /// Where it leads.
+    pub fn to(self) -> ActivityState {
+        match self {
+            ActivityMove::Publish | ActivityMove::Resume => ActivityState::Published,
+            ActivityMove::Pause => ActivityState::Paused,
+            ActivityMove::End => ActivityState::Ended,
+        }
+    }
+
+    /// May it be done with what is in this state?
+    pub fn may_leave(self, from: ActivityState) -> bool {
+        match self {
+            ActivityMove::Publish => from == ActivityState::Draft,
+            ActivityMove::Resume => from == ActivityState::Paused,
+            ActivityMove::Pause | ActivityMove::End => from.may_become(self.to()),
+        }
+    }
+
+    /// What is over is neither published nor resumed: it would end for good a moment later, without
+    /// having sold anything.
+    pub fn check_window(self, closes_ms: Millis, now_ms: Millis) -> Result<(), Invalid> {
+        match self {
+            ActivityMove::Publish | ActivityMove::Resume => check_not_over(closes_ms, now_ms),
+            ActivityMove::Pause | ActivityMove::End => Ok(()),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ItemState {
@@ -352,5 +405,18 @@ mod tests {
         }
         assert!(ActivityState::Published.may_become(ActivityState::Paused));
         assert!(!ActivityState::Published.may_become(ActivityState::Draft));
+    }
+
+    #[test]
+    fn publishing_is_not_resuming_and_every_move_is_legal() {
+        for step in ActivityMove::ALL {
+            for from in ActivityState::ALL {
+                assert!(!step.may_leave(from) || from.may_become(step.to()), "{from:?} {step:?}");
+            }
+        }
+        assert!(ActivityMove::Publish.may_leave(ActivityState::Draft));
+        assert!(!ActivityMove::Publish.may_leave(ActivityState::Paused));
+        assert!(ActivityMove::Resume.may_leave(ActivityState::Paused));
+        assert!(!ActivityMove::Resume.may_leave(ActivityState::Draft));
     }
 }

@@ -23,9 +23,10 @@ mod sale_token;
 mod time;
 
 pub use activity::{
-    Activity, ActivityState, ITEMS_PER_ACTIVITY_MAX, Invalid, Item, ItemState, LIMIT_PER_USER_MAX,
-    NAME_CHARS_MAX, NewActivity, NewItem, PAY_WITHIN_MS_DEFAULT, PAY_WITHIN_MS_MAX,
-    PAY_WITHIN_MS_MIN, SHARDS_MAX, STOCK_MAX, URL_CHARS_MAX, check_not_over, check_window,
+    Activity, ActivityMove, ActivityState, ITEMS_PER_ACTIVITY_MAX, Invalid, Item, ItemState,
+    LIMIT_PER_USER_MAX, NAME_CHARS_MAX, NewActivity, NewItem, PAY_WITHIN_MS_DEFAULT,
+    PAY_WITHIN_MS_MAX, PAY_WITHIN_MS_MIN, SHARDS_MAX, STOCK_MAX, URL_CHARS_MAX, check_not_over,
+    check_window,
 };
 pub use book::{BookError, FailedClaim, OrderBook, Settled};
 pub use claim::{Claim, KeyHash};

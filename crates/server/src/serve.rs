@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ledger::Role;
+use ledger::{NewAudit, Role};
 use sale::{Clock, Keys, SharedClock, SystemClock};
 use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, TcpSocket};
@@ -193,6 +193,23 @@ async fn first_token(engine: &Engine) -> Result<Option<String>, CannotStart> {
     let tokens = engine.ledger.admin_tokens().await.map_err(CannotStart::because)?;
     let given = !engine.config.auth.admin_token.is_empty();
     if given || tokens.iter().any(|token| !token.name.starts_with(LOCAL_TOKEN)) {
+        return Ok(None);
+    }
+    let token = generate_admin_token().map_err(CannotStart::because)?;
+    let entry = NewAudit {
+        who: "system".into(),
+        action: "token.create".into(),
+        target: format!("token:{FIRST_TOKEN}"),
+        detail: serde_json::json!({"role": Role::Admin}),
+    };
+    let (hash, now_ms) = (token_hash(&token), engine.clock.now_ms());
+    let added = engine.ledger.add_admin_token(FIRST_TOKEN, Role::Admin, &hash, &entry, now_ms);
+    if added.await.map_err(CannotStart::because)? {
+        return Ok(Some(token));
+    }
+    // Another instance of the cluster was faster and shows its own; or all that there were are revoked.
+    let tokens = engine.ledger.admin_tokens().await.map_err(CannotStart::because)?;
+    if tokens.iter().any(|token| token.name == FIRST_TOKEN) {
         return Ok(None);
     }
     put_token(engine, FIRST_TOKEN).await.map(Some)

@@ -2,8 +2,8 @@
 
 use mysql_async::Row;
 use sale::{
-    Activity, ActivityId, ActivityState, Epoch, Invalid, Item, ItemId, ItemState, Millis,
-    NewActivity, OrderNo,
+    Activity, ActivityId, ActivityMove, ActivityState, Epoch, Invalid, Item, ItemId, ItemState,
+    Millis, NewActivity, OrderNo,
 };
 
 use super::{
@@ -11,11 +11,11 @@ use super::{
     connections::Session,
     dead_letters,
     failure::{Failure, Outcome},
-    orders, stock,
+    operators, orders, stock,
     text::Insert,
 };
 use crate::{
-    Moved, WarmBasis,
+    MovedActivity, NewAudit, WarmBasis,
     columns::{ACTIVITY_COLUMNS, CLAIM_COLUMNS, ITEM_COLUMNS, NO_STATE},
 };
 
@@ -138,30 +138,33 @@ async fn locked_state(tx: &mut Session, id: ActivityId) -> Outcome<ActivityState
     state.ok_or(Failure::NotFound)
 }
 
-pub(super) async fn move_to(
+pub(super) async fn move_by(
     tx: &mut Session,
     id: ActivityId,
-    to: ActivityState,
+    step: ActivityMove,
+    audit: Option<&NewAudit>,
     now_ms: Millis,
-) -> Outcome<Moved<ActivityState>> {
-    let from = locked_state(tx, id).await?;
-    if !from.may_become(to) {
-        return Ok(Moved::Was(from));
-    }
-    let moved = tx
-        .change(
+) -> Outcome<MovedActivity> {
+    let (from, to) = (locked_state(tx, id).await?, step.to());
+    let before = one(tx, id).await?.ok_or(Failure::NotFound)?;
+    let moved = step.may_leave(from);
+    if moved {
+        step.check_window(before.closes_ms, now_ms).map_err(Failure::Refused)?;
+        tx.change(
             "UPDATE tb_seckill_activity SET state = ?, updated_at = ? WHERE id = ? AND state = ?",
             (to.code(), now_ms, id.0, from.code()),
         )
         .await?;
-    if moved == 0 {
-        return Err(Failure::Contended);
+        if to == ActivityState::Ended {
+            let sql = "UPDATE tb_seckill_product SET state = ? WHERE activity_id = ?";
+            tx.change(sql, (ItemState::Ended.code(), id.0)).await?;
+        }
     }
-    if to == ActivityState::Ended {
-        let sql = "UPDATE tb_seckill_product SET state = ? WHERE activity_id = ?";
-        tx.change(sql, (ItemState::Ended.code(), id.0)).await?;
+    if let Some(entry) = audit.and_then(|audit| audit.of_move(step, from)) {
+        operators::audit(tx, &entry, now_ms).await?;
     }
-    Ok(Moved::Done)
+    let activity = one(tx, id).await?.ok_or(Failure::NotFound)?;
+    Ok(MovedActivity { activity, moved })
 }
 
 #[derive(Clone)]

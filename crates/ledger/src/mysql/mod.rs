@@ -36,9 +36,9 @@ use std::{
 use async_trait::async_trait;
 use mysql_async::{Opts, OptsBuilder};
 use sale::{
-    Activity, ActivityId, ActivityState, BookError, Claim, CloseReason, Epoch, FailedClaim, Item,
-    ItemId, Millis, NewActivity, Order, OrderBook, OrderNo, OrderStatus, Settled, SharedClock,
-    UserId, VoidReason,
+    Activity, ActivityId, ActivityMove, ActivityState, BookError, Claim, CloseReason, Epoch,
+    FailedClaim, Item, ItemId, Millis, NewActivity, Order, OrderBook, OrderNo, OrderStatus,
+    Settled, SharedClock, UserId, VoidReason,
 };
 
 use self::{
@@ -47,9 +47,9 @@ use self::{
 };
 use crate::{
     Adjusted, AdminToken, AuditRow, Closing, Credit, DeadLetter, DeadLetterState, ItemBooks,
-    JobRun, Ledger, Moved, NewAudit, NewJobRun, OrderFilter, OutboxQueue, OutboxRow, Overdue,
-    PaymentNotice, PaymentProblem, PaymentRow, RefundDone, Result, Role, StockLogRow, Unanswered,
-    WarmBasis,
+    JobRun, Ledger, Moved, MovedActivity, NewAudit, NewJobRun, OrderFilter, OutboxQueue, OutboxRow,
+    Overdue, PaymentNotice, PaymentProblem, PaymentRow, RefundDone, Result, Role, StockLogRow,
+    Unanswered, WarmBasis,
 };
 
 pub use connections::LOCK_TRIES_MAX;
@@ -299,10 +299,12 @@ impl Ledger for MysqlLedger {
     async fn move_activity(
         &self,
         id: ActivityId,
-        to: ActivityState,
+        step: ActivityMove,
+        audit: Option<&NewAudit>,
         now_ms: Millis,
-    ) -> Result<Moved<ActivityState>> {
-        write!(self, |tx| activities::move_to(tx, id, to, now_ms))
+    ) -> Result<MovedActivity> {
+        let audit = audit.cloned();
+        write!(self, |tx| activities::move_by(tx, id, step, audit.as_ref(), now_ms))
     }
 
     async fn reschedule(
@@ -481,6 +483,18 @@ impl Ledger for MysqlLedger {
 
     async fn replay(&self, no: OrderNo, now_ms: Millis) -> Result<Moved<DeadLetterState>> {
         write!(self, |tx| dead_letters::replay(tx, no, now_ms))
+    }
+
+    async fn add_admin_token(
+        &self,
+        name: &str,
+        role: Role,
+        secret_hash: &[u8],
+        audit: &NewAudit,
+        now_ms: Millis,
+    ) -> Result<bool> {
+        let (name, hash, audit) = (name.to_owned(), secret_hash.to_vec(), audit.clone());
+        write!(self, |tx| operators::add_token(tx, &name, role, &hash, &audit, now_ms))
     }
 
     async fn put_admin_token(

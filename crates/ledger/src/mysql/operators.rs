@@ -17,6 +17,38 @@ fn read_token(row: &Row) -> Outcome<AdminToken> {
     Ok(AdminToken { name: get(row, 0)?, role: parsed(row, 1)?, created_ms: get(row, 2)? })
 }
 
+const INSERT_TOKEN: &str = "INSERT INTO tb_admin_token (name, role, secret_hash, created_at)
+     VALUES (?, ?, ?, ?)";
+
+pub(super) async fn add_token(
+    tx: &mut Session,
+    name: &str,
+    role: Role,
+    secret_hash: &[u8],
+    audit: &NewAudit,
+    now_ms: Millis,
+) -> Outcome<bool> {
+    let added = tx.change(INSERT_TOKEN, (name, role.as_str(), secret_hash, now_ms)).await;
+    match added {
+        // Somebody was faster, perhaps a moment ago.
+        Err(failure) if failure.collided_on("PRIMARY") => return Ok(false),
+        added => drop(of_one_name(added)?),
+    }
+    self::audit(tx, audit, now_ms).await?;
+    Ok(true)
+}
+
+/// One secret stands for one name.
+fn of_one_name<T>(put: Outcome<T>) -> Outcome<T> {
+    match put {
+        Err(failure) if failure.collided_on("uk_admin_token_secret") => {
+            let problem = "this secret belongs to a token of another name";
+            Err(Failure::Refused(Invalid::new("name", problem)))
+        }
+        put => put,
+    }
+}
+
 pub(super) async fn put_token(
     tx: &mut Session,
     name: &str,
@@ -33,17 +65,9 @@ pub(super) async fn put_token(
              SET role = ?, secret_hash = ?, created_at = ?, revoked_at = NULL WHERE name = ?";
         tx.change(sql, (role, secret_hash, now_ms, name)).await
     } else {
-        let sql = "INSERT INTO tb_admin_token (name, role, secret_hash, created_at)
-             VALUES (?, ?, ?, ?)";
-        tx.change(sql, (name, role, secret_hash, now_ms)).await
+        tx.change(INSERT_TOKEN, (name, role, secret_hash, now_ms)).await
     };
-    match put {
-        Err(failure) if failure.collided_on("uk_admin_token_secret") => {
-            let problem = "this secret belongs to a token of another name";
-            Err(Failure::Refused(Invalid::new("name", problem)))
-        }
-        put => put.map(|_| ()),
-    }
+    of_one_name(put).map(drop)
 }
 
 pub(super) async fn token(

@@ -2,18 +2,18 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use sale::{
-    Activity, ActivityId, ActivityState, Epoch, Invalid, Item, ItemId, ItemState, Millis,
-    NewActivity, NewItem, OrderNo,
+    Activity, ActivityId, ActivityMove, ActivityState, Epoch, Invalid, Item, ItemId, ItemState,
+    Millis, NewActivity, NewItem, OrderNo,
 };
 
 use super::{
     columns::{at_most, claim, coded, money},
     dead_letters,
     failure::{Failure, Outcome},
-    orders, stock,
+    operators, orders, stock,
 };
 use crate::{
-    Moved, WarmBasis,
+    MovedActivity, NewAudit, WarmBasis,
     columns::{ACTIVITY_COLUMNS, CLAIM_COLUMNS, ITEM_COLUMNS, NO_STATE},
 };
 
@@ -134,30 +134,33 @@ fn state_of(conn: &Connection, id: ActivityId) -> Outcome<ActivityState> {
         .ok_or(Failure::NotFound)
 }
 
-pub(super) fn move_to(
+pub(super) fn move_by(
     tx: &Connection,
     id: ActivityId,
-    to: ActivityState,
+    step: ActivityMove,
+    audit: Option<&NewAudit>,
     now_ms: Millis,
-) -> Outcome<Moved<ActivityState>> {
-    let from = state_of(tx, id)?;
-    if !from.may_become(to) {
-        return Ok(Moved::Was(from));
-    }
-    let moved = tx
-        .prepare_cached(
+) -> Outcome<MovedActivity> {
+    let before = one(tx, id)?.ok_or(Failure::NotFound)?;
+    let (from, to) = (before.state, step.to());
+    let moved = step.may_leave(from);
+    if moved {
+        step.check_window(before.closes_ms, now_ms).map_err(Failure::Refused)?;
+        tx.prepare_cached(
             "UPDATE tb_seckill_activity SET state = ?1, updated_at = ?2
              WHERE id = ?3 AND state = ?4",
         )?
         .execute(params![to.code(), now_ms, id.0, from.code()])?;
-    if moved == 0 {
-        return Ok(Moved::Was(state_of(tx, id)?));
+        if to == ActivityState::Ended {
+            tx.prepare_cached("UPDATE tb_seckill_product SET state = ?1 WHERE activity_id = ?2")?
+                .execute(params![ItemState::Ended.code(), id.0])?;
+        }
     }
-    if to == ActivityState::Ended {
-        tx.prepare_cached("UPDATE tb_seckill_product SET state = ?1 WHERE activity_id = ?2")?
-            .execute(params![ItemState::Ended.code(), id.0])?;
+    if let Some(entry) = audit.and_then(|audit| audit.of_move(step, from)) {
+        operators::audit(tx, &entry, now_ms)?;
     }
-    Ok(Moved::Done)
+    let activity = one(tx, id)?.ok_or(Failure::NotFound)?;
+    Ok(MovedActivity { activity, moved })
 }
 
 pub(super) struct Schedule {

@@ -26,9 +26,9 @@ use std::{
 use async_trait::async_trait;
 use rusqlite::Connection;
 use sale::{
-    Activity, ActivityId, ActivityState, BookError, Claim, CloseReason, Epoch, FailedClaim, Item,
-    ItemId, Millis, NewActivity, Order, OrderBook, OrderNo, OrderStatus, Settled, SharedClock,
-    UserId, VoidReason,
+    Activity, ActivityId, ActivityMove, ActivityState, BookError, Claim, CloseReason, Epoch,
+    FailedClaim, Item, ItemId, Millis, NewActivity, Order, OrderBook, OrderNo, OrderStatus,
+    Settled, SharedClock, UserId, VoidReason,
 };
 
 use self::{
@@ -37,9 +37,9 @@ use self::{
 };
 use crate::{
     Adjusted, AdminToken, AuditRow, Closing, Credit, DeadLetter, DeadLetterState, ItemBooks,
-    JobRun, Ledger, Moved, NewAudit, NewJobRun, OrderFilter, OutboxQueue, OutboxRow, Overdue,
-    PaymentNotice, PaymentProblem, PaymentRow, RefundDone, Result, Role, StockLogRow, Unanswered,
-    WarmBasis,
+    JobRun, Ledger, Moved, MovedActivity, NewAudit, NewJobRun, OrderFilter, OutboxQueue, OutboxRow,
+    Overdue, PaymentNotice, PaymentProblem, PaymentRow, RefundDone, Result, Role, StockLogRow,
+    Unanswered, WarmBasis,
 };
 
 pub use connections::BUSY_TIMEOUT_MS;
@@ -179,10 +179,13 @@ impl Ledger for SqliteLedger {
     async fn move_activity(
         &self,
         id: ActivityId,
-        to: ActivityState,
+        step: ActivityMove,
+        audit: Option<&NewAudit>,
         now_ms: Millis,
-    ) -> Result<Moved<ActivityState>> {
-        Ok(self.write(move |tx| activities::move_to(tx, id, to, now_ms)).await?)
+    ) -> Result<MovedActivity> {
+        let audit = audit.cloned();
+        let work = move |tx: &Connection| activities::move_by(tx, id, step, audit.as_ref(), now_ms);
+        Ok(self.write(work).await?)
     }
 
     async fn reschedule(
@@ -361,6 +364,20 @@ impl Ledger for SqliteLedger {
 
     async fn replay(&self, no: OrderNo, now_ms: Millis) -> Result<Moved<DeadLetterState>> {
         Ok(self.write(move |tx| dead_letters::replay(tx, no, now_ms)).await?)
+    }
+
+    async fn add_admin_token(
+        &self,
+        name: &str,
+        role: Role,
+        secret_hash: &[u8],
+        audit: &NewAudit,
+        now_ms: Millis,
+    ) -> Result<bool> {
+        let (name, hash, audit) = (name.to_owned(), secret_hash.to_vec(), audit.clone());
+        let work =
+            move |tx: &Connection| operators::add_token(tx, &name, role, &hash, &audit, now_ms);
+        Ok(self.write(work).await?)
     }
 
     async fn put_admin_token(

@@ -16,6 +16,36 @@ fn read_token(row: &Row<'_>) -> rusqlite::Result<AdminToken> {
     Ok(AdminToken { name: row.get(0)?, role: parsed(row, 1)?, created_ms: row.get(2)? })
 }
 
+pub(super) fn add_token(
+    tx: &Connection,
+    name: &str,
+    role: Role,
+    secret_hash: &[u8],
+    audit: &NewAudit,
+    now_ms: Millis,
+) -> Outcome<bool> {
+    check_secret(tx, name, secret_hash)?;
+    let added = tx
+        .prepare_cached(
+            "INSERT INTO tb_admin_token (name, role, secret_hash, created_at)
+             VALUES (?1, ?2, ?3, ?4) ON CONFLICT (name) DO NOTHING",
+        )?
+        .execute(params![name, role.as_str(), secret_hash, now_ms])?;
+    if added == 1 {
+        self::audit(tx, audit, now_ms)?;
+    }
+    Ok(added == 1)
+}
+
+/// One secret stands for one name.
+fn check_secret(tx: &Connection, name: &str, secret_hash: &[u8]) -> Outcome<()> {
+    if token(tx, secret_hash)?.is_some_and(|known| known.name != name) {
+        let problem = "this secret belongs to a token of another name";
+        return Err(Failure::Refused(Invalid::new("name", problem)));
+    }
+    Ok(())
+}
+
 pub(super) fn put_token(
     tx: &Connection,
     name: &str,
@@ -23,10 +53,7 @@ pub(super) fn put_token(
     secret_hash: &[u8],
     now_ms: Millis,
 ) -> Outcome<()> {
-    if token(tx, secret_hash)?.is_some_and(|known| known.name != name) {
-        let problem = "this secret belongs to a token of another name";
-        return Err(Failure::Refused(Invalid::new("name", problem)));
-    }
+    check_secret(tx, name, secret_hash)?;
     tx.prepare_cached(
         "INSERT INTO tb_admin_token (name, role, secret_hash, created_at) VALUES (?1, ?2, ?3, ?4)
          ON CONFLICT (name) DO UPDATE SET role = excluded.role, secret_hash = excluded.secret_hash,

@@ -25,9 +25,9 @@ use ledger::{
     PaymentNotice, RefundDone, Release, StockLogRow,
 };
 use sale::{
-    Activity, Claim, CloseReason, Currency, Item, ItemId, KeyHash, ManualClock, Millis, Money,
-    NewActivity, NewItem, Order, OrderNo, OrderNumbers, OrderStatus, PAY_WITHIN_MS_DEFAULT, UserId,
-    VoidReason,
+    Activity, ActivityId, ActivityMove, ActivityState, Claim, CloseReason, Currency, Item, ItemId,
+    KeyHash, ManualClock, Millis, Money, NewActivity, NewItem, Order, OrderNo, OrderNumbers,
+    OrderStatus, PAY_WITHIN_MS_DEFAULT, UserId, VoidReason,
 };
 
 pub(crate) const NOON_MS: Millis = 1_800_000_000_000;
@@ -192,6 +192,17 @@ impl Shop {
         now_ms: Millis,
     ) -> ledger::Result<Adjusted> {
         self.ledger.adjust_stock(item, delta, adjust_no, &deed("stock.adjust"), now_ms).await
+    }
+
+    pub(crate) async fn move_activity(
+        &self,
+        id: ActivityId,
+        step: ActivityMove,
+        now_ms: Millis,
+    ) -> ledger::Result<Moved<ActivityState>> {
+        let action = format!("activity.{}", step.as_str());
+        let moved = self.ledger.move_activity(id, step, Some(&deed(&action)), now_ms).await?;
+        Ok(if moved.moved { Moved::Done } else { Moved::Was(moved.activity.state) })
     }
 
     /// A provider's word that exactly the order's amount came in, under a new transaction.

@@ -5,12 +5,12 @@ use ledger::{
     Release, Role, StockLogType,
 };
 use sale::{
-    ActivityId, ActivityState, BookError, Claim, FailedClaim, ItemId, ItemState, OrderStatus,
-    Reason, STOCK_MAX, VoidReason,
+    ActivityId, ActivityMove, ActivityState, BookError, Claim, FailedClaim, ItemId, ItemState,
+    OrderStatus, Reason, STOCK_MAX, VoidReason,
 };
 use serde_json::json;
 
-use crate::{NOON_MS, Shop, check, numbers_of};
+use crate::{NOON_MS, Shop, check, deed, numbers_of};
 
 fn failed(claim: &Claim, tries: u32, next_try_ms: Option<i64>) -> FailedClaim {
     FailedClaim { claim: claim.clone(), tries, next_try_ms, cause: "the row is refused".into() }
@@ -32,18 +32,40 @@ async fn an_activity_is_prepared_published_and_ended_for_good() {
         let backwards = shop.reschedule(draft.id, "x", 2, 1, 60_000).await.unwrap_err();
         assert!(matches!(backwards, LedgerError::Refused(why) if why.field == "closes_at"));
 
-        let to = async |state| shop.move_activity(draft.id, state, shop.now()).await.unwrap();
-        assert_eq!(to(ActivityState::Paused).await, Moved::Was(ActivityState::Draft));
-        assert_eq!(to(ActivityState::Published).await, Moved::Done);
-        assert_eq!(to(ActivityState::Published).await, Moved::Was(ActivityState::Published));
+        let does = async |step| shop.move_activity(draft.id, step, shop.now()).await.unwrap();
+        let was = Moved::Was;
+        assert_eq!(does(ActivityMove::Pause).await, was(ActivityState::Draft));
+        assert_eq!(does(ActivityMove::Resume).await, was(ActivityState::Draft));
+        assert_eq!(does(ActivityMove::Publish).await, Moved::Done);
+        assert_eq!(does(ActivityMove::Publish).await, was(ActivityState::Published));
+        assert_eq!(does(ActivityMove::Pause).await, Moved::Done);
+        assert_eq!(does(ActivityMove::Publish).await, was(ActivityState::Paused), "not resumed");
+        assert_eq!(does(ActivityMove::Resume).await, Moved::Done);
         let late = shop.reschedule(draft.id, "x", 1, 2, 60_000).await.unwrap_err();
         assert!(matches!(late, LedgerError::Refused(why) if why.field == "state"));
-        assert_eq!(to(ActivityState::Ended).await, Moved::Done);
+        assert_eq!(does(ActivityMove::End).await, Moved::Done);
         let ended = shop.activity(draft.id).await.unwrap().unwrap();
         assert!(ended.items.iter().all(|item| item.state == ItemState::Ended));
-        assert_eq!(to(ActivityState::Published).await, Moved::Was(ActivityState::Ended));
-        let nowhere = shop.move_activity(ActivityId(99), ActivityState::Ended, 0).await;
+        assert_eq!(does(ActivityMove::Resume).await, was(ActivityState::Ended));
+        let nowhere = shop.move_activity(ActivityId(99), ActivityMove::End, 0).await;
         assert!(matches!(nowhere, Err(LedgerError::NotFound)));
+        // Written down is what was done, and that it was asked for again; not what was refused.
+        let mut written = shop.audit_log(None, 99).await.unwrap();
+        written.reverse();
+        let written: Vec<_> = written
+            .iter()
+            .map(|row| (row.action.as_str(), row.detail["repeated"] == true))
+            .collect();
+        assert_eq!(
+            written,
+            [
+                ("activity.publish", false),
+                ("activity.publish", true),
+                ("activity.pause", false),
+                ("activity.resume", false),
+                ("activity.end", false)
+            ]
+        );
     })
     .await;
 }
@@ -58,7 +80,7 @@ async fn old_activities_drop_off_the_list() {
         };
         assert_eq!(listed(i64::MAX, 10).await, [new.id, old.id], "drafts always show");
         assert_eq!(listed(i64::MAX, 1).await, [new.id]);
-        shop.move_activity(old.id, ActivityState::Ended, shop.now()).await.unwrap();
+        shop.move_activity(old.id, ActivityMove::End, shop.now()).await.unwrap();
         assert_eq!(listed(old.closes_ms - 1, 10).await, [new.id, old.id]);
         assert_eq!(listed(old.closes_ms, 10).await, [new.id]);
         assert!(shop.activity(ActivityId(99)).await.unwrap().is_none());
@@ -80,7 +102,7 @@ async fn one_of_two_who_warm_at_once_wins() {
         assert_eq!((ready.state, ready.epoch), (ItemState::Ready, 1));
         // A gate that lost its memory is warmed again, under the next epoch.
         assert_eq!(shop.begin_warm(item.id, 1).await.unwrap(), Some(2));
-        shop.move_activity(item.activity, ActivityState::Ended, shop.now()).await.unwrap();
+        shop.move_activity(item.activity, ActivityMove::End, shop.now()).await.unwrap();
         assert!(!shop.finish_warm(item.id, 2).await.unwrap());
         assert_eq!(shop.begin_warm(item.id, 2).await.unwrap(), None);
         assert!(matches!(shop.begin_warm(ItemId(99), 0).await, Err(LedgerError::NotFound)));
@@ -364,7 +386,7 @@ async fn refunds_wait_in_a_queue_of_their_own() {
 async fn the_public_sees_no_drafts_however_many_there_are() {
     check(async |shop| {
         let shown = shop.activity_of(&[1]).await;
-        shop.move_activity(shown.id, ActivityState::Published, shop.now()).await.unwrap();
+        shop.move_activity(shown.id, ActivityMove::Publish, shop.now()).await.unwrap();
         for _ in 0..3 {
             shop.activity_of(&[1]).await;
         }
@@ -373,7 +395,7 @@ async fn the_public_sees_no_drafts_however_many_there_are() {
             found.iter().map(|activity| activity.id).collect()
         };
         assert_eq!(listed(i64::MAX, 2).await, [shown.id], "drafts take nobody's place");
-        shop.move_activity(shown.id, ActivityState::Ended, shop.now()).await.unwrap();
+        shop.move_activity(shown.id, ActivityMove::End, shop.now()).await.unwrap();
         assert_eq!(listed(shown.closes_ms, 2).await, []);
         assert_eq!(listed(shown.closes_ms - 1, 2).await, [shown.id]);
     })
@@ -402,6 +424,26 @@ async fn tokens_are_given_replaced_and_taken_away() {
         assert_eq!(names.iter().map(|token| token.name.as_str()).collect::<Vec<_>>(), ["root"]);
         shop.put_admin_token("eve", Role::Viewer, &two, NOON_MS).await.unwrap();
         assert!(shop.admin_token(&two).await.unwrap().is_some());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn of_two_who_want_a_name_one_gets_it_for_good() {
+    check(async |shop| {
+        let secrets = [[1u8; 32], [2u8; 32]];
+        let made = deed("token.create");
+        let add = |secret| shop.add_admin_token("ann", Role::Viewer, secret, &made, NOON_MS);
+        let (one, two) = tokio::join!(add(&secrets[0]), add(&secrets[1]));
+        let (one, two) = (one.unwrap(), two.unwrap());
+        assert!(one != two, "one of them");
+        let winner = if one { secrets[0] } else { secrets[1] };
+        assert_eq!(shop.admin_token(&winner).await.unwrap().unwrap().name, "ann");
+        let shared = shop.add_admin_token("bob", Role::Admin, &winner, &made, NOON_MS).await;
+        assert!(matches!(shared, Err(LedgerError::Refused(_))));
+        assert!(shop.revoke_admin_token("ann", NOON_MS).await.unwrap());
+        assert!(!add(&[3; 32]).await.unwrap(), "ann stays ann in the audit");
+        assert_eq!(shop.audit_log(None, 9).await.unwrap().len(), 1, "no entry without its deed");
     })
     .await;
 }

@@ -2,6 +2,8 @@
 
 mod shop;
 
+use std::sync::atomic::Ordering;
+
 use futures_util::StreamExt;
 use http::Method;
 use sale::{Claim, FailedClaim, ItemId, SaleToken};
@@ -207,6 +209,23 @@ async fn a_sale_is_open_in_its_window_only() {
         .await
         .is_refused(403, "ended", None);
     shop.move_to(activity, "resume").await.is_refused(409, "conflict", None);
+}
+
+#[tokio::test]
+async fn a_pause_while_the_gate_is_away_is_told_as_it_is() {
+    let (shop, gate) = Shop::open_beside_a_gate().await;
+    let (activity, _) = shop.stage(10, 1).await;
+    let shown = || shop.admin(Method::GET, &format!("/admin/activities/{activity}")).send();
+    for (verb, state) in [("pause", "paused"), ("resume", "published"), ("end", "ended")] {
+        for (away, at_gate) in [(true, "pending"), (false, "done")] {
+            gate.away.store(away, Ordering::SeqCst);
+            let told = shop.move_to(activity, verb).await.is(200);
+            assert_eq!((&told["state"], &told["at_gate"]), (&json!(state), &json!(at_gate)));
+            let books = shown().await.is(200);
+            assert_eq!(books["state"], state);
+            assert!(books.get("at_gate").is_none(), "not asked for: {books}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -220,6 +220,8 @@ fn not_now() -> LookupError {
 mod tests {
     use std::sync::atomic::Ordering;
 
+    use sale::ActivityMove;
+
     use super::*;
     use crate::engine::night::Night;
 
@@ -233,7 +235,7 @@ mod tests {
         let item = activity.items[0].id;
         let answer = engine.claim(item, "ann".parse().unwrap(), 1, key).await;
         let ClaimAnswer::Admitted { claim, .. } = answer else { panic!("{answer:?}") };
-        engine.move_activity("op", activity.id, ActivityState::Ended).await.unwrap();
+        engine.move_activity("op", activity.id, ActivityMove::End).await.unwrap();
         told.has_left.store(true, Ordering::SeqCst);
         let receipt = Receipt::verify(&claim.receipt(&engine.keys), &engine.keys).unwrap();
         let view = engine.present(&receipt).await.unwrap();

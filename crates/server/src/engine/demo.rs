@@ -1,6 +1,6 @@
 //! The demo sale of a first start, so that there is something to buy after one command.
 
-use sale::{Activity, ActivityState, Currency, Millis, NewActivity, NewItem};
+use sale::{Activity, ActivityMove, ActivityState, Currency, Millis, NewActivity, NewItem};
 
 use super::{Engine, operating::OperateError};
 
@@ -22,7 +22,7 @@ impl Engine {
             }
             _ => return Ok(None),
         };
-        let activity = self.move_activity("demo", draft.id, ActivityState::Published).await?;
+        let (activity, _) = self.move_activity("demo", draft.id, ActivityMove::Publish).await?;
         self.warm_activity("demo", activity.id, false).await?;
         Ok(Some(activity))
     }

@@ -16,7 +16,9 @@ use ledger::{
 };
 use orders::Alert;
 use payment::{CloseOutcome, ProviderError, RefundOutcome, RefundRequest};
-use sale::{Activity, ActivityState, CloseReason, ItemId, ItemState, Millis, OrderNo, UserId};
+use sale::{
+    Activity, ActivityMove, ActivityState, CloseReason, ItemId, ItemState, Millis, OrderNo, UserId,
+};
 use tokio::{
     sync::{Notify, watch},
     task::JoinHandle,
@@ -263,7 +265,7 @@ impl Engine {
     }
 
     /// End what is over, and take it from the gate when nobody needs it there any more.
-    async fn lifecycle(&self) -> JobResult {
+    pub(super) async fn lifecycle(&self) -> JobResult {
         let now_ms = self.clock.now_ms();
         let kept_ms = self.config.gate.keep_after_close_ms as Millis;
         let mut loaded = self.gate.loaded().await?;
@@ -285,6 +287,7 @@ impl Engine {
         if let Some(error) = failed {
             return Err(error);
         }
+        let mut untold: BTreeMap<_, Vec<ItemId>> = BTreeMap::new();
         for here in loaded {
             let Some(item) = self.ledger.item(here.item).await? else { continue };
             let activity = self.ledger.activity(item.activity).await?;
@@ -292,7 +295,7 @@ impl Engine {
             let kept = now_ms < closed_ms.saturating_add(kept_ms);
             // Whoever ended it may have died before the gate heard of it.
             if item.state == ItemState::Ended && here.shut != Some(Shut::Ended) {
-                self.gate.shut(item.id, Some(Shut::Ended)).await?;
+                untold.entry(item.activity).or_default().push(item.id);
             }
             if item.state == ItemState::Ended
                 && !kept
@@ -302,6 +305,9 @@ impl Engine {
                 self.lanes.forget(item.id);
                 tracing::info!(item = %item.id, "item has left the gate");
             }
+        }
+        for (activity, items) in untold {
+            self.tell_gate_again(activity, &items).await?;
         }
         Ok(Progress::CaughtUp)
     }
@@ -318,9 +324,14 @@ impl Engine {
     }
 
     async fn end(&self, activity: &Activity, now_ms: Millis) -> Result<(), JobError> {
-        self.ledger.move_activity(activity.id, ActivityState::Ended, now_ms).await?;
-        for item in &activity.items {
-            self.gate.shut(item.id, Some(Shut::Ended)).await?;
+        {
+            // A load under way would open again what was shut in the middle of it.
+            let _turn = self.gate_turn.lock().await;
+            let ended = self.ledger.move_activity(activity.id, ActivityMove::End, None, now_ms);
+            let ended = ended.await?.activity;
+            let items: Vec<ItemId> = ended.items.iter().map(|item| item.id).collect();
+            // What the gate did not hear of now, the next run tells it.
+            self.tell_gate(ended.id, ended.state, &items).await?;
         }
         self.refresh_catalogue().await;
         tracing::info!(activity = %activity.id, name = activity.name, "activity is over");
@@ -655,8 +666,9 @@ mod tests {
         let (night, activity) = Night::fall(|_| {}).await;
         let (engine, item) = (&night.engine, activity.items[0].id);
         // The process that ended it died between ledger and gate.
-        let ended = ActivityState::Ended;
-        assert!(engine.ledger.move_activity(activity.id, ended, NOW_MS).await.unwrap().is_done());
+        let end = ActivityMove::End;
+        let ended = engine.ledger.move_activity(activity.id, end, None, NOW_MS).await.unwrap();
+        assert!(ended.moved);
         engine.lifecycle().await.unwrap();
         let answer = engine.claim(item, "ann".parse().unwrap(), 1, None).await;
         assert!(matches!(answer, crate::engine::ClaimAnswer::Ended), "{answer:?}");

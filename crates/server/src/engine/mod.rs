@@ -18,7 +18,7 @@ mod patience;
 mod paying;
 mod reconcile;
 #[cfg(test)]
-mod restless;
+pub(crate) mod restless;
 mod warming;
 
 use std::{
@@ -50,7 +50,7 @@ use adopting::Adopter;
 pub use buying::{ClaimAnswer, LookupError, OrderView};
 pub use catalogue::{Catalogue, Snapshot};
 pub use news::{Listener, News, NewsOptions, TooMany};
-pub use operating::OperateError;
+pub use operating::{AtGate, OperateError};
 pub use parts::{LEDGER_FILE, OpenError, Parts};
 pub use paying::{NoticeFailure, PayError, Providers};
 pub use reconcile::{Finding, ItemReport, ItemVerdict, RECONCILE_JOB, ReconcileError, Report};

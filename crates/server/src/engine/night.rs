@@ -17,7 +17,7 @@ use payment::{
     QueryOutcome, RefundOutcome, RefundRequest,
 };
 use sale::{
-    Activity, ActivityState, Currency, ItemId, Keys, ManualClock, Millis, Money, NewActivity,
+    Activity, ActivityMove, Currency, ItemId, Keys, ManualClock, Millis, Money, NewActivity,
     NewItem, OrderNo,
 };
 use tokio::{
@@ -75,7 +75,8 @@ impl Night {
             items: vec![item],
         };
         let id = engine.create_activity("ann", &new).await.unwrap().id;
-        let activity = engine.move_activity("ann", id, ActivityState::Published).await.unwrap();
+        let publish = engine.move_activity("ann", id, ActivityMove::Publish).await;
+        let (activity, _) = publish.unwrap();
         engine.warm_activity("ann", id, false).await.unwrap();
         (night, activity)
     }

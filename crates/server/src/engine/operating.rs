@@ -6,11 +6,11 @@
 
 use std::time::Duration;
 
-use gate::{AdjustOutcome, Shut};
+use gate::AdjustOutcome;
 use ledger::{Adjusted, DeadLetterState, LedgerError, Moved, NewAudit, Role};
 use sale::{
-    Activity, ActivityId, ActivityState, Invalid, ItemId, Millis, NewActivity, OrderNo,
-    OrderStatus, VoidReason, check_not_over,
+    Activity, ActivityId, ActivityMove, Invalid, ItemId, Millis, NewActivity, OrderNo, OrderStatus,
+    VoidReason,
 };
 use serde_json::{Value, json};
 
@@ -101,13 +101,13 @@ fn check_token_name(name: &str) -> std::result::Result<(), Invalid> {
     Ok(())
 }
 
-/// What an operator does who moves an activity to this state.
-fn verb(to: ActivityState) -> &'static str {
-    match to {
-        ActivityState::Ended => "end",
-        ActivityState::Paused => "pause",
-        ActivityState::Draft | ActivityState::Published => "publish",
-    }
+/// Whether the gate has heard of what was done in the ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtGate {
+    /// Every item that is there does as the ledger says.
+    Done,
+    /// It did not answer for all of them. The jobs tell it as soon as it does.
+    Pending,
 }
 
 impl Engine {
@@ -150,54 +150,40 @@ impl Engine {
     }
 
     /// Publish, pause, resume or end. Doing it twice is doing it once.
+    ///
+    /// The ledger decides, in one transaction, and what it decided stands whether or not the gate answers:
+    /// then the jobs make the gate follow. Answers the activity as that transaction left it.
     pub async fn move_activity(
         &self,
         who: &str,
         id: ActivityId,
-        to: ActivityState,
-    ) -> Result<Activity> {
+        step: ActivityMove,
+    ) -> Result<(Activity, AtGate)> {
+        let action = format!("activity.{}", step.as_str());
+        let deed = self.deed(who, &action, format!("activity:{id}"), Value::Null);
         let turn = self.gate_turn.lock().await;
-        let before = self.ledger.activity(id).await?.ok_or(OperateError::NotFound)?;
-        if before.state != to {
-            if !before.state.may_become(to) {
-                return Err(OperateError::Conflict(before.state.as_str()));
-            }
-            if to == ActivityState::Published {
-                // It would end for good a moment later, without having sold anything.
-                check_not_over(before.closes_ms, self.clock.now_ms())?;
-            }
-            let action = match (before.state, to) {
-                (ActivityState::Paused, ActivityState::Published) => "activity.resume".into(),
-                (_, to) => format!("activity.{}", verb(to)),
-            };
-            self.audit(who, &action, format!("activity:{id}"), Value::Null).await?;
-            let moved = self.ledger.move_activity(id, to, self.clock.now_ms()).await?;
-            if let Moved::Was(now) = moved
-                && now != to
-            {
-                return Err(OperateError::Conflict(now.as_str()));
-            }
-        } else {
-            let detail = json!({"repeated": true});
-            let action = format!("activity.{}", verb(to));
-            self.audit(who, &action, format!("activity:{id}"), detail).await?;
+        let moved = self.ledger.move_activity(id, step, Some(&deed), self.clock.now_ms()).await?;
+        let activity = moved.activity;
+        if activity.state != step.to() {
+            return Err(OperateError::Conflict(activity.state.as_str()));
         }
-        let shut = match to {
-            ActivityState::Paused => Some(Shut::Paused),
-            ActivityState::Ended => Some(Shut::Ended),
-            ActivityState::Draft | ActivityState::Published => None,
+        let items: Vec<ItemId> = activity.items.iter().map(|item| item.id).collect();
+        let at_gate = match self.tell_gate(id, activity.state, &items).await {
+            Ok(()) => AtGate::Done,
+            Err(error) => {
+                let state = activity.state.as_str();
+                tracing::warn!(activity = %id, state, %error,
+                    "the gate does not know of it yet and is told as soon as it answers");
+                AtGate::Pending
+            }
         };
-        for item in &before.items {
-            // What is not at the gate is closed anyway, and loads in the right state.
-            self.gate.shut(item.id, shut).await?;
-        }
         drop(turn);
-        if to == ActivityState::Ended {
+        if step == ActivityMove::End {
             self.reconcile_wake.notify_one();
         }
         self.refresh_catalogue().await;
         self.warm_wake.notify_one();
-        self.ledger.activity(id).await?.ok_or(OperateError::NotFound)
+        Ok((activity, at_gate))
     }
 
     pub async fn warm_activity(
@@ -247,12 +233,10 @@ impl Engine {
         secret_hash: &[u8],
     ) -> Result<()> {
         check_token_name(name)?;
-        if self.ledger.admin_tokens().await?.iter().any(|known| known.name == name) {
-            return Err(OperateError::Conflict("in use"));
-        }
-        let detail = json!({"role": role});
-        self.audit(who, "token.create", format!("token:{name}"), detail).await?;
-        Ok(self.ledger.put_admin_token(name, role, secret_hash, self.clock.now_ms()).await?)
+        let deed = self.deed(who, "token.create", format!("token:{name}"), json!({"role": role}));
+        let now_ms = self.clock.now_ms();
+        let added = self.ledger.add_admin_token(name, role, secret_hash, &deed, now_ms).await?;
+        if added { Ok(()) } else { Err(OperateError::Conflict("in use")) }
     }
 
     pub async fn revoke_token(&self, who: &str, name: &str) -> Result<()> {
@@ -381,7 +365,11 @@ impl Engine {
         let now_ms = self.clock.now_ms();
         let voided = self.ledger.void(&[letter.claim], VoidReason::Operator, now_ms).await?;
         if voided.is_empty() {
-            return Err(OperateError::Conflict(DeadLetterState::Settled.as_str()));
+            // Somebody was faster: another operator, who wanted the same, or a worker.
+            let letter = self.ledger.dead_letter(no).await?.ok_or(OperateError::NotFound)?;
+            if letter.state != DeadLetterState::Voided {
+                return Err(OperateError::Conflict(letter.state.as_str()));
+            }
         }
         self.wake_outbox();
         Ok(())
@@ -407,8 +395,16 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
+    use gate::Shut;
+    use sale::{ActivityState, FailedClaim};
+
     use super::*;
-    use crate::engine::night::{NOW_MS, Night};
+    use crate::engine::{
+        ClaimAnswer,
+        night::{NOW_MS, Night},
+    };
 
     #[tokio::test]
     async fn an_adjustment_asked_for_again_by_its_number_is_made_once() {
@@ -430,6 +426,81 @@ mod tests {
             let refused = engine.adjust_stock("ann", item, 5, strange).await;
             assert!(matches!(refused, Err(OperateError::Invalid(why)) if why.field == "adjust_no"));
         }
+    }
+
+    #[tokio::test]
+    async fn a_move_that_the_gate_did_not_hear_of_is_done_and_reaches_it() {
+        let (mut night, activity) = Night::fall(|_| {}).await;
+        let told = night.make_obedient();
+        let (engine, item) = (&night.engine, activity.items[0].id);
+        let claim = async |user: &str| engine.claim(item, user.parse().unwrap(), 1, None).await;
+        for (step, state) in [
+            (ActivityMove::Pause, ActivityState::Paused),
+            (ActivityMove::Resume, ActivityState::Published),
+            (ActivityMove::End, ActivityState::Ended),
+        ] {
+            told.away.store(true, Ordering::SeqCst);
+            let (moved, at_gate) = engine.move_activity("ann", activity.id, step).await.unwrap();
+            assert_eq!((moved.state, at_gate), (state, AtGate::Pending), "{step:?}");
+            let books = engine.ledger.activity(activity.id).await.unwrap().unwrap();
+            assert_eq!(books.state, state, "what was said is so");
+            assert!(engine.warm_due(NOW_MS).await.is_err(), "it is still away");
+            told.away.store(false, Ordering::SeqCst);
+            engine.warm_due(NOW_MS).await.unwrap();
+            engine.lifecycle().await.unwrap();
+            let answer = claim(step.as_str()).await;
+            match step {
+                ActivityMove::Pause => assert!(matches!(answer, ClaimAnswer::Busy { .. })),
+                ActivityMove::Resume => assert!(matches!(answer, ClaimAnswer::Admitted { .. })),
+                _ => assert!(matches!(answer, ClaimAnswer::Ended)),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn publishing_again_does_not_undo_a_pause() {
+        let (night, activity) = Night::fall(|_| {}).await;
+        let does = async |step| night.engine.move_activity("ann", activity.id, step).await;
+        does(ActivityMove::Pause).await.unwrap();
+        let again = does(ActivityMove::Publish).await;
+        assert!(matches!(again, Err(OperateError::Conflict("paused"))), "{again:?}");
+        let loaded = night.engine.gate.loaded().await.unwrap();
+        assert_eq!(loaded[0].shut, Some(Shut::Paused));
+        assert!(does(ActivityMove::Resume).await.is_ok());
+        assert!(does(ActivityMove::Publish).await.is_ok(), "it is published since before");
+    }
+
+    #[tokio::test]
+    async fn a_pause_that_overtakes_a_resume_on_its_way_to_the_gate_holds() {
+        let (mut night, activity) = Night::fall(|_| {}).await;
+        let told = night.make_obedient();
+        let (engine, id, item) = (&night.engine, activity.id, activity.items[0].id);
+        engine.move_activity("ann", id, ActivityMove::Pause).await.unwrap();
+        // Another process of a cluster, which knows nothing of our turn, is faster.
+        let (books, gate) = (engine.ledger.clone(), engine.gate.clone());
+        *told.before_shut.lock() = Some(Box::pin(async move {
+            books.move_activity(id, ActivityMove::Pause, None, NOW_MS).await.unwrap();
+            gate.shut(item, Some(Shut::Paused)).await.unwrap();
+        }));
+        engine.move_activity("bob", id, ActivityMove::Resume).await.unwrap();
+        let books = engine.ledger.activity(id).await.unwrap().unwrap();
+        let loaded = engine.gate.loaded().await.unwrap();
+        assert_eq!((books.state, loaded[0].shut), (ActivityState::Paused, Some(Shut::Paused)));
+    }
+
+    #[tokio::test]
+    async fn two_who_give_a_claim_up_at_once_are_both_told_that_it_is_void() {
+        let (night, activity) = Night::fall(|_| {}).await;
+        let (engine, item) = (&night.engine, activity.items[0].id);
+        engine.workers.as_ref().unwrap().stop().await;
+        let answer = engine.claim(item, "ann".parse().unwrap(), 1, None).await;
+        let ClaimAnswer::Admitted { claim, .. } = answer else { panic!("{answer:?}") };
+        let no = claim.order_no;
+        let failed = FailedClaim { claim, tries: 1, next_try_ms: None, cause: "x".into() };
+        engine.ledger.defer(&[failed]).await.unwrap();
+        let void = || engine.void_dead_letter("ann", no);
+        let (one, two, three) = tokio::join!(void(), void(), void());
+        assert!(one.is_ok() && two.is_ok() && three.is_ok(), "{one:?} {two:?} {three:?}");
     }
 
     #[test]

@@ -648,7 +648,7 @@ mod tests {
         engine.workers.as_ref().unwrap().stop().await;
         let answer = engine.claim(item, "ann".parse().unwrap(), 1, None).await;
         assert!(matches!(answer, crate::engine::ClaimAnswer::Admitted { .. }), "{answer:?}");
-        engine.move_activity("op", activity.id, sale::ActivityState::Ended).await.unwrap();
+        engine.move_activity("op", activity.id, sale::ActivityMove::End).await.unwrap();
         // Units that nobody can account for.
         engine.gate.adjust(item, engine.numbers.next(), 3, true).await.unwrap();
         night.clock.advance(ADJUST_AGE_MS_MAX + 1);

@@ -7,6 +7,7 @@ use std::sync::{
 };
 
 use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use gate::{
     AdjustOutcome, Attempt, Changed, Gate, GateError, GiveBack, Loaded, Loading, Reading,
     Readmitted, Shut, Verdict,
@@ -16,34 +17,45 @@ use sale::{Claim, ClaimLog, EntryId, Epoch, ItemId, LogEntry, LogError, OrderNo,
 
 type Result<T> = std::result::Result<T, GateError>;
 
-pub(super) struct Restless {
+pub(crate) struct Restless {
     gate: Arc<dyn Gate>,
     readings: Arc<AtomicU64>,
     /// After so many readings it comes to rest.
     moves: u64,
-    pub(super) told: Arc<Told>,
+    pub(crate) told: Arc<Told>,
 }
 
 /// What a test tells the gate, and hears of it.
 #[derive(Default)]
-pub(super) struct Told {
+pub(crate) struct Told {
     /// It is being loaded, and does not know what its buyers hold.
     pub(super) cannot_tell: AtomicBool,
     /// The item has left, and its claims are still on the log.
     pub(super) has_left: AtomicBool,
     pub(super) adopted: Mutex<Vec<OrderNo>>,
+    /// It does not answer those who ask what is there, or who shut or change something.
+    pub(crate) away: AtomicBool,
+    /// What happens before the next word of an operator arrives.
+    pub(super) before_shut: Mutex<Option<Meanwhile>>,
 }
+
+pub(super) type Meanwhile = BoxFuture<'static, ()>;
 
 impl Told {
     fn can_tell(&self) -> Result<()> {
         let cannot = self.cannot_tell.load(Ordering::SeqCst);
         if cannot { Err(GateError("the item is being loaded".into())) } else { Ok(()) }
     }
+
+    fn answers(&self) -> Result<()> {
+        let away = self.away.load(Ordering::SeqCst);
+        if away { Err(GateError("it is away".into())) } else { Ok(()) }
+    }
 }
 
 impl Restless {
     /// Beside it, how often it is read.
-    pub(super) fn new(gate: Arc<dyn Gate>, moves: u64) -> (Restless, Arc<AtomicU64>) {
+    pub(crate) fn new(gate: Arc<dyn Gate>, moves: u64) -> (Restless, Arc<AtomicU64>) {
         let readings = Arc::new(AtomicU64::new(0));
         let told = Arc::default();
         (Restless { gate, readings: readings.clone(), moves, told }, readings)
@@ -110,6 +122,7 @@ impl Gate for Restless {
         delta: i64,
         committed: bool,
     ) -> Result<AdjustOutcome> {
+        self.told.answers()?;
         self.gate.adjust(item, adjust_no, delta, committed).await
     }
 
@@ -132,6 +145,11 @@ impl Gate for Restless {
     }
 
     async fn shut(&self, item: ItemId, shut: Option<Shut>) -> Result<bool> {
+        self.told.answers()?;
+        let meanwhile = self.told.before_shut.lock().take();
+        if let Some(meanwhile) = meanwhile {
+            meanwhile.await;
+        }
         self.gate.shut(item, shut).await
     }
 
@@ -140,6 +158,7 @@ impl Gate for Restless {
     }
 
     async fn loaded(&self) -> Result<Vec<Loaded>> {
+        self.told.answers()?;
         self.gate.loaded().await
     }
 

@@ -20,10 +20,14 @@ use std::{collections::HashMap, time::Duration};
 
 use gate::{Loaded, Loading, Presence, Shut};
 use ledger::LedgerError;
-use sale::{Activity, ActivityState, Claim, Epoch, Item, ItemId, ItemState, Millis, OrderNo};
+use sale::{
+    Activity, ActivityId, ActivityState, Claim, Epoch, Item, ItemId, ItemState, Millis, OrderNo,
+};
 
 use super::Engine;
 
+/// How often the gate is told anew because somebody moved the activity meanwhile. Then the job does it.
+const TELL_TRIES_MAX: u32 = 8;
 /// How often a run starts over when somebody else moved the epoch.
 const WARM_TRIES_MAX: u32 = 8;
 /// Whoever was overtaken looks again after a time between these.
@@ -152,7 +156,7 @@ impl Engine {
             left,
             marks: basis.marks.into_iter().chain(open.into_values()).collect(),
             adjusted: basis.adjusted,
-            shut: (basis.activity.state == ActivityState::Paused).then_some(Shut::Paused),
+            shut: shut_of(basis.activity.state),
         };
         if !self.gate.load(loading).await? {
             return Ok(None);
@@ -174,44 +178,100 @@ impl Engine {
                 continue;
             }
             for item in &activity.items {
-                if let Err(error) = self.keep_warm(&activity, item, loaded.get(&item.id)).await {
+                if let Err(error) = self.keep_warm(item, loaded.get(&item.id)).await {
                     tracing::warn!(item = %item.id, %error, "item could not be warmed, will try again");
                 }
+            }
+            // Both may be of before an operator's word, so this only says that it is worth a look.
+            let wanted = shut_of(activity.state);
+            let differs = |item: &&Item| {
+                let here = loaded.get(&item.id).filter(|here| is_whole(item, here));
+                here.is_some_and(|here| here.shut != Some(Shut::Frozen) && here.shut != wanted)
+            };
+            let untold: Vec<ItemId> =
+                activity.items.iter().filter(differs).map(|item| item.id).collect();
+            if !untold.is_empty()
+                && let Err(error) = self.tell_gate_again(activity.id, &untold).await
+            {
+                let state = activity.state.as_str();
+                tracing::warn!(activity = %activity.id, state, %error,
+                    "the gate does not know of it yet, will try again");
             }
         }
         Ok(())
     }
 
-    async fn keep_warm(
+    /// The gate is told what the ledger says now, not what it said before our turn came.
+    pub(super) async fn tell_gate_again(
         &self,
-        activity: &Activity,
-        item: &Item,
-        here: Option<&Loaded>,
+        id: ActivityId,
+        items: &[ItemId],
     ) -> Result<(), WarmError> {
+        let _turn = self.gate_turn.lock().await;
+        let activity = self.ledger.activity(id).await?.ok_or(WarmError::UnknownItem)?;
+        self.tell_gate(id, activity.state, items).await
+    }
+
+    /// Let the gate admit or refuse as the ledger says. To be called in one's turn, with the state that
+    /// the ledger told in that turn.
+    ///
+    /// A turn is of one process. Another one of a cluster may move the activity while our word is on
+    /// its way to the gate, and its word may arrive before ours. So whoever has told the gate looks into
+    /// the ledger again, and tells it anew if that has changed: whoever speaks last has said what the
+    /// ledger said afterwards. Whoever dies before that, or whose word arrives after they gave it up for
+    /// lost, is put right by the warm job, which compares the two every `jobs.warm_poll_ms`.
+    pub(super) async fn tell_gate(
+        &self,
+        id: ActivityId,
+        mut state: ActivityState,
+        items: &[ItemId],
+    ) -> Result<(), WarmError> {
+        for _ in 0..TELL_TRIES_MAX {
+            let mut done = Ok(());
+            for item in items {
+                // What is not at the gate is closed anyway, and loads in the right state. One that does
+                // not answer keeps the others from nothing.
+                done = done.and(self.gate.shut(*item, shut_of(state)).await.map(drop));
+            }
+            done?;
+            let now = self.ledger.activity(id).await?.ok_or(WarmError::UnknownItem)?.state;
+            if now == state {
+                return Ok(());
+            }
+            state = now;
+        }
+        Err(WarmError::Contended)
+    }
+
+    async fn keep_warm(&self, item: &Item, here: Option<&Loaded>) -> Result<(), WarmError> {
         match here {
             // Neither what is being loaded nor what cannot be read now gets better by another load.
             Some(here) if is_being_loaded(here) || here.presence == Presence::Unknown => Ok(()),
-            Some(here)
-                if item.state == ItemState::Ready
-                    && here.epoch == item.epoch
-                    && here.presence == Presence::Whole =>
-            {
-                let wanted = (activity.state == ActivityState::Paused).then_some(Shut::Paused);
-                if here.shut == Some(Shut::Frozen) {
-                    // Somebody who was about to load it was overtaken and then died.
-                    return self.rebuild(item.id).await.map(drop);
-                }
-                if here.shut != wanted {
-                    self.gate.shut(item.id, wanted).await?;
-                }
-                Ok(())
+            // Somebody who was about to load it was overtaken and then died.
+            Some(here) if is_whole(item, here) && here.shut == Some(Shut::Frozen) => {
+                self.rebuild(item.id).await.map(drop)
             }
+            Some(here) if is_whole(item, here) => Ok(()),
             _ => self.warm(item.id).await.map(drop),
         }
     }
 }
 
 const ACTIVITIES_MAX: usize = 10_000;
+
+/// Why the items of an activity in this state admit nobody; `None` if they do.
+fn shut_of(state: ActivityState) -> Option<Shut> {
+    match state {
+        ActivityState::Paused => Some(Shut::Paused),
+        ActivityState::Ended => Some(Shut::Ended),
+        ActivityState::Draft | ActivityState::Published => None,
+    }
+}
+
+/// Is all of it there, in the life that the ledger knows?
+fn is_whole(item: &Item, here: &Loaded) -> bool {
+    item.state == ItemState::Ready && here.epoch == item.epoch && here.presence == Presence::Whole
+}
 
 /// By somebody who lives.
 fn is_being_loaded(here: &Loaded) -> bool {
@@ -231,4 +291,32 @@ fn wants_warming(activity: &Activity, now_ms: Millis, soon: Millis) -> bool {
     matches!(activity.state, ActivityState::Published | ActivityState::Paused)
         && activity.opens_ms <= soon
         && now_ms < activity.closes_ms
+}
+
+#[cfg(test)]
+mod tests {
+    use sale::ActivityMove;
+
+    use super::*;
+    use crate::engine::night::{NOW_MS, Night};
+
+    #[tokio::test]
+    async fn the_job_tells_the_gate_what_the_ledger_says_in_its_own_turn() {
+        let (night, activity) = Night::fall(|_| {}).await;
+        let (engine, id) = (night.engine.clone(), activity.id);
+        let moves = async |step| engine.ledger.move_activity(id, step, None, NOW_MS).await.unwrap();
+        // Whoever paused it has not told the gate, and resumes it before the job's turn has come.
+        moves(ActivityMove::Pause).await;
+        let turn = engine.gate_turn.lock().await;
+        let job = tokio::spawn({
+            let engine = engine.clone();
+            async move { engine.warm_due(NOW_MS).await.is_ok() }
+        });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(engine.gate.loaded().await.unwrap()[0].shut, None, "it waits for its turn");
+        moves(ActivityMove::Resume).await;
+        drop(turn);
+        assert!(job.await.unwrap());
+        assert_eq!(engine.gate.loaded().await.unwrap()[0].shut, None);
+    }
 }

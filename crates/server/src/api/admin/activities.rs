@@ -6,7 +6,7 @@ use axum::{
 };
 use http::StatusCode;
 use sale::{
-    Activity, ActivityId, ActivityState, Currency, Millis, NewActivity, NewItem,
+    Activity, ActivityId, ActivityMove, ActivityState, Currency, Millis, NewActivity, NewItem,
     PAY_WITHIN_MS_DEFAULT,
 };
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,7 @@ use super::{
     items::{LedgerItem, WarmedItem},
 };
 use crate::{
+    engine::AtGate,
     extract::{Json, Path, Query},
     problem::Problem,
 };
@@ -46,6 +47,28 @@ pub(in super::super) struct LedgerActivity {
     #[schema(schema_with = openapi::activity_state)]
     state: ActivityState,
     items: Vec<LedgerItem>,
+    /// In answers to publish, pause, resume and end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at_gate: Option<GateFollows>,
+}
+
+/// Does the gate know of it? The ledger does, or this were not the answer.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(in super::super) enum GateFollows {
+    /// It does as `state` says.
+    Done,
+    /// It did not answer; it is told as soon as it does, without anybody asking again.
+    Pending,
+}
+
+impl From<AtGate> for GateFollows {
+    fn from(at_gate: AtGate) -> Self {
+        match at_gate {
+            AtGate::Done => GateFollows::Done,
+            AtGate::Pending => GateFollows::Pending,
+        }
+    }
 }
 
 impl From<Activity> for LedgerActivity {
@@ -58,6 +81,7 @@ impl From<Activity> for LedgerActivity {
             pay_within_ms: activity.pay_within_ms,
             state: activity.state,
             items: activity.items.into_iter().map(LedgerItem::from).collect(),
+            at_gate: None,
         }
     }
 }
@@ -248,15 +272,16 @@ fn as_planned(item: sale::Item) -> NewItem {
     }
 }
 
-async fn move_to(
+async fn move_by(
     app: Shared,
     who: String,
     id: i64,
-    to: ActivityState,
+    step: ActivityMove,
 ) -> Result<Json<LedgerActivity>, Problem> {
     let id = ActivityId(id);
-    let moved = finish(async move { app.engine.move_activity(&who, id, to).await }).await?;
-    Ok(Json(moved.into()))
+    let moved = finish(async move { app.engine.move_activity(&who, id, step).await });
+    let (activity, at_gate) = moved.await?;
+    Ok(Json(LedgerActivity { at_gate: Some(at_gate.into()), ..activity.into() }))
 }
 
 /// Show a draft to buyers and sell it in its window.
@@ -272,13 +297,7 @@ pub(in super::super) async fn publish(
     AsOperator(who): AsOperator,
     Path(id): Path<i64>,
 ) -> Result<Json<LedgerActivity>, Problem> {
-    let before = app.engine.ledger.activity(ActivityId(id)).await?;
-    let paused = before.is_some_and(|activity| activity.state == ActivityState::Paused);
-    // Letting a paused sale go on is another word, so that nobody does it by publishing twice.
-    if paused {
-        return Err(super::super::refusals::conflict(ActivityState::Paused.as_str()));
-    }
-    move_to(app, who, id, ActivityState::Published).await
+    move_by(app, who, id, ActivityMove::Publish).await
 }
 
 /// Let the gate admit nobody until it is resumed.
@@ -293,7 +312,7 @@ pub(in super::super) async fn pause(
     AsOperator(who): AsOperator,
     Path(id): Path<i64>,
 ) -> Result<Json<LedgerActivity>, Problem> {
-    move_to(app, who, id, ActivityState::Paused).await
+    move_by(app, who, id, ActivityMove::Pause).await
 }
 
 /// Let a paused activity go on.
@@ -308,12 +327,7 @@ pub(in super::super) async fn resume(
     AsOperator(who): AsOperator,
     Path(id): Path<i64>,
 ) -> Result<Json<LedgerActivity>, Problem> {
-    let before = app.engine.ledger.activity(ActivityId(id)).await?;
-    let draft = before.is_some_and(|activity| activity.state == ActivityState::Draft);
-    if draft {
-        return Err(super::super::refusals::conflict(ActivityState::Draft.as_str()));
-    }
-    move_to(app, who, id, ActivityState::Published).await
+    move_by(app, who, id, ActivityMove::Resume).await
 }
 
 /// End an activity for good.
@@ -327,7 +341,7 @@ pub(in super::super) async fn end(
     AsOperator(who): AsOperator,
     Path(id): Path<i64>,
 ) -> Result<Json<LedgerActivity>, Problem> {
-    move_to(app, who, id, ActivityState::Ended).await
+    move_by(app, who, id, ActivityMove::End).await
 }
 
 /// Bring the activity's items to the gate now. It happens by itself before the opening.

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::{Router, body::Body, response::Response};
+use gate::Gate;
 use http::{HeaderMap, Method, Request};
 use http_body_util::BodyExt;
 use ledger::Role;
@@ -16,7 +17,10 @@ use crate::{
     auth::token_hash,
     config::Config,
     edge::Edge,
-    engine::{Engine, Parts},
+    engine::{
+        Engine, Parts,
+        restless::{Restless, Told},
+    },
 };
 
 pub(super) const SECRET: &[u8] = b"a secret of the tests";
@@ -115,13 +119,35 @@ impl Shop {
         Shop::open_with(|_| {}).await
     }
 
+    /// One whose gate can be made to be away.
+    pub(super) async fn open_beside_a_gate() -> (Shop, Arc<Told>) {
+        let mut told = None;
+        let shop = Shop::open_through(
+            |_| {},
+            |gate| {
+                let (gate, _) = Restless::new(gate, 0);
+                told = Some(gate.told.clone());
+                Arc::new(gate)
+            },
+        );
+        (shop.await, told.unwrap())
+    }
+
     pub(super) async fn open_with(change: impl FnOnce(&mut Config)) -> Shop {
+        Shop::open_through(change, |gate| gate).await
+    }
+
+    async fn open_through(
+        change: impl FnOnce(&mut Config),
+        wrap: impl FnOnce(Arc<dyn Gate>) -> Arc<dyn Gate>,
+    ) -> Shop {
         let data = tempfile::tempdir().unwrap();
         let clock = ManualClock::at(NOW_MS);
         let mut config = Config::defaults();
         change(&mut config);
         let keys = Keys::from_secret(SECRET).unwrap();
-        let parts = Parts::open(&config, data.path(), clock.clone()).await.unwrap();
+        let mut parts = Parts::open(&config, data.path(), clock.clone()).await.unwrap();
+        parts.gate = wrap(parts.gate);
         let opened = Engine::open(config, data.path(), SECRET, keys, clock.clone(), parts).await;
         let engine = opened.unwrap();
         let hash = token_hash(ADMIN);
