@@ -21,7 +21,9 @@ const LOOK_MS = [4_000, 6_000];
 
 const byId = (id) => document.getElementById(id);
 const txn = decodeURIComponent(location.pathname.split("/").filter(Boolean).at(-1) ?? "");
-const path = `/cashier/${encodeURIComponent(txn)}`;
+/** The proof that this payment was opened for whoever looks at the page. */
+const token = new URLSearchParams(location.search).get("token") ?? "";
+const path = `/cashier/${encodeURIComponent(txn)}?token=${encodeURIComponent(token)}`;
 const clock = new ServerClock(askTime);
 
 let payment = null;
@@ -72,7 +74,8 @@ function drawDeadline(now = clock.now()) {
 function draw() {
   document.title = `${say(words, "title")} · Seckill`;
   byId("payment").hidden = payment === null;
-  const trouble = problem ? problemText(problem, language()) : payment === null ? say(words, "loading") : "";
+  const told = problem?.code === "bad_token" ? say(words, "wrongAddress") : problem && problemText(problem, language());
+  const trouble = told ?? (payment === null ? say(words, "loading") : "");
   setText(byId("note"), trouble);
   byId("note").hidden = trouble === "";
   drawDeadline();
@@ -93,8 +96,8 @@ function tick() {
   const now = clock.now();
   if (!document.hidden) {
     drawDeadline(now);
-    // Late money can still turn a closed payment; a payment that does not exist stays that way.
-    const settled = ["paid", "refunded"].includes(payment?.state) || problem?.status === 404;
+    // Late money can still turn a closed payment; one that does not exist, or is not ours, stays that way.
+    const settled = ["paid", "refunded"].includes(payment?.state) || [403, 404].includes(problem?.status);
     if (!settled && now >= lookAt) look();
   }
   setTimeout(tick, nextTick(now, payment?.pay_deadline ? [payment.pay_deadline] : [], clock.now()));

@@ -137,8 +137,10 @@ function webAddress(url) {
 }
 
 async function pay(orderNo) {
+  const [provider] = providers;
+  if (!provider) throw new Problem({ code: "failed", body: { detail: say(words, "noProvider") } });
   const { payment_url: url } = await buyer.ask("POST", `/orders/${encodeURIComponent(orderNo)}/payments`, {
-    body: { provider: "sandbox" },
+    body: { provider },
   });
   const target = webAddress(url);
   if (target === null) throw new Problem({ code: "failed", body: { detail: say(words, "badPaymentUrl") } });
@@ -236,6 +238,23 @@ function draw() {
   setAttribute(document.body, "data-ready", catalog.loaded && clock.synced);
 }
 
+// --- the shop itself ---
+
+/** Where an order can be paid here, by name. */
+let providers = [];
+
+/** Learns how buyers sign in and pay here; asked again until somebody answers. */
+async function learnShop() {
+  try {
+    const shop = await call("GET", "/shop");
+    providers = shop.providers;
+    signInBox.offer(shop.dev_login);
+    draw();
+  } catch {
+    setTimeout(learnShop, between(2_000, 5_000));
+  }
+}
+
 // --- time ---
 
 let resyncAt = 0;
@@ -298,6 +317,7 @@ document.addEventListener("visibilitychange", visibilityChanged);
 window.addEventListener("pageshow", (event) => { if (event.persisted) visibilityChanged(); });
 
 speaks(words, draw);
+learnShop();
 syncClock(4);
 follower.restart();
 tick();

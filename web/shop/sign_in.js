@@ -11,7 +11,8 @@ const byId = (id) => document.getElementById(id);
 export class SignInBox {
   #buyer;
   #note = null;
-  #absent = false;
+  /** Shown only where the shop says that there is a demo sign-in. */
+  #absent = true;
 
   constructor(buyer) {
     this.#buyer = buyer;
@@ -23,12 +24,18 @@ export class SignInBox {
     byId("sign-out").addEventListener("click", () => buyer.signOut());
   }
 
+  /** What the shop said: may anybody sign in here? */
+  offer(devLogin) {
+    this.#absent = !devLogin;
+    this.#note = devLogin ? null : () => say(words, "noDevLogin");
+  }
+
   draw() {
     const { signedIn, user } = this.#buyer;
     byId("sign-in-form").hidden = signedIn || this.#absent;
     byId("signed-in").hidden = !signedIn;
     setText(byId("user"), user ?? "");
-    const note = this.#note?.() ?? (signedIn ? "" : say(words, "demoLogin"));
+    const note = signedIn ? "" : this.#note?.() ?? (this.#absent ? "" : say(words, "demoLogin"));
     setText(byId("sign-in-note"), note);
     byId("sign-in-note").hidden = note === "";
   }

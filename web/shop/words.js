@@ -71,6 +71,7 @@ export const words = {
     times: "× {quantity}",
     itemNo: "Item {id}",
     badPaymentUrl: "The shop sent no usable payment address.",
+    noProvider: "There is nowhere to pay here yet: the shop has no payment provider.",
   },
   zh: {
     title: "限时秒杀",
@@ -144,5 +145,6 @@ export const words = {
     times: "× {quantity}",
     itemNo: "商品 {id}",
     badPaymentUrl: "商城没有给出可用的付款地址。",
+    noProvider: "暂时无法付款：商城还没有接入支付机构。",
   },
 };

@@ -111,8 +111,15 @@ impl Street {
 
     /// Opens a payment and answers its number.
     async fn opened(&self, n: u64) -> String {
-        let url = self.sandbox.open(&request(n)).await.unwrap().payment_url;
-        url.strip_prefix("/cashier/").unwrap().to_owned()
+        self.opened_for(&request(n)).await
+    }
+
+    /// The address leads to the payment with its proof.
+    async fn opened_for(&self, request: &PayRequest) -> String {
+        let url = self.sandbox.open(request).await.unwrap().payment_url;
+        let (txn, token) = url.strip_prefix("/cashier/").unwrap().split_once("?token=").unwrap();
+        assert!(self.sandbox.proves(txn, token) && !self.sandbox.proves("sbp_other", token));
+        txn.to_owned()
     }
 
     async fn notice(&mut self) -> Notice {
@@ -332,8 +339,8 @@ async fn late_money_lands_on_a_closed_payment() {
     assert_eq!(street.sandbox.query(order(1)).await, Ok(QueryOutcome::Closed));
     // Nothing is heard of it yet: the first notice is of another order, paid a moment before.
     let patient = PayRequest { deadline_ms: DEADLINE_MS + 60_000, ..request(2) };
-    let url = street.sandbox.open(&patient).await.unwrap().payment_url;
-    street.sandbox.act(url.strip_prefix("/cashier/").unwrap(), Action::Pay).await.unwrap();
+    let other = street.opened_for(&patient).await;
+    street.sandbox.act(&other, Action::Pay).await.unwrap();
     assert_eq!(street.notice().await.order_no, order(2));
 
     street.clock.set(DEADLINE_MS + 1_000);

@@ -375,7 +375,7 @@ impl Buyers {
     }
 }
 
-/// The last part of the cashier's address.
+/// The last part of the cashier's address: the payment's number with its token.
 fn transaction(opened: &Value) -> String {
     let url = opened["payment_url"].as_str().unwrap_or_default();
     url.rsplit('/').next().unwrap_or_default().to_owned()
@@ -551,8 +551,8 @@ mod tests {
         assert_eq!(buyers.answer(look, 0, "").len(), 1, "a broken connection says nothing");
         let open = &buyers.answer(look, 200, &order("unpaid"))[0];
         assert_eq!(open.0, SECOND);
-        let pay = &buyers.answer(&open.1, 200, r#"{"payment_url":"/cashier/T1"}"#)[0].1;
-        assert!(buyers.request(pay).starts_with("POST /api/v1/cashier/T1 "));
+        let pay = &buyers.answer(&open.1, 200, r#"{"payment_url":"/cashier/T1?token=ab"}"#)[0].1;
+        assert!(buyers.request(pay).starts_with("POST /api/v1/cashier/T1?token=ab "));
         assert_eq!(buyers.answer(pay, 503, "{}").len(), 1, "pressed again");
         // The first try was paid, only its answer was lost.
         let look = &buyers.answer(pay, 409, "{}")[0].1;

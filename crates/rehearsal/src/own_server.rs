@@ -28,6 +28,9 @@ impl OwnServer {
         let log = data.path().join(LOG_FILE);
         let mut launch = Launch::new(binary, data.path().join("data"))
             .without_settings_of_the_caller()
+            // By name, so that a rehearsal does not depend on what a bare run means.
+            .env("SECKILL_AUTH_DEV_LOGIN", "true")
+            .env("SECKILL_PAYMENT_SANDBOX", "true")
             .env("SECKILL_HTTP_CONNECTIONS_MAX", connections + OTHER_CONNECTIONS)
             .env("SECKILL_LOG_LEVEL", "warn")
             .log(&log);

@@ -20,17 +20,20 @@ use crate::{
     config::{Config, Profile, Secret},
     data_dir::DataDir,
     engine::{Engine, Parts},
+    greeting::{self, FirstToken, Greeting},
     metrics::Metrics,
     net::{self, NetOptions},
-    secrets,
+    secrets, terminal,
 };
 
 /// In the data directory of a running server: where it listens, and a token for the command line.
 const RUNNING_FILE: &str = "running.json";
 /// The admin token of that file begins with this; a new one at each start.
 const LOCAL_TOKEN: &str = "local-cli";
-/// The admin token that the first start prints.
+/// The name of the admin token that the first start makes.
 const FIRST_TOKEN: &str = "first";
+/// Where it is found if nobody looks at a terminal.
+const FIRST_TOKEN_FILE: &str = "first-admin-token";
 
 /// Told to stop, the process is gone this long after, whoever does not answer. Whatever is cut off is
 /// done after the next start: everything promised is on disk.
@@ -115,13 +118,22 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     let listener = bind(listen, engine.config.http.backlog_max)
         .map_err(|error| CannotStart(format!("cannot listen on {listen}: {error}")))?;
     let address = listener.local_addr().map_err(CannotStart::because)?;
-    let first_token = first_token(engine).await?;
+    let token = first_token(engine, &opened.data).await?;
     engine.run_jobs();
-    if engine.config.demo && engine.config.profile == Profile::Solo {
+    if engine.config.demo_is_on() {
         engine.demo().await.map_err(CannotStart::because)?;
     }
     let running = announce(&opened, address).await?;
-    greet(address, first_token.as_deref());
+    let config = &engine.config;
+    Greeting {
+        config,
+        address,
+        data: opened.data.path(),
+        token,
+        demo: None,
+        program: greeting::program(),
+    }
+    .print();
 
     let options = NetOptions::from(&engine.config.http);
     let news = engine.news.clone();
@@ -188,11 +200,26 @@ fn raise_open_files(connections_max: usize) {
     }
 }
 
-/// At the very first start, unless the operator gave a token: make one, to be shown once.
-async fn first_token(engine: &Engine) -> Result<Option<String>, CannotStart> {
+/// How operators get their token. The first one is shown once: on a terminal, or else in a file that only
+/// the owner of the data directory can read, for what is printed there ends in a log.
+async fn first_token(engine: &Engine, data: &DataDir) -> Result<FirstToken, CannotStart> {
+    if !engine.config.auth.admin_token.is_empty() {
+        return Ok(FirstToken::Configured);
+    }
+    let Some(token) = make_first_token(engine).await? else { return Ok(FirstToken::Before) };
+    if terminal::somebody_looks() {
+        return Ok(FirstToken::Shown(token));
+    }
+    let path = data.file(FIRST_TOKEN_FILE);
+    secrets::write_private(&path, format!("{token}\n").as_bytes()).map_err(CannotStart::because)?;
+    tracing::info!(file = %path.display(), "the first admin token is in a file: read it, then delete it");
+    Ok(FirstToken::InFile(path))
+}
+
+/// At the very first start: make one.
+async fn make_first_token(engine: &Engine) -> Result<Option<String>, CannotStart> {
     let tokens = engine.ledger.admin_tokens().await.map_err(CannotStart::because)?;
-    let given = !engine.config.auth.admin_token.is_empty();
-    if given || tokens.iter().any(|token| !token.name.starts_with(LOCAL_TOKEN)) {
+    if tokens.iter().any(|token| !token.name.starts_with(LOCAL_TOKEN)) {
         return Ok(None);
     }
     let token = generate_admin_token().map_err(CannotStart::because)?;
@@ -247,15 +274,4 @@ fn local_token(opened: &Opened) -> String {
     let place = token_hash(&format!("{host}:{}", opened.data.path().display()));
     let short: String = place[..6].iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{LOCAL_TOKEN}-{short}")
-}
-
-/// What a person wants to know first. To standard output; the log goes to standard error.
-fn greet(address: SocketAddr, first_token: Option<&str>) {
-    println!("seckill {} is open", env!("CARGO_PKG_VERSION"));
-    println!("  shop       http://{address}/");
-    println!("  API docs   http://{address}/docs");
-    if let Some(token) = first_token {
-        println!("  admin      {token}");
-        println!("             (shown once; more with `seckill token create NAME`)");
-    }
 }

@@ -17,7 +17,7 @@ use rehearsal::{Api, settled};
 use sale::{Clock, ItemId, Keys, SaleToken, SystemClock};
 use serde_json::{Value, json};
 use server::{
-    config::{Config, Secret},
+    config::{Config, Secret, Switch},
     serve::{Running, serve},
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -110,7 +110,7 @@ async fn a_refusal_allocates_next_to_nothing_and_a_claim_little() {
         listen: ([127, 0, 0, 1], 0).into(),
         data: data.path().into(),
         secret: Secret::new(SECRET),
-        demo: false,
+        demo: Switch::Off,
         ..Config::defaults()
     };
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();

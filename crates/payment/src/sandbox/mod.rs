@@ -6,8 +6,8 @@
 //! delivers notices ([`Sandbox::deliver`]). It learns nothing of the sale but what is in a
 //! [`PayRequest`], and the sale learns of money only through a signed notice or by asking.
 //!
-//! **The life of one payment.** `open` writes a row and answers `/cashier/{txn}`. The buyer acts
-//! there. Paying writes, in one transaction, a *charge* (with its own `provider_txn`; paying twice
+//! **The life of one payment.** `open` writes a row and answers `/cashier/{txn}?token=…`. Whoever has
+//! that address acts there: the token proves that the payment was opened for them. Paying writes, in one transaction, a *charge* (with its own `provider_txn`; paying twice
 //! makes two) and a *notice* to deliver. The task signs the notice at the moment of each delivery
 //! (so time stamp and secret are always current), posts it, and repeats with growing waits until
 //! it is accepted or `notice_tries_max` is reached.
@@ -135,6 +135,11 @@ impl Sandbox {
         Ok(Sandbox(Arc::new(Company { book, options, clock, wake: Notify::new() })))
     }
 
+    /// Does this token stand in the address of this payment's cashier?
+    pub fn proves(&self, txn: &str, token: &str) -> bool {
+        signature::is_cashier_token(&self.0.options.notify_secret, txn, token)
+    }
+
     /// The payment as the buyer sees it; `None` if there is none.
     pub async fn cashier(&self, txn: &str) -> Result<Option<CashierView>, ProviderError> {
         let (txn, now_ms) = (txn.to_owned(), self.0.clock.now_ms());
@@ -181,8 +186,10 @@ impl Provider for Sandbox {
     async fn open(&self, request: &PayRequest) -> Result<Opened, ProviderError> {
         let (request, now_ms) = (request.clone(), self.0.clock.now_ms());
         let txn = self.with_book(move |book| book.open_payment(&request, now_ms)).await?;
-        let base = self.0.options.base_url.trim_end_matches('/');
-        Ok(Opened { payment_url: format!("{base}/cashier/{txn}") })
+        let options = &self.0.options;
+        let base = options.base_url.trim_end_matches('/');
+        let token = signature::cashier_token(&options.notify_secret, &txn);
+        Ok(Opened { payment_url: format!("{base}/cashier/{txn}?token={token}") })
     }
 
     async fn close(&self, order_no: OrderNo) -> Result<CloseOutcome, ProviderError> {

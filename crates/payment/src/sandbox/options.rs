@@ -14,7 +14,7 @@ const MERCHANT_CHARS_MAX: usize = 64;
 pub struct SandboxOptions {
     /// Who we are at the sandbox. Notices for others are refused.
     pub merchant: String,
-    /// Signs notices; known to both companies.
+    /// Signs notices, known to both companies, and the addresses of cashiers.
     pub notify_secret: String,
     /// Comes before `/cashier/{txn}`. Empty: the page is on our own address.
     pub base_url: String,

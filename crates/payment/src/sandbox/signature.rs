@@ -19,6 +19,9 @@ pub const SIGNATURE_HEADER: &str = "x-sandbox-signature";
 /// How far the time stamp may be from our clock, either way.
 pub const WINDOW_MS: Millis = 5 * 60_000;
 
+/// Signed in the place of a time stamp, which it is not: no notice can pass for a cashier's token.
+const CASHIER: &[u8] = b"cashier";
+
 /// The body of a notice.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct NoticeBody {
@@ -47,6 +50,18 @@ pub(super) fn sign(secret: &str, body: &[u8], now_ms: Millis) -> HeaderMap {
     let hex = HeaderValue::from_str(&to_hex(&signature)).expect("hex is visible ASCII");
     headers.insert(SIGNATURE_HEADER, hex);
     headers
+}
+
+/// What the address of a payment's cashier carries beside the payment's number: made from the secret,
+/// so that neither a number that somebody read in a log nor a guess pays anything.
+pub(super) fn cashier_token(secret: &str, txn: &str) -> String {
+    to_hex(&mac(secret, CASHIER, txn.as_bytes()).finalize().into_bytes())
+}
+
+/// Compared in constant time.
+pub(super) fn is_cashier_token(secret: &str, txn: &str, token: &str) -> bool {
+    let token = from_hex(token.as_bytes());
+    token.is_some_and(|token| mac(secret, CASHIER, txn.as_bytes()).verify_slice(&token).is_ok())
 }
 
 /// The signature is checked before anything that was signed is looked at.
@@ -127,6 +142,23 @@ mod tests {
         assert_eq!(from_hex(b"007FfF"), Some(vec![0, 0x7f, 0xff]));
         assert_eq!(from_hex(b"0"), None);
         assert_eq!(from_hex(b"0g"), None);
+    }
+
+    #[test]
+    fn a_cashiers_token_is_for_one_payment() {
+        let secret = "0123456789abcdef";
+        let token = cashier_token(secret, "sbp_1");
+        assert!(is_cashier_token(secret, "sbp_1", &token));
+        for (secret, txn, token) in [
+            (secret, "sbp_2", token.as_str()),
+            ("another secret, not ours", "sbp_1", &token),
+            (secret, "sbp_1", ""),
+            (secret, "sbp_1", &token[2..]),
+            (secret, "sbp_1", &"0".repeat(64)),
+            (secret, "sbp_1", "no hex"),
+        ] {
+            assert!(!is_cashier_token(secret, txn, token), "{txn} {token}");
+        }
     }
 
     /// The wire format, pinned: computed with `openssl dgst -sha256 -hmac`.

@@ -8,8 +8,8 @@ use utoipa::ToSchema;
 
 use super::{App, Shared, finish::finish};
 use crate::{
-    extract::{Json, Path},
-    problem::Problem,
+    extract::{Json, Path, Query},
+    problem::{Code, Problem},
 };
 
 #[derive(Serialize, ToSchema)]
@@ -74,36 +74,60 @@ impl From<Button> for Action {
     }
 }
 
-fn sandbox(app: &App) -> Result<Sandbox, Problem> {
-    app.engine.sandbox.clone().ok_or_else(Problem::not_found)
+#[derive(Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Proof {
+    /// As it stands in the `payment_url`: whoever opened the payment has it, and nobody else.
+    #[serde(default)]
+    #[param(required = true)]
+    token: String,
+}
+
+/// The sandbox, for somebody who was given the address of this payment.
+fn sandbox(app: &App, txn: &str, proof: &Proof) -> Result<Sandbox, Problem> {
+    let sandbox = app.engine.sandbox.clone().ok_or_else(Problem::not_found)?;
+    if sandbox.proves(txn, &proof.token) {
+        return Ok(sandbox);
+    }
+    Err(Problem::new(Code::BadToken).detail(
+        "The cashier needs the whole address that the order's payment was opened with.",
+        "请使用订单发起付款时给出的完整收银台地址。",
+    ))
 }
 
 /// A sandbox payment, as its cashier page shows it. Not found where the sandbox is off.
 #[utoipa::path(get, path = "/cashier/{txn}", tag = "payment",
-    params(("txn" = String, Path, description = "The last part of the `payment_url`")),
-    responses((status = OK, body = Cashier), (status = NOT_FOUND, description = "No such payment")))]
+    params(("txn" = String, Path, description = "As it stands in the `payment_url`"), Proof),
+    responses(
+        (status = OK, body = Cashier),
+        (status = FORBIDDEN, description = "`bad_token`: not the token of this payment"),
+        (status = NOT_FOUND, description = "No such payment, or no sandbox")))]
 pub(super) async fn show(
     State(app): State<Shared>,
     Path(txn): Path<String>,
+    Query(proof): Query<Proof>,
 ) -> Result<Json<Cashier>, Problem> {
-    let view = sandbox(&app)?.cashier(&txn).await?.ok_or_else(Problem::not_found)?;
+    let view = sandbox(&app, &txn, &proof)?.cashier(&txn).await?.ok_or_else(Problem::not_found)?;
     Ok(Json(view.into()))
 }
 
 /// Press a button at the sandbox's cashier.
 #[utoipa::path(post, path = "/cashier/{txn}", tag = "payment",
-    params(("txn" = String, Path, description = "The last part of the `payment_url`")),
+    params(("txn" = String, Path, description = "As it stands in the `payment_url`"), Proof),
     request_body = Press,
     responses(
         (status = OK, body = Cashier),
-        (status = NOT_FOUND, description = "No such payment"),
+        (status = FORBIDDEN, description = "`bad_token`: not the token of this payment"),
+        (status = NOT_FOUND, description = "No such payment, or no sandbox"),
         (status = CONFLICT, description = "Not in this state of the payment")))]
 pub(super) async fn act(
     State(app): State<Shared>,
     Path(txn): Path<String>,
+    Query(proof): Query<Proof>,
     Json(press): Json<Press>,
 ) -> Result<Json<Cashier>, Problem> {
-    let sandbox = sandbox(&app)?;
+    let sandbox = sandbox(&app, &txn, &proof)?;
     let view = finish(async move { sandbox.act(&txn, press.action.into()).await }).await?;
     Ok(Json(view.into()))
 }

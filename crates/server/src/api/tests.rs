@@ -10,6 +10,7 @@ use sale::{Claim, FailedClaim, ItemId, SaleToken};
 use serde_json::{Value, json};
 
 use super::BASE;
+use crate::config::Secret;
 use shop::{ADMIN, CLOSES_MS, NOW_MS, OPENS_MS, SECRET, Shop};
 
 #[tokio::test]
@@ -74,6 +75,14 @@ async fn a_buyer_finds_claims_follows_and_gives_up() {
         .await
         .is(200);
     let url = opened["payment_url"].as_str().unwrap();
+    // Its number alone, or with somebody else's token, pays nothing.
+    let bare = url.split_once('?').unwrap().0;
+    for stranger in [bare.to_owned(), format!("{bare}?token="), format!("{bare}?token=00ff")] {
+        let path = format!("{BASE}{stranger}");
+        shop.get(&path).send().await.is_refused(403, "bad_token", None);
+        let press = shop.post(&path).json(json!({"action": "pay"}));
+        press.send().await.is_refused(403, "bad_token", None);
+    }
     let cashier = shop.get(&format!("{BASE}{url}")).send().await.is(200);
     assert_eq!((&cashier["state"], &cashier["order_no"]), (&json!("open"), &order["order_no"]));
     let pressed =
@@ -323,7 +332,6 @@ async fn unknown_things_are_not_found() {
         "/items/-1",
         "/items/99999999999999999999",
         "/api/v1/activities/999",
-        "/api/v1/cashier/x",
         "/api/v1/nowhere",
         "/nowhere",
         "/api/v2/time",
@@ -349,14 +357,17 @@ async fn unknown_things_are_not_found() {
 #[tokio::test]
 async fn the_demos_doors_are_shut_where_they_are_off() {
     let shop = Shop::open_with(|config| {
-        config.auth.dev_login = false;
-        config.payment.sandbox = false;
+        config.auth.jwt_secret = Secret::new("the shop's own secret");
     })
     .await;
+    let offered = shop.get("/api/v1/shop").send().await.is(200);
+    assert_eq!(offered, json!({"dev_login": false, "providers": []}));
     let login = shop.post("/api/v1/dev/login").json(json!({"user_id": "ann"}));
     login.send().await.is_refused(404, "not_found", None);
     shop.get("/api/v1/cashier/x").send().await.is_refused(404, "not_found", None);
     let shop = Shop::open().await;
+    let offered = shop.get("/api/v1/shop").send().await.is(200);
+    assert_eq!(offered, json!({"dev_login": true, "providers": ["sandbox"]}));
     for bad in [json!(""), json!("two words"), json!("x".repeat(65)), json!(7), Value::Null] {
         let login = shop.post("/api/v1/dev/login").json(json!({"user_id": bad}));
         login.send().await.is_refused(422, "invalid", Some("user_id"));

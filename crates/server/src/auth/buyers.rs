@@ -60,12 +60,17 @@ struct Dev {
 }
 
 impl Buyers {
-    /// `secret` is the process's own; the dev login signs with a key derived from it.
-    pub fn new(auth: &Auth, secret: &[u8], clock: SharedClock) -> Result<Buyers, KeyError> {
+    /// `dev_secret` is the process's own, where the dev login is on; it signs with a key derived from
+    /// it.
+    pub fn new(
+        auth: &Auth,
+        dev_secret: Option<&[u8]>,
+        clock: SharedClock,
+    ) -> Result<Buyers, KeyError> {
         jwt_crypto::install();
         Ok(Buyers {
             keys: RwLock::new(Arc::new(ShopKeys::load(auth)?)),
-            dev: auth.dev_login.then(|| Dev::new(secret)).flatten(),
+            dev: dev_secret.and_then(Dev::new),
             cache: TokenCache::new(auth.token_cache_max),
             auth: auth.clone(),
             clock,
@@ -194,7 +199,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::config::{Config, Secret};
+    use crate::config::{Config, Secret, Switch};
 
     const NOW_MS: Millis = 1_800_000_000_000;
     const NOW: i64 = NOW_MS / 1_000;
@@ -207,15 +212,16 @@ mod tests {
     }
 
     fn auth(change: impl FnOnce(&mut Auth)) -> Auth {
-        let mut auth = Auth { dev_login: false, leeway_ms: 0, ..Config::defaults().auth };
+        let mut auth = Auth { leeway_ms: 0, ..Config::defaults().auth };
         change(&mut auth);
         auth
     }
 
     fn buyers(change: impl FnOnce(&mut Auth)) -> (Buyers, Arc<ManualClock>) {
         let clock = ManualClock::at(NOW_MS);
-        let buyers = Buyers::new(&auth(change), b"the process's own", clock.clone());
-        (buyers.unwrap(), clock)
+        let auth = auth(change);
+        let dev_secret = (auth.dev_login == Switch::On).then_some(&b"the process's own"[..]);
+        (Buyers::new(&auth, dev_secret, clock.clone()).unwrap(), clock)
     }
 
     fn with_secret(auth: &mut Auth) {
@@ -377,13 +383,13 @@ mod tests {
         let (buyers, clock) = buyers(choose(&["PS256", "ES256"]));
         assert!(buyers.verify(&sign(Header::new(Algorithm::PS256), &claims(), &key)).is_ok());
         assert!(buyers.verify(&sign(Header::new(Algorithm::RS256), &claims(), &key)).is_err());
-        assert!(Buyers::new(&auth(choose(&["ES256"])), b"", clock).is_err());
+        assert!(Buyers::new(&auth(choose(&["ES256"])), None, clock).is_err());
     }
 
     #[test]
     fn files_that_are_no_keys_are_refused_with_their_name() {
         let load = |change: fn(&mut Auth)| {
-            Buyers::new(&auth(change), b"", ManualClock::at(0)).err().unwrap().to_string()
+            Buyers::new(&auth(change), None, ManualClock::at(0)).err().unwrap().to_string()
         };
         let missing = load(|auth| auth.jwt_public_key_file = "/nowhere/key.pem".into());
         assert!(missing.starts_with("/nowhere/key.pem cannot be read"), "{missing}");
@@ -449,7 +455,7 @@ mod tests {
     fn the_dev_login_is_for_anybody_while_it_is_on() {
         let user: UserId = "u7".parse().unwrap();
         let (on, clock) = buyers(|auth| {
-            auth.dev_login = true;
+            auth.dev_login = Switch::On;
             auth.dev_login_ttl_ms = 60_000;
         });
         let dev = on.dev_login(&user).unwrap();
@@ -461,7 +467,7 @@ mod tests {
         let (off, _) = buyers(with_secret);
         assert_eq!(off.dev_login(&user).unwrap_err().code(), Code::NotFound);
         assert!(off.verify(&dev.token).is_err());
-        let others = Buyers::new(&auth(|auth| auth.dev_login = true), b"not ours", clock).unwrap();
+        let others = Buyers::new(&auth(|_| {}), Some(b"not ours"), clock).unwrap();
         assert!(others.verify(&dev.token).is_err());
     }
 }

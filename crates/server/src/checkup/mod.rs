@@ -17,6 +17,8 @@ pub enum Finding {
     Ok(String),
     /// Allowed, but rarely meant.
     Warn(String),
+    /// Asked for by name, and nothing for a real sale: said in red.
+    Danger(String),
     /// Must be mended before a sale.
     Fail(String),
     /// The same, and nothing starts on it: claims that were promised would vanish unnoticed.
@@ -40,7 +42,9 @@ pub fn log(findings: Vec<Finding>) -> Result<(), String> {
     for finding in findings {
         match finding {
             Finding::Ok(_) => {}
-            Finding::Warn(text) | Finding::Fail(text) => tracing::warn!("{text}"),
+            Finding::Warn(text) | Finding::Danger(text) | Finding::Fail(text) => {
+                tracing::warn!("{text}")
+            }
             Finding::Refuse(text) => return Err(text),
         }
     }

@@ -219,6 +219,7 @@ fn judge(name: &str, facts: &Facts, of_cluster: bool, wait_replicas: u32) -> Vec
     let named = |finding| match finding {
         Finding::Ok(text) => Finding::Ok(named(text)),
         Finding::Warn(text) => Finding::Warn(named(text)),
+        Finding::Danger(text) => Finding::Danger(named(text)),
         Finding::Fail(text) => Finding::Fail(named(text)),
         Finding::Refuse(text) => Finding::Refuse(named(text)),
     };

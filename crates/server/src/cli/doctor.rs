@@ -13,6 +13,7 @@ use crate::{
     data_dir::{DataDir, DataDirError},
     engine::{LEDGER_FILE, SANDBOX_FILE},
     serve::Running,
+    terminal,
 };
 
 /// A promise is one fsync away. Slower than this, buyers notice.
@@ -26,23 +27,32 @@ pub(super) async fn doctor(config: &Config) -> bool {
     let mut findings = data(config).await;
     findings.extend(machine(&config.data));
     findings.push(open_files(config));
-    findings.extend(config.warnings().into_iter().map(Finding::Warn));
+    findings.extend(of_settings(config));
     if config.profile == Profile::Cluster {
         findings.extend(redis::look(&config.redis).await);
         findings.extend(mysql::look(&config.ledger).await);
     }
-    let mut fit = true;
-    for finding in findings {
-        match finding {
-            Finding::Ok(text) => println!("  ok    {text}"),
-            Finding::Warn(text) => println!("  warn  {text}"),
-            Finding::Fail(text) | Finding::Refuse(text) => {
-                fit = false;
-                println!("  FAIL  {text}");
-            }
+    let looks = terminal::somebody_looks();
+    findings.iter().for_each(|finding| println!("{}", line(finding, looks)));
+    !findings.iter().any(|found| matches!(found, Finding::Fail(_) | Finding::Refuse(_)))
+}
+
+/// What the settings alone say.
+fn of_settings(config: &Config) -> Vec<Finding> {
+    let dangers = config.dangers().into_iter().map(Finding::Danger);
+    let missing = config.missing().into_iter().chain(config.warnings());
+    dangers.chain(missing.map(Finding::Warn)).collect()
+}
+
+fn line(finding: &Finding, somebody_looks: bool) -> String {
+    match finding {
+        Finding::Ok(text) => format!("  ok    {text}"),
+        Finding::Warn(text) => format!("  warn  {text}"),
+        Finding::Danger(text) => terminal::red(&format!("  RISK  {text}"), somebody_looks),
+        Finding::Fail(text) | Finding::Refuse(text) => {
+            terminal::red(&format!("  FAIL  {text}"), somebody_looks)
         }
     }
-    fit
 }
 
 fn open_files(config: &Config) -> Finding {
@@ -143,6 +153,7 @@ fn database(path: &Path) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{Secret, Switch};
 
     #[tokio::test]
     async fn a_damaged_file_is_found_whichever_it_is() {
@@ -156,14 +167,31 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_orders_can_be_paid_with_is_said_and_in_red_if_it_is_nothing() {
+        let mut config = Config::defaults();
+        assert_eq!(of_settings(&config), []);
+        config.auth.jwt_secret = Secret::new("the shop's own secret");
+        let [Finding::Warn(unpaid)] = &of_settings(&config)[..] else {
+            panic!("it has no provider")
+        };
+        assert!(unpaid.starts_with("no order can be paid"), "{unpaid}");
+        config.payment.sandbox = Switch::On;
+        let found = of_settings(&config);
+        let [danger @ Finding::Danger(text)] = &found[..] else { panic!("{found:?}") };
+        assert!(text.contains("paid without money"), "{text}");
+        assert_eq!(line(danger, true), format!("\x1b[1;31m  RISK  {text}\x1b[0m"));
+        assert_eq!(line(danger, false), format!("  RISK  {text}"));
+    }
+
     #[tokio::test]
     async fn in_a_cluster_its_engines_are_looked_at() {
         let home = tempfile::tempdir().unwrap();
         let mut config = Config::defaults();
         config.data = home.path().into();
         config.profile = Profile::Cluster;
-        config.redis.url = crate::config::Secret::new("redis://127.0.0.1:1");
-        config.ledger.url = crate::config::Secret::new("mysql://root@127.0.0.1:1/none");
+        config.redis.url = Secret::new("redis://127.0.0.1:1");
+        config.ledger.url = Secret::new("mysql://root@127.0.0.1:1/none");
         assert!(!doctor(&config).await);
     }
 }

@@ -169,7 +169,11 @@ fn run(cli: Cli, config: Config) -> Result<(), Failure> {
     match cli.command.unwrap_or(Command::Serve { role: None }) {
         Command::Serve { .. } => {
             logging::init(&config.log)?;
-            config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+            for warning in
+                config.warnings().iter().chain(&config.dangers()).chain(&config.missing())
+            {
+                tracing::warn!("{warning}");
+            }
             let served = runtime.block_on(async { serve::serve(config, stop_signal()?).await });
             // A thread that waits for somebody else's answer must not keep the process.
             runtime.shutdown_background();

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, ffi::OsString, fmt, path::PathBuf};
 use toml::{Table, Value};
 
 use super::{
-    Config, DEFAULT_TOML, Profile,
+    Config, DEFAULT_TOML, listen,
     rules::{self, Rule},
 };
 
@@ -35,8 +35,8 @@ pub struct Flags {
     /// Keep databases, the journal and secrets in this directory
     #[arg(long, value_name = "DIR", global = true)]
     pub data: Option<String>,
-    /// Listen on this address and port
-    #[arg(long, value_name = "ADDR:PORT", global = true)]
+    /// Listen on this address and port; a port alone is on this machine only
+    #[arg(long, value_name = "[ADDR:]PORT", global = true)]
     pub listen: Option<String>,
     /// Of `serve --role`
     #[arg(skip)]
@@ -182,6 +182,11 @@ impl Layers {
             self.problems.push(format!("{key} = {shown} {origin}: {}", rule.sentence()));
             return;
         }
+        let value = match rules::rule_of(key) {
+            // Whatever way it was written, one way from here on.
+            Some(Rule::Address) => listen::read(&value).map_or(value, |at| at.to_string().into()),
+            _ => value,
+        };
         self.values.insert(key.into(), value);
         self.origins.insert(key.into(), origin);
     }
@@ -190,16 +195,8 @@ impl Layers {
         // A value that broke its rule left the default in place, so that the rules about pairs can
         // still be checked and reported in the same round.
         match unflatten(self.values).try_into::<Config>() {
-            Ok(mut config) => {
-                let is_set = |key: &str| self.origins.contains_key(key);
-                self.problems.extend(rules::check_pairs(&config, is_set));
-                // The dev login is the demo's: whoever configures real buyers, or a cluster, must
-                // not have to know that it exists in order to be safe from it.
-                if !is_set("auth.dev_login")
-                    && (config.auth.has_shop_key() || config.profile == Profile::Cluster)
-                {
-                    config.auth.dev_login = false;
-                }
+            Ok(config) => {
+                self.problems.extend(rules::check_pairs(&config));
                 if self.problems.is_empty() {
                     return Ok(config);
                 }
@@ -319,7 +316,7 @@ mod tests {
         assert_eq!(config.data, PathBuf::from("environment"));
         assert_eq!((config.lane.queue_max, config.lane.batch_max), (21, 12));
         assert_eq!(config.orders.retry_ladder_ms, [10, 20]);
-        assert!(!config.demo);
+        assert!(!config.demo_is_on());
     }
 
     #[test]
@@ -368,8 +365,8 @@ mod tests {
         let file = "listen = 'here'\n[lane]\nqueue_max = 0\nbatch_max = 'many'\n[gate]\nx = 1\n";
         let problems = problems(file, &[("SECKILL_HTTP_DRAIN_MS_MAX", "5000")]);
         for expected in [
-            "listen = \"here\" in seckill.toml: must be an IP address and a port, such as \
-             127.0.0.1:8080 or [::1]:8080",
+            "listen = \"here\" in seckill.toml: must be a port, or an IP address and a port, such \
+             as 8080, 0.0.0.0:8080 or [::1]:8080",
             "lane.queue_max = 0 in seckill.toml: must be a whole number from 1 to 1000000",
             "lane.batch_max = \"many\" in seckill.toml: must be a whole number from 1 to 10000",
             "unknown key \"gate.x\" in seckill.toml",
@@ -419,30 +416,88 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_dev_login_gives_way_to_real_buyers() {
-        assert!(merged("", &[]).unwrap().auth.dev_login);
-        let key = "[auth]\njwt_secret = 'a secret of the shop'\n";
-        assert!(!merged(key, &[]).unwrap().auth.dev_login);
-        let both = format!("{key}dev_login = true\n");
-        assert!(merged(&both, &[]).unwrap().auth.dev_login);
+    const KEY: &str = "[auth]\njwt_secret = 'a secret of the shop'\n";
+    const CLUSTER: &str =
+        "profile = 'cluster'\n[redis]\nurl = 'redis://r'\n[ledger]\nurl = 'mysql://m'\n";
+
+    /// Is anything of the demo on: sale, login, sandbox?
+    fn demo_of(file: &str, environment: &[(&str, &str)]) -> [bool; 3] {
+        let config = merged(file, environment).unwrap();
+        [config.demo_is_on(), config.dev_login_is_on(), config.sandbox_is_on()]
     }
 
     #[test]
-    fn the_cluster_needs_its_engines_and_refuses_the_dev_login() {
-        let cluster =
-            "profile = 'cluster'\n[redis]\nurl = 'redis://r'\n[ledger]\nurl = 'mysql://m'\n";
-        let config = merged(cluster, &[]).unwrap();
-        assert!(!config.auth.dev_login);
-        let wrong = problems("profile = 'cluster'\n[auth]\ndev_login = true", &[]).join("\n");
-        for part in ["redis.url", "ledger.url", "auth.dev_login"] {
+    fn what_belongs_to_the_demo_is_on_in_the_bare_run_alone() {
+        assert_eq!(demo_of("", &[]), [true; 3]);
+        assert_eq!(demo_of("listen = '[::1]:8080'", &[]), [true; 3]);
+        for real in [
+            KEY,
+            "[auth]\njwt_public_key_file = 'x'",
+            "[auth]\njwt_jwks_file = 'x'",
+            CLUSTER,
+            "listen = '0.0.0.0:8080'",
+            "listen = '[::]:8080'",
+            "listen = '192.168.1.7:8080'",
+            "[http]\nproxy_hops = 1",
+        ] {
+            assert_eq!(demo_of(real, &[]), [false; 3], "{real}");
+        }
+    }
+
+    #[test]
+    fn what_is_asked_for_by_name_is_on_and_off_anywhere() {
+        let on = [
+            ("SECKILL_DEMO", "true"),
+            ("SECKILL_AUTH_DEV_LOGIN", "true"),
+            ("SECKILL_PAYMENT_SANDBOX", "true"),
+        ];
+        assert_eq!(demo_of(KEY, &on), [true; 3]);
+        assert_eq!(demo_of("listen = '0.0.0.0:8080'", &on), [true; 3]);
+        assert_eq!(demo_of(CLUSTER, &on[2..]), [false, false, true]);
+        let off = on.map(|(name, _)| (name, "0"));
+        assert_eq!(demo_of("", &off), [false; 3]);
+        let auto = on.map(|(name, _)| (name, "auto"));
+        assert_eq!(demo_of("", &auto), [true; 3]);
+        assert_eq!(demo_of(KEY, &auto), [false; 3]);
+        let wrong = problems("demo = 'yes'", &[]);
+        assert_eq!(wrong, ["demo = \"yes\" in seckill.toml: must be \"auto\", true or false"]);
+    }
+
+    #[test]
+    fn the_cluster_needs_its_engines_and_refuses_the_demo() {
+        assert!(merged(CLUSTER, &[]).is_ok());
+        let file = "profile = 'cluster'\ndemo = true\n[auth]\ndev_login = true";
+        let wrong = problems(file, &[]).join("\n");
+        for part in ["redis.url", "ledger.url", "auth.dev_login", "demo = true"] {
             assert!(wrong.contains(part), "{wrong}");
         }
     }
 
     #[test]
+    fn a_port_alone_is_on_this_machine() {
+        for (text, address) in [
+            ("8081", "127.0.0.1:8081"),
+            (":8081", "127.0.0.1:8081"),
+            ("localhost:8081", "127.0.0.1:8081"),
+            ("0.0.0.0:80", "0.0.0.0:80"),
+            ("[::1]:8081", "[::1]:8081"),
+            ("0", "127.0.0.1:0"),
+        ] {
+            let flags = Flags { listen: Some(text.into()), ..Flags::default() };
+            let config = merge(None, std::iter::empty(), &flags).unwrap();
+            assert_eq!(config.listen.to_string(), address, "{text}");
+            let environment = [("SECKILL_LISTEN", text)];
+            assert_eq!(merged("", &environment).unwrap().listen.to_string(), address);
+        }
+        assert_eq!(merged("listen = 8081", &[]).unwrap().listen.port(), 8081);
+        for bad in ["", ":", "65536", "-1", "shop:80", "8081 ", "127.0.0.1", "1.2.3:4", "+80"] {
+            assert!(merged(&format!("listen = {bad:?}"), &[]).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
     fn pairs_that_contradict_each_other_are_refused() {
-        let key = "[auth]\njwt_secret = 'a secret of the shop'\n";
+        let key = KEY;
         for (file, part) in [
             ("[orders]\npause_ms_min = 2\npause_ms_max = 1".to_owned(), "orders.pause_ms_max"),
             (format!("{key}jwt_jwks_file = 'x'"), "only one of them"),

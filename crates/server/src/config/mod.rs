@@ -5,9 +5,11 @@
 //! forget a key. What a value must satisfy is in `rules.rs`; where values come from, and how every
 //! mistake is reported at once and by name, in `load.rs`.
 
+mod listen;
 mod load;
 mod rules;
 mod secret;
+mod switch;
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -15,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub use load::{ConfigErrors, FILE_NAME, Flags};
 pub use secret::Secret;
+pub use switch::Switch;
 
 /// Every key with its default and a sentence about it.
 pub const DEFAULT_TOML: &str = include_str!("default.toml");
@@ -27,7 +30,7 @@ pub struct Config {
     pub listen: SocketAddr,
     pub data: PathBuf,
     pub secret: Secret,
-    pub demo: bool,
+    pub demo: Switch,
     pub http: Http,
     pub auth: Auth,
     pub redis: Redis,
@@ -86,7 +89,7 @@ pub struct Auth {
     pub jwt_issuer: String,
     pub leeway_ms: u64,
     pub token_cache_max: usize,
-    pub dev_login: bool,
+    pub dev_login: Switch,
     pub dev_login_ttl_ms: u64,
     pub sale_token_ttl_ms: u64,
     pub admin_token: Secret,
@@ -176,7 +179,7 @@ pub struct Jobs {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Payment {
-    pub sandbox: bool,
+    pub sandbox: Switch,
     pub sandbox_file: PathBuf,
     pub sandbox_merchant: String,
 }
@@ -223,10 +226,43 @@ impl Config {
             .expect("the embedded default file passes its own rules (a test holds it to that)")
     }
 
+    /// Why this is not the bare default run, in which all that belongs to the demo is on by itself:
+    /// one process, nobody's key, and nobody from outside can come.
+    pub fn why_not_bare(&self) -> Option<String> {
+        if self.profile == Profile::Cluster {
+            return Some("the profile is \"cluster\"".into());
+        }
+        if let Some(key) = self.auth.shop_keys().next() {
+            return Some(format!("the shop has a key of its own, {key}"));
+        }
+        if !self.listen.ip().is_loopback() {
+            return Some(format!("{} can be reached from outside", self.listen));
+        }
+        // A proxy before us is there to let the outside in.
+        (self.http.proxy_hops > 0).then(|| "http.proxy_hops says that a proxy is in front".into())
+    }
+
+    /// Does a new data directory start with a demo sale?
+    pub fn demo_is_on(&self) -> bool {
+        self.demo.is_on(self.why_not_bare().is_none())
+    }
+
+    /// Can anybody sign in as anybody?
+    pub fn dev_login_is_on(&self) -> bool {
+        self.auth.dev_login.is_on(self.why_not_bare().is_none())
+    }
+
+    /// Can orders be paid without money?
+    pub fn sandbox_is_on(&self) -> bool {
+        self.payment.sandbox.is_on(self.why_not_bare().is_none())
+    }
+
     /// The settings in force, as a commented TOML file with the secrets redacted.
     ///
     /// It is the default file with the changed values put in, so that what an operator reads here
-    /// carries the same explanations, and (the secrets aside) can be used as a file.
+    /// carries the same explanations, and (the secrets aside) can be used as a file. So a switch that
+    /// decides for itself stays one, with a comment on what it decided: written out as `true` it
+    /// would be asked for by name wherever the file is used next.
     pub fn print(&self) -> String {
         let in_force = toml::Table::try_from(self).unwrap_or_default();
         let default: toml::Table = DEFAULT_TOML.parse().unwrap_or_default();
@@ -237,34 +273,73 @@ impl Config {
                 section = Some(name);
             }
             let key = line.split_once(" = ").map(|(key, _)| key).filter(|key| !key.contains('#'));
-            let changed = key.and_then(|key| {
-                let now = lookup(&in_force, section, key)?;
-                (lookup(&default, section, key) != Some(now)).then(|| format!("{key} = {now}"))
-            });
-            text.push_str(changed.as_deref().unwrap_or(line));
+            let now = key.and_then(|key| Some((key, lookup(&in_force, section, key)?)));
+            match now {
+                Some((key, now)) if lookup(&default, section, key) != Some(now) => {
+                    text.push_str(&format!("{key} = {now}"));
+                }
+                Some((_, now)) if now.as_str() == Some(switch::AUTO) => {
+                    text.push_str(line);
+                    text.push_str(&self.decided());
+                }
+                _ => text.push_str(line),
+            }
             text.push('\n');
         }
         text
     }
 
+    /// What a switch that decides for itself has decided, as a comment.
+    fn decided(&self) -> String {
+        self.why_not_bare().map_or_else(
+            || "  # now on: this is the bare default run".into(),
+            |why| format!("  # now off: {why}"),
+        )
+    }
+
+    /// What was switched on by name and belongs to a demo, one sentence each. Every start and
+    /// `seckill doctor` say so in red.
+    pub fn dangers(&self) -> Vec<String> {
+        let switches = [
+            (
+                self.payment.sandbox,
+                "payment.sandbox is switched on: every order can be paid without money",
+            ),
+            (self.auth.dev_login, "auth.dev_login is switched on: anybody can buy as anybody"),
+            (self.demo, "demo is switched on: a new data directory puts a demo sale on the page"),
+        ];
+        let named = switches.into_iter().filter(|(switch, _)| *switch == Switch::On);
+        named.map(|(_, sentence)| sentence.to_owned()).collect()
+    }
+
+    /// What a sale needs and is not there, one sentence each, with what to set.
+    pub fn missing(&self) -> Vec<String> {
+        let solo = self.profile == Profile::Solo;
+        if !solo && !self.roles.contains(&Role::Web) {
+            return Vec::new();
+        }
+        let why = self.why_not_bare().unwrap_or_else(|| "it is switched off by name".into());
+        let mut missing = Vec::new();
+        if !self.auth.has_shop_key() && !self.dev_login_is_on() {
+            let demo = if solo { "; for a demo, SECKILL_AUTH_DEV_LOGIN=true" } else { "" };
+            missing.push(format!(
+                "nobody can buy: no key of the shop is set, and the demo login is off ({why}). Set \
+                 SECKILL_JWT_SECRET, auth.jwt_public_key_file or auth.jwt_jwks_file{demo}"
+            ));
+        }
+        if !self.sandbox_is_on() {
+            missing.push(format!(
+                "no order can be paid: there is no payment provider, and the sandbox is off ({why}). \
+                 Orders will time out; for a rehearsal, SECKILL_PAYMENT_SANDBOX=true"
+            ));
+        }
+        missing
+    }
+
     /// Pairs of settings that are allowed but rarely meant, one sentence each, to log at start.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        // A proxy before us is there to let the outside in.
-        let public = !self.listen.ip().is_loopback() || self.http.proxy_hops > 0;
-        if public && self.auth.dev_login {
-            warnings.push(format!(
-                "auth.dev_login is on and {} can be reached from outside: anybody can buy as anybody",
-                self.listen
-            ));
-        }
-        if self.payment.sandbox && (public || self.auth.has_shop_key()) {
-            warnings.push(
-                "payment.sandbox is on and real buyers can come: orders can be paid without money"
-                    .into(),
-            );
-        }
-        if self.payment.sandbox
+        if self.sandbox_is_on()
             && self.profile == Profile::Cluster
             && self.payment.sandbox_file.as_os_str().is_empty()
         {
@@ -273,9 +348,6 @@ impl Config {
                  nothing of payments opened at another"
                     .into(),
             );
-        }
-        if self.auth.dev_login && self.auth.has_shop_key() {
-            warnings.push("auth.dev_login is on although the shop has a key of its own".into());
         }
         if self.profile == Profile::Solo
             && !(self.redis.url.is_empty() && self.ledger.url.is_empty())
@@ -303,7 +375,26 @@ mod tests {
 
     #[test]
     fn the_defaults_print_as_the_default_file() {
-        assert_eq!(Config::defaults().print(), DEFAULT_TOML);
+        let printed = Config::defaults().print();
+        let on = "  # now on: this is the bare default run";
+        assert_eq!(printed.matches(on).count(), 3, "{printed}");
+        assert_eq!(printed.replace(on, ""), DEFAULT_TOML);
+    }
+
+    #[test]
+    fn a_switch_says_what_it_decided_and_stays_one() {
+        let shop = with("[auth]\njwt_secret = 'a long enough secret'");
+        let printed = shop.print();
+        let off =
+            "\nsandbox = \"auto\"  # now off: the shop has a key of its own, auth.jwt_secret\n";
+        assert!(printed.contains(off), "{printed}");
+        let named = with("[payment]\nsandbox = true").print();
+        assert!(named.contains("\nsandbox = true\n"), "{named}");
+        // Printed in a bare run and used by a shop: still off.
+        let used = Config::defaults()
+            .print()
+            .replace("jwt_secret = \"\"", "jwt_secret = 'sixteen chars, ok'");
+        assert!(!with(&used).sandbox_is_on());
     }
 
     #[test]
@@ -336,24 +427,41 @@ mod tests {
         assert!(!format!("{printed}{config:?}").contains("1234567890"));
     }
 
+    const CLUSTER: &str =
+        "profile = 'cluster'\n[redis]\nurl = 'redis://r'\n[ledger]\nurl = 'mysql://d/s'\n";
+
     #[test]
-    fn a_demo_on_a_public_address_is_warned_of() {
-        assert_eq!(Config::defaults().warnings(), Vec::<String>::new());
-        for public in ["listen = '0.0.0.0:80'", "[http]\nproxy_hops = 1"] {
-            let warnings = with(public).warnings().join("\n");
-            assert!(warnings.contains("auth.dev_login"), "{warnings}");
-            assert!(warnings.contains("payment.sandbox"), "{warnings}");
+    fn what_is_switched_on_by_name_is_said_each_time() {
+        assert_eq!(Config::defaults().dangers(), Vec::<String>::new(), "a bare run is a demo");
+        let all = with("demo = true\n[auth]\ndev_login = true\n[payment]\nsandbox = true");
+        assert_eq!(all.dangers().len(), 3);
+        let cluster = with(&format!("{CLUSTER}[payment]\nsandbox = true")).dangers().join("\n");
+        assert!(cluster.contains("paid without money"), "{cluster}");
+    }
+
+    #[test]
+    fn a_shop_that_can_sell_nothing_is_told_what_to_set() {
+        assert_eq!(Config::defaults().missing(), Vec::<String>::new());
+        let public = with("listen = '0.0.0.0:80'").missing().join("\n");
+        for part in ["nobody can buy", "SECKILL_JWT_SECRET", "no order can be paid", "0.0.0.0:80"] {
+            assert!(public.contains(part), "{public}");
         }
-        let shop = with("[auth]\njwt_secret = 'a long enough secret'").warnings().join("\n");
-        assert!(shop.contains("payment.sandbox") && !shop.contains("dev_login"), "{shop}");
-        let cluster =
-            "profile = 'cluster'\n[redis]\nurl = 'redis://r'\n[ledger]\nurl = 'mysql://d/s'\n";
+        let shop = with("[auth]\njwt_secret = 'a long enough secret'").missing();
+        assert!(shop.len() == 1 && shop[0].contains("no order can be paid"), "{shop:?}");
+        let cluster = with(CLUSTER).missing().join("\n");
+        assert!(cluster.contains("nobody can buy") && !cluster.contains("DEV_LOGIN"), "{cluster}");
+        let worker = with(&format!("roles = ['worker']\n{CLUSTER}"));
+        assert_eq!(worker.missing(), Vec::<String>::new(), "buyers do not come here");
+    }
+
+    #[test]
+    fn banks_that_know_nothing_of_each_other_are_warned_of() {
         let apart = |more: &str| {
-            let warnings = with(&format!("{cluster}{more}")).warnings().join("\n");
+            let warnings = with(&format!("{CLUSTER}{more}")).warnings().join("\n");
             warnings.contains("a bank of its own")
         };
-        assert!(apart(""));
-        assert!(!apart("[payment]\nsandbox_file = '/shared/bank.db'"));
-        assert!(!apart("[payment]\nsandbox = false"));
+        assert!(apart("[payment]\nsandbox = true"));
+        assert!(!apart("[payment]\nsandbox = true\nsandbox_file = '/shared/bank.db'"));
+        assert!(!apart(""));
     }
 }

@@ -6,7 +6,7 @@
 
 use toml::Value;
 
-use super::{Config, Profile, secret::REDACTED};
+use super::{Config, Profile, Switch, listen, secret::REDACTED, switch::AUTO};
 
 /// Nobody means a pause longer than a week; a larger number is a typing error.
 const WEEK_MS: i64 = 7 * 24 * 60 * 60 * 1_000;
@@ -16,7 +16,8 @@ const TEXT_CHARS_MAX: usize = 4_096;
 const RETRY_STEPS_MAX: usize = 64;
 
 pub(super) enum Rule {
-    Flag,
+    /// "auto", true or false.
+    Switch,
     /// A whole number from … to ….
     Number(i64, i64),
     /// A list of such numbers, at most so many.
@@ -28,7 +29,7 @@ pub(super) enum Rule {
     OneOf(&'static [&'static str]),
     /// A list of some of these.
     SomeOf(&'static [&'static str]),
-    /// An IP address and a port.
+    /// An IP address and a port, or a port alone.
     Address,
     /// Not to be shown; empty, or at least so many characters.
     Secret(usize),
@@ -49,7 +50,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("listen", Rule::Address),
     ("data", Rule::Required),
     ("secret", Rule::Secret(SECRET_CHARS_MIN)),
-    ("demo", Rule::Flag),
+    ("demo", Rule::Switch),
     ("http.connections_max", Rule::Number(1, 1_000_000)),
     ("http.backlog_max", Rule::Number(1, 65_535)),
     ("http.header_timeout_ms", Rule::Number(10, MINUTE_MS)),
@@ -72,7 +73,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("auth.jwt_issuer", Rule::Text),
     ("auth.leeway_ms", Rule::Number(0, 10 * MINUTE_MS)),
     ("auth.token_cache_max", Rule::Number(0, 10_000_000)),
-    ("auth.dev_login", Rule::Flag),
+    ("auth.dev_login", Rule::Switch),
     ("auth.dev_login_ttl_ms", Rule::Number(1_000, 52 * WEEK_MS)),
     ("auth.sale_token_ttl_ms", Rule::Number(1_000, WEEK_MS)),
     ("auth.admin_token", Rule::Secret(SECRET_CHARS_MIN)),
@@ -105,7 +106,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("jobs.reconcile_every_ms", Rule::Number(100, WEEK_MS)),
     ("jobs.warm_poll_ms", Rule::Number(1, 10 * MINUTE_MS)),
     ("jobs.catalogue_refresh_ms", Rule::Number(1, 10 * MINUTE_MS)),
-    ("payment.sandbox", Rule::Flag),
+    ("payment.sandbox", Rule::Switch),
     ("payment.sandbox_file", Rule::Text),
     ("payment.sandbox_merchant", Rule::Required),
     ("alerts.webhook_url", Rule::Url(&["https://", "http://"])),
@@ -126,7 +127,7 @@ impl Rule {
         let number = |v: &Value, min, max| v.as_integer().is_some_and(|n| n >= min && n <= max);
         let text = value.as_str().filter(|text| text.chars().count() <= TEXT_CHARS_MAX);
         match *self {
-            Rule::Flag => value.is_bool(),
+            Rule::Switch => value.is_bool() || text == Some(AUTO),
             Rule::Number(min, max) => number(value, min, max),
             Rule::Numbers(min, max, count) => value.as_array().is_some_and(|list| {
                 list.len() <= count && list.iter().all(|v| number(v, min, max))
@@ -137,7 +138,7 @@ impl Rule {
             Rule::SomeOf(words) => value.as_array().is_some_and(|list| {
                 list.iter().all(|v| v.as_str().is_some_and(|word| words.contains(&word)))
             }),
-            Rule::Address => text.is_some_and(|text| text.parse::<std::net::SocketAddr>().is_ok()),
+            Rule::Address => listen::read(value).is_some(),
             Rule::Secret(min) => text.is_some_and(|text| {
                 text.is_empty() || (text.chars().count() >= min && text != REDACTED)
             }),
@@ -154,7 +155,7 @@ impl Rule {
     /// The rest of a sentence that begins with the key.
     pub(super) fn sentence(&self) -> String {
         match *self {
-            Rule::Flag => "must be true or false".into(),
+            Rule::Switch => "must be \"auto\", true or false".into(),
             Rule::Number(min, max) => format!("must be a whole number from {min} to {max}"),
             Rule::Numbers(min, max, count) => {
                 format!("must be a list of at most {count} whole numbers from {min} to {max}")
@@ -164,7 +165,8 @@ impl Rule {
             Rule::OneOf(words) => format!("must be one of {}", words.join(", ")),
             Rule::SomeOf(words) => format!("must be a list of some of {}", words.join(", ")),
             Rule::Address => {
-                "must be an IP address and a port, such as 127.0.0.1:8080 or [::1]:8080".into()
+                "must be a port, or an IP address and a port, such as 8080, 0.0.0.0:8080 or [::1]:8080"
+                    .into()
             }
             Rule::Secret(min) => format!("must be empty or at least {min} characters"),
             Rule::Url(schemes) => {
@@ -185,10 +187,10 @@ impl Rule {
             Rule::Number(..) => number(text),
             Rule::Numbers(..) => Value::Array(parts().map(number).collect()),
             Rule::SomeOf(_) => Value::Array(parts().map(Value::from).collect()),
-            Rule::Flag => match text.trim() {
+            Rule::Switch => match text.trim() {
                 "true" | "1" => Value::Boolean(true),
                 "false" | "0" => Value::Boolean(false),
-                _ => Value::from(text),
+                other => Value::from(other),
             },
             _ => Value::from(text),
         }
@@ -200,8 +202,8 @@ fn has_scheme(text: &str, scheme: &str) -> bool {
     head.is_some_and(|head| head.eq_ignore_ascii_case(scheme)) && text.len() > scheme.len()
 }
 
-/// The rules about more than one key. `is_set` says whether an operator set the key.
-pub(super) fn check_pairs(config: &Config, is_set: impl Fn(&str) -> bool) -> Vec<String> {
+/// The rules about more than one key.
+pub(super) fn check_pairs(config: &Config) -> Vec<String> {
     let mut problems = Vec::new();
     if config.orders.pause_ms_min > config.orders.pause_ms_max {
         problems.push(format!(
@@ -226,9 +228,15 @@ pub(super) fn check_pairs(config: &Config, is_set: impl Fn(&str) -> bool) -> Vec
         if config.roles.is_empty() {
             problems.push("roles is empty: name one of web, worker, jobs".into());
         }
-        if config.auth.dev_login && is_set("auth.dev_login") {
+        if config.auth.dev_login == Switch::On {
             problems.push(
                 "auth.dev_login = true: not in the cluster profile, it would let anybody be anybody"
+                    .into(),
+            );
+        }
+        if config.demo == Switch::On {
+            problems.push(
+                "demo = true: not in the cluster profile; make a sale with `seckill sale create`"
                     .into(),
             );
         }

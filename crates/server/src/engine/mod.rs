@@ -60,6 +60,7 @@ use self::patience::{PROVIDER_ANSWER_MAX, Patient};
 use crate::{
     commons::{Commons, Hint},
     config::{Config, Profile, Role},
+    data_dir::make_file_private,
 };
 
 pub const SANDBOX_FILE: &str = "sandbox.db";
@@ -318,7 +319,7 @@ fn open_sandbox(
     secret: &[u8],
     clock: &SharedClock,
 ) -> Result<Option<Sandbox>, OpenError> {
-    if !config.payment.sandbox {
+    if !config.sandbox_is_on() {
         return Ok(None);
     }
     // Known to both companies, and to be had from our own secret without keeping another file.
@@ -334,6 +335,7 @@ fn open_sandbox(
     };
     let file = &config.payment.sandbox_file;
     let path = if file.as_os_str().is_empty() { data.join(SANDBOX_FILE) } else { file.to_owned() };
+    make_file_private(&path).map_err(OpenError::SandboxFile)?;
     let sandbox = Sandbox::open(&path, options, clock.clone());
     sandbox.map(Some).map_err(OpenError::Sandbox)
 }

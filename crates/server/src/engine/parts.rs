@@ -43,6 +43,8 @@ pub enum OpenError {
     Commons(#[from] crate::commons::CommonsError),
     #[error("the sandbox cannot be opened: {0}")]
     Sandbox(payment::ProviderError),
+    #[error(transparent)]
+    SandboxFile(crate::data_dir::DataDirError),
     #[error("the lanes cannot be started: {0}")]
     Lanes(std::io::Error),
     #[error("the ledger cannot be read: {0}")]

@@ -93,12 +93,18 @@ impl House {
                 .env("SECKILL_REDIS_PREFIX", prefix)
                 .env("SECKILL_PAYMENT_SANDBOX_FILE", bank.display());
         }
-        house.env("SECKILL_SECRET", SECRET)
+        house.env("SECKILL_SECRET", SECRET).env("SECKILL_PAYMENT_SANDBOX", true)
     }
 
     pub(crate) fn env(mut self, name: &str, value: impl ToString) -> House {
         let value = value.to_string();
         self.launches.iter_mut().for_each(|l| *l = l.clone().env(name, &value));
+        self
+    }
+
+    /// As if nobody had set it.
+    pub(crate) fn without(mut self, name: &str) -> House {
+        self.launches.iter_mut().for_each(|launch| launch.env.retain(|(set, _)| set != name));
         self
     }
 

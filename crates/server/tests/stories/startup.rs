@@ -1,14 +1,18 @@
 //! Starting, stopping, and starting where one should not.
 
 use std::{
-    process::{Command, Output},
+    fs,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::Path,
+    process::{Child, Command, Output, Stdio},
     time::{Duration, Instant},
 };
 
 use rehearsal::{Api, Login};
 use serde_json::{Value, json};
+use server::serve::Running;
 
-use crate::house::{House, NewSale, World, now_ms};
+use crate::house::{House, JWT_SECRET, NewSale, PATIENCE, World, now_ms};
 
 fn serve(house: &House, env: &[(&str, &str)]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_seckill"))
@@ -29,8 +33,7 @@ fn refused(output: Output, expected: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_start_has_something_to_buy_and_the_second_goes_on_with_it() {
-    let mut house = House::new(World::Solo).env("SECKILL_DEMO", "true");
-    house.launches[0].env.retain(|(name, value)| name != "SECKILL_DEMO" || value == "true");
+    let house = House::new(World::Solo).without("SECKILL_DEMO");
     let started = now_ms();
     let server = house.start_one().await;
     let mut api = Api::new(server.address, None);
@@ -102,8 +105,8 @@ async fn a_data_directory_that_cannot_be_used_is_refused_in_one_line() {
     refused(serve(&house, &[]), "schema");
 
     let file = House::new(World::Solo);
-    std::fs::remove_dir(file.data()).unwrap();
-    std::fs::write(file.data(), "not a directory").unwrap();
+    fs::remove_dir(file.data()).unwrap();
+    fs::write(file.data(), "not a directory").unwrap();
     refused(serve(&file, &[]), "directory");
     // Nobody, not even root, can write below /proc.
     let nowhere = Command::new(env!("CARGO_BIN_EXE_seckill"))
@@ -117,7 +120,7 @@ async fn a_data_directory_that_cannot_be_used_is_refused_in_one_line() {
 async fn a_wrong_setting_is_named_with_the_right_one() {
     let house = House::new(World::Solo);
     let file = house.dir.path().join("seckill.toml");
-    std::fs::write(&file, "[lane]\nqueu_max = 5\n").unwrap();
+    fs::write(&file, "[lane]\nqueu_max = 5\n").unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_seckill"))
         .args(["serve", "--config"])
         .arg(&file)
@@ -150,4 +153,207 @@ async fn the_given_admin_token_and_the_shops_own_jwts_work() {
         .unwrap();
     assert_eq!((wrong.status, wrong.code().as_deref()), (401, Some("unauthorized")));
     assert!(!house.log().contains("sk_admin_given"), "secrets do not reach the log");
+}
+
+/// A server that a person started, and all it said, on both outputs, in one file.
+struct ByHand {
+    child: Child,
+    running: Running,
+    said: std::path::PathBuf,
+}
+
+impl ByHand {
+    /// `wrapper` is put in front of the command.
+    async fn start(house: &House, wrapper: &[&str], args: &[&str]) -> ByHand {
+        let said = house.dir.path().join("said");
+        let file = fs::File::create(&said).unwrap();
+        let mut words = wrapper.to_vec();
+        words.push(env!("CARGO_BIN_EXE_seckill"));
+        let child = Command::new(words[0])
+            .args(&words[1..])
+            .args(args)
+            .envs(house.launches[0].env.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().unwrap())
+            .stderr(file)
+            .spawn()
+            .unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        let running = loop {
+            if let Some(running) = Running::read(house.data()) {
+                break running;
+            }
+            assert!(Instant::now() < deadline, "{}", fs::read_to_string(&said).unwrap());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        };
+        ByHand { child, running, said }
+    }
+
+    /// Waits until this was said; answers everything.
+    async fn says(&self, part: &str) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let said = fs::read_to_string(&self.said).unwrap();
+            if said.contains(part) {
+                return said;
+            }
+            assert!(Instant::now() < deadline, "{part:?} was not said:\n{said}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+impl Drop for ByHand {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn doctor(house: &House) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_seckill"))
+        .args(["doctor", "--data"])
+        .arg(house.data())
+        .envs(house.launches[0].env.iter().map(|(name, value)| (name, value)))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A shop that set nothing but its own key, a cluster, a public address: nothing of the demo is there.
+async fn nothing_of_the_demo_is_there_beside_a_shops_own_key(world: World) {
+    let house = House::new(world)
+        .without("SECKILL_DEMO")
+        .without("SECKILL_PAYMENT_SANDBOX")
+        .env("SECKILL_JWT_SECRET", JWT_SECRET);
+    let servers = house.start().await;
+    let mut api = Api::new(servers[0].address, None);
+    let shop: Value = api.read("/api/v1/shop").await.unwrap();
+    assert_eq!(shop, json!({"dev_login": false, "providers": []}));
+    let login = api.post("/api/v1/dev/login", &json!({"user_id": "u1"})).await.unwrap();
+    assert_eq!(login.status, 404);
+    let shown: Value = api.read("/api/v1/activities").await.unwrap();
+    assert_eq!(shown["activities"], json!([]), "no demo sale");
+    assert!(house.log().contains("no order can be paid"), "{}", house.log());
+    drop(servers);
+    assert!(doctor(&house).contains("warn  no order can be paid"));
+}
+
+async fn what_is_switched_on_by_name_is_said_at_every_start(world: World) {
+    let house = House::new(world).env("SECKILL_JWT_SECRET", JWT_SECRET);
+    for _ in 0..2 {
+        let servers = house.start().await;
+        let shop: Value = Api::new(servers[0].address, None).read("/api/v1/shop").await.unwrap();
+        assert_eq!(shop["providers"], json!(["sandbox"]));
+        let log = house.log();
+        let warning =
+            log.lines().find(|line| line.contains("every order can be paid without money"));
+        assert!(warning.is_some_and(|line| line.contains("WARN")), "{log}");
+        fs::write(house.log_file(), "").unwrap();
+    }
+    let found = doctor(&house);
+    assert!(found.contains("RISK  payment.sandbox is switched on"), "{found}");
+}
+
+crate::in_every_world! {
+    nothing_of_the_demo_is_there_beside_a_shops_own_key,
+    what_is_switched_on_by_name_is_said_at_every_start,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_public_address_without_a_key_says_what_to_set() {
+    let house = House::new(World::Solo).without("SECKILL_PAYMENT_SANDBOX").without("SECKILL_DEMO");
+    let data = house.data().display().to_string();
+    let server = ByHand::start(&house, &[], &["--listen", "0.0.0.0:0", "--data", &data]).await;
+    let said = server.says("nobody can buy").await;
+    assert!(said.contains("Set SECKILL_JWT_SECRET"), "{said}");
+    assert!(said.contains("no order can be paid"), "{said}");
+    let mut api = Api::new(server.running.address, None);
+    let login = api.post("/api/v1/dev/login", &json!({"user_id": "u1"})).await.unwrap();
+    assert_eq!(login.status, 404);
+    let shown: Value = api.read("/api/v1/activities").await.unwrap();
+    assert_eq!(shown["activities"], json!([]));
+}
+
+/// The mode of a file or directory, as `chmod` writes it.
+fn mode(path: &Path) -> u32 {
+    fs::symlink_metadata(path).unwrap().mode() & 0o7777
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_else_can_read_the_data_whatever_it_was_before() {
+    let mut house = House::new(World::Solo);
+    fs::set_permissions(house.data(), fs::Permissions::from_mode(0o755)).unwrap();
+    for old in ["secret", "ledger.db", "journal.db"] {
+        fs::write(house.data().join(old), "").unwrap();
+        fs::set_permissions(house.data().join(old), fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    fs::remove_file(house.data().join("secret")).unwrap();
+    // The most careless of all shells.
+    house.launches[0].wrapper =
+        ["sh", "-c", "umask 000; exec \"$@\"", "sh"].map(String::from).to_vec();
+    let sale = house.open_sale(NewSale::of(3)).await;
+    let mut buyer = sale.buyer("u1").await;
+    let no = buyer.buy().await;
+    buyer.order_becomes(&no, "unpaid").await;
+    assert_eq!(mode(sale.house.data()), 0o700);
+    let mut names = Vec::new();
+    for entry in fs::read_dir(sale.house.data()).unwrap() {
+        let entry = entry.unwrap();
+        assert_eq!(mode(&entry.path()), 0o600, "{:?}", entry.path());
+        names.push(entry.file_name().into_string().unwrap());
+    }
+    for name in ["ledger.db", "ledger.db-wal", "journal.db", "sandbox.db", "running.json", "lock"] {
+        assert!(names.iter().any(|found| found == name), "{name} in {names:?}");
+    }
+    assert!(sale.house.log().contains("others could get at it"), "{}", sale.house.log());
+    sale.must_hold().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_admin_token_is_on_a_terminal_or_in_a_private_file_and_in_no_log() {
+    let house = House::new(World::Solo);
+    let data = house.data().display().to_string();
+    let server = ByHand::start(&house, &[], &["--listen", "0", "--data", &data]).await;
+    let said = server.says("first-admin-token").await;
+    assert!(!said.contains("sk_admin_"), "{said}");
+    let file = house.data().join("first-admin-token");
+    assert_eq!(mode(&file), 0o600);
+    let token = fs::read_to_string(&file).unwrap();
+    let mut admin = Api::new(server.running.address, Some(token.trim()));
+    let _: Value = admin.read("/api/v1/admin/tokens").await.unwrap();
+    drop(server);
+    let _ = fs::remove_file(house.data().join("running.json"));
+    // Later starts make no other one, and say how to get one.
+    let server = ByHand::start(&house, &[], &["--listen", "0", "--data", &data]).await;
+    server.says("token create NAME --role admin").await;
+    drop(server);
+
+    let house = House::new(World::Solo);
+    let data = house.data().display();
+    let command = format!("{} --listen 0 --data {data}", env!("CARGO_BIN_EXE_seckill"));
+    let typed = house.dir.path().join("typed");
+    let mut terminal = Command::new("script")
+        .args(["--quiet", "--flush", "--command", &command])
+        .arg(&typed)
+        .envs(house.launches[0].env.iter().map(|(name, value)| (name, value)))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("script, of Debian's bsdutils");
+    let deadline = Instant::now() + PATIENCE;
+    let shown = loop {
+        let shown = fs::read_to_string(&typed).unwrap_or_default();
+        if shown.contains("sk_admin_") {
+            break shown;
+        }
+        assert!(Instant::now() < deadline, "{shown}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    assert!(!house.data().join("first-admin-token").exists());
+    // The house has the sandbox on by name.
+    assert!(shown.contains("\u{1b}[1;31mpayment.sandbox is switched on"), "{shown}");
+    terminal.kill().unwrap();
+    terminal.wait().unwrap();
 }
