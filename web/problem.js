@@ -41,6 +41,7 @@ export const problemWords = {
   en: {
     sold_out: "Sold out. If a reserved unit is not paid for, it comes back on sale.",
     already_bought: "You already have an order for this item.",
+    key_reused: "Your claim from before counts; it was for another quantity.",
     not_started: "Not open yet. The button lights up by itself.",
     ended: "This sale is over.",
     bad_token: "Your pass for this sale was not accepted. Please try again.",
@@ -58,6 +59,7 @@ export const problemWords = {
   zh: {
     sold_out: "已售罄。若有人未付款，库存会重新放出。",
     already_bought: "您已经抢到过该商品。",
+    key_reused: "以您之前提交的抢购为准，两次的数量不同。",
     not_started: "还没开始，到点按钮会自动亮起。",
     ended: "本场活动已结束。",
     bad_token: "抢购令牌未被接受，请再试一次。",

@@ -118,7 +118,9 @@ async function refused(itemId, attempt, problem) {
   attempt.coolUntil = now() + coolDownMs(problem);
   const known = catalog.item(itemId);
   if (problem.code === "sold_out" && known) known.item.left = 0;
-  if (problem.code === "already_bought" && problem.body.order_no) await follower.look(problem.body.order_no);
+  // Both name the order that the buyer has: the second is a claim asked for again with another quantity.
+  const held = problem.code === "already_bought" || problem.code === "key_reused";
+  if (held && problem.body.order_no) await follower.look(problem.body.order_no);
   if (problem.code === "not_started" && known) {
     // Either our clock or our idea of the opening was wrong; correct both, and the button waits again.
     if (Number.isFinite(problem.body.opens_at)) known.activity.opens_at = problem.body.opens_at;

@@ -21,10 +21,10 @@ use std::{
 
 use futures_util::FutureExt;
 use parking_lot::Mutex;
-use sale::{ItemId, KeyHash, OrderNumbers, SharedClock, UserId};
+use sale::{Claim, ItemId, KeyHash, OrderNumbers, SharedClock, UserId};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::{Attempt, Busy, Changed, Gate, GiveBack, SoldOut, Verdict};
+use crate::{Attempt, Busy, Changed, Gate, GiveBack, SoldOut, Verdict, spent_on::SpentOn};
 
 #[derive(Clone, Copy, Debug)]
 pub struct LaneOptions {
@@ -83,6 +83,7 @@ pub struct Lanes {
     gate: Arc<dyn Gate>,
     clock: SharedClock,
     sold_out: Arc<SoldOut>,
+    spent_on: Arc<SpentOn>,
     lanes: Vec<mpsc::Sender<Waiting>>,
     stop: watch::Sender<bool>,
     running: Mutex<Vec<Running>>,
@@ -111,6 +112,7 @@ impl Lanes {
         clock: SharedClock,
     ) -> std::io::Result<Lanes> {
         let sold_out = Arc::new(SoldOut::new(options.sold_out_ms_max as i64));
+        let spent_on = Arc::new(SpentOn::new());
         let (stop, stopping) = watch::channel(false);
         let mut lanes = Vec::new();
         let mut running = Vec::new();
@@ -123,6 +125,7 @@ impl Lanes {
                 numbers: numbers.clone(),
                 may_number: may_number.clone(),
                 sold_out: sold_out.clone(),
+                spent_on: spent_on.clone(),
                 clock: clock.clone(),
                 stopping: stopping.clone(),
             };
@@ -136,7 +139,7 @@ impl Lanes {
             });
             lanes.push(sender);
         }
-        Ok(Lanes { gate, clock, sold_out, lanes, stop, running: Mutex::new(running) })
+        Ok(Lanes { gate, clock, sold_out, spent_on, lanes, stop, running: Mutex::new(running) })
     }
 
     /// One claim, from the door to the gate's verdict.
@@ -161,6 +164,9 @@ impl Lanes {
         quantity: u32,
         key: Option<KeyHash>,
     ) -> Result<Entered, TooHot> {
+        if let Some(order_no) = key.and_then(|key| self.spent_on.elsewhere(key, item)) {
+            return Ok(Entered::Decided(Verdict::KeyReused { order_no }));
+        }
         if self.is_sold_out(item, &user, key.is_some()) {
             return Ok(Entered::Decided(Verdict::SoldOut { left: 0, version: 0 }));
         }
@@ -233,6 +239,7 @@ struct Lane {
     numbers: Arc<OrderNumbers>,
     may_number: MayNumber,
     sold_out: Arc<SoldOut>,
+    spent_on: Arc<SpentOn>,
     clock: SharedClock,
     stopping: watch::Receiver<bool>,
 }
@@ -266,10 +273,14 @@ impl Lane {
             debug_assert_eq!(verdicts.len(), answers.len());
             let crowd = verdicts.len() >= GATHER_FROM;
             for ((item, answer), verdict) in answers.into_iter().zip(verdicts) {
-                if let Verdict::SoldOut { left, version } = verdict
-                    && left <= 0
-                {
-                    self.sold_out.put(item, version, self.clock.now_ms());
+                match &verdict {
+                    Verdict::SoldOut { left: ..=0, version } => {
+                        self.sold_out.put(item, *version, self.clock.now_ms());
+                    }
+                    Verdict::Admitted { claim: Claim { key: Some(key), order_no, .. }, .. } => {
+                        self.spent_on.note(*key, item, *order_no);
+                    }
+                    _ => {}
                 }
                 // A buyer who hung up does not hear it; the claim stands.
                 let _ = answer.send(verdict);

@@ -17,6 +17,7 @@ pub mod redis;
 mod rush;
 mod sold_out;
 pub mod solo;
+mod spent_on;
 
 use async_trait::async_trait;
 use sale::{Claim, ClaimLog, Epoch, ItemId, KeyHash, Millis, OrderNo, UserId};
@@ -47,6 +48,11 @@ pub enum Verdict {
     },
     /// The buyer holds a claim or order of this item already.
     AlreadyBought {
+        order_no: OrderNo,
+    },
+    /// The buyer's `Idempotency-Key` was answered with this claim, which is for another quantity or
+    /// another item.
+    KeyReused {
         order_no: OrderNo,
     },
     /// Fewer units left than asked for. `version` orders this answer among changes of the stock.

@@ -6,6 +6,8 @@
 
 use sale::{Claim, Epoch, ItemId, KeyHash, Millis, OrderNo, UserId};
 
+use crate::{Attempt, Verdict};
+
 #[derive(Debug, thiserror::Error)]
 #[error("these bytes are no {0}")]
 pub(crate) struct Garbled(pub(crate) &'static str);
@@ -49,6 +51,16 @@ impl Mark {
             key: self.key(),
         }
     }
+}
+
+/// The answer to an attempt whose key this mark carries: the claim it was given, unless the key now
+/// asks for something else. Same key, same answer; a key for two things would be a lie about one.
+pub(crate) fn repeated(mark: Mark, attempt: &Attempt, ahead: u64) -> Verdict {
+    if mark.quantity != attempt.quantity {
+        return Verdict::KeyReused { order_no: mark.order_no };
+    }
+    let claim = mark.claim(attempt.item, attempt.user.clone(), mark.order_no.made_ms());
+    Verdict::Admitted { claim, repeated: true, ahead }
 }
 
 /// The winners of one batch: what the workers read.
@@ -125,7 +137,7 @@ impl Bytes<'_> {
         let (head, rest) = self.0.split_at_checked(length).ok_or(Garbled("whole record"))?;
         self.0 = rest;
         let text = std::str::from_utf8(head).map_err(|_| Garbled("user id"))?;
-        UserId::new(text).map_err(|_| Garbled("user id"))
+        UserId::stored(text).map_err(|_| Garbled("user id"))
     }
 
     pub(crate) fn bare_mark(&mut self) -> Result<Mark, Garbled> {

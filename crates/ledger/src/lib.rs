@@ -32,9 +32,9 @@ use sale::{
 
 pub use rows::{
     Adjusted, AdminToken, AuditRow, Closing, Credit, DeadLetter, DeadLetterState, ItemBooks,
-    JobRun, Moved, MovedActivity, NewAudit, NewJobRun, OrderFilter, OutboxMessage, OutboxQueue,
-    OutboxRow, Overdue, PaymentKind, PaymentNotice, PaymentProblem, PaymentRow, RefundDone,
-    Release, Role, StockLogRow, StockLogType, Unanswered, WarmBasis,
+    JobRun, Moved, MovedActivity, NewAudit, NewJobRun, OrderFilter, Origin, OutboxMessage,
+    OutboxQueue, OutboxRow, Overdue, PaymentKind, PaymentNotice, PaymentProblem, PaymentRow,
+    RefundDone, Release, Role, StockLogRow, StockLogType, Unanswered, WarmBasis,
 };
 
 /// How many times a batch reads a fresh version after losing a race, before it gives up.

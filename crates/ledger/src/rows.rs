@@ -392,6 +392,16 @@ pub struct NewAudit {
     /// To what, e.g. `activity:7`.
     pub target: String,
     pub detail: serde_json::Value,
+    pub origin: Origin,
+}
+
+/// Where somebody asked from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// The client's address, or `cli` for a command without a server. Absent for what a job did.
+    pub address: Option<String>,
+    /// The id of the request, as its answer and the log have it.
+    pub request_id: Option<String>,
 }
 
 impl NewAudit {
@@ -423,6 +433,9 @@ pub struct AuditRow {
     pub target: String,
     pub detail: serde_json::Value,
     pub created_ms: Millis,
+    /// As in [`Origin`]; absent in rows that are older than these columns.
+    pub address: Option<String>,
+    pub request_id: Option<String>,
 }
 
 #[derive(Clone, Debug)]

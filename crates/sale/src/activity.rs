@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     ActivityId, Currency, Epoch, InvalidTime, ItemId, Millis, Money, check_time, iso_time,
+    text::{is_image_address, is_plain_name},
 };
 
 pub const NAME_CHARS_MAX: usize = 200;
@@ -277,19 +278,9 @@ impl NewItem {
         if self.image_url.chars().count() > URL_CHARS_MAX {
             return Err(Invalid::new(field("image_url"), "is too long"));
         }
-        let schemes = ["", "/", "https://", "http://"];
-        let known = |scheme: &&str| {
-            if scheme.is_empty() {
-                self.image_url.is_empty()
-            } else {
-                self.image_url.starts_with(*scheme)
-            }
-        };
-        if !schemes.iter().any(known) {
-            return Err(Invalid::new(
-                field("image_url"),
-                "must be an http(s) address or start with /",
-            ));
+        if !is_image_address(&self.image_url) {
+            let rule = "must be an https address, or a path that starts with one /";
+            return Err(Invalid::new(field("image_url"), rule));
         }
         if self.price < 0 {
             return Err(Invalid::new(field("price"), "must not be negative"));
@@ -316,8 +307,10 @@ impl NewItem {
 
 fn check_name(field: &str, name: &str) -> Result<(), Invalid> {
     let chars = name.chars().count();
-    if name.trim().is_empty() || chars > NAME_CHARS_MAX || name.chars().any(char::is_control) {
-        let rule = format!("must be 1 to {NAME_CHARS_MAX} characters without control characters");
+    if name.trim().is_empty() || chars > NAME_CHARS_MAX || !is_plain_name(name) {
+        let rule = format!(
+            "must be 1 to {NAME_CHARS_MAX} characters without control characters, and none that hide or turn others"
+        );
         return Err(Invalid::new(field, rule));
     }
     Ok(())
@@ -367,7 +360,11 @@ mod tests {
         assert_eq!(refused(|a| a.items[0].price = -1), "items[0].price");
         assert_eq!(refused(|a| a.items[0].limit_per_user = 0), "items[0].limit_per_user");
         assert_eq!(refused(|a| a.items[0].shards = 65), "items[0].shards");
-        assert_eq!(refused(|a| a.items[0].image_url = "javascript:1".into()), "items[0].image_url");
+        for image in ["javascript:1", "http://cdn.shop/a.png", "//cdn.shop/a.png", "/\\cdn.shop"] {
+            assert_eq!(refused(|a| a.items[0].image_url = image.into()), "items[0].image_url");
+        }
+        assert_eq!(refused(|a| a.name = "sale \u{202E}elas".into()), "name");
+        assert_eq!(refused(|a| a.items[0].name = "pho\u{200B}ne".into()), "items[0].name");
         let huge = |a: &mut NewActivity| {
             a.items[0].price = i64::MAX;
             a.items[0].limit_per_user = 2;

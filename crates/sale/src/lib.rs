@@ -20,6 +20,7 @@ mod order;
 mod order_no;
 mod receipt;
 mod sale_token;
+mod text;
 mod time;
 
 pub use activity::{
@@ -39,6 +40,7 @@ pub use order::{CloseReason, IllegalMove, Order, OrderStatus, Reason, VoidReason
 pub use order_no::{InvalidOrderNo, NODES_MAX, OrderNo, OrderNumbers};
 pub use receipt::Receipt;
 pub use sale_token::SaleToken;
+pub use text::is_plain_id;
 pub use time::{
     InvalidTime, TIME_MS_MAX, TIME_MS_MIN, check_time, iso_time, parse_iso_time, parse_time,
 };

@@ -67,7 +67,7 @@ impl Receipt {
             quantity: u32::from_be_bytes(signed[17..21].try_into().ok()?),
             epoch: eight(21)?,
             key: if keyed { Some(eight(29)?).filter(|key| *key != 0).map(KeyHash) } else { None },
-            user: UserId::new(std::str::from_utf8(&signed[head..]).ok()?).ok()?,
+            user: UserId::stored(std::str::from_utf8(&signed[head..]).ok()?).ok()?,
         })
     }
 }

@@ -48,7 +48,7 @@ impl SaleToken {
         let token = SaleToken {
             item: ItemId(number(1)?),
             expires_ms: number(9)?,
-            user: UserId::new(std::str::from_utf8(&signed[HEAD_BYTES..]).ok()?).ok()?,
+            user: UserId::stored(std::str::from_utf8(&signed[HEAD_BYTES..]).ok()?).ok()?,
         };
         (signed[0] == VERSION && now_ms < token.expires_ms).then_some(token)
     }

@@ -2,8 +2,12 @@
 //!
 //! One service around the whole router: it bounds how long a handler may think, turns a panic into
 //! a 500 for that one client, writes [`Problem`]s in the client's language, and gives a code to the
-//! bare errors that axum makes itself (no such path, wrong method, body too large). A success is
-//! passed on untouched.
+//! bare errors that axum makes itself (no such path, wrong method, body too large). The body of a
+//! success is passed on untouched.
+//!
+//! Every answer says which request it is for and is not to be taken for another kind than it says;
+//! nobody stores it unless its handler says that one may. So a new handler is private until somebody
+//! decides otherwise.
 
 use std::{
     convert::Infallible,
@@ -21,13 +25,15 @@ use axum::{
 };
 use futures_util::FutureExt;
 use http::{
-    HeaderValue, Method, Uri,
-    header::{ACCEPT_LANGUAGE, CONTENT_TYPE},
+    HeaderMap, HeaderValue, Method, Uri,
+    header::{ACCEPT_LANGUAGE, CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS},
 };
 use tower::Service;
+use tracing::Instrument;
 
 use crate::{
     metrics::HttpMetrics,
+    net::{REQUEST_ID, RequestId},
     problem::{Code, Lang, Problem},
 };
 
@@ -58,27 +64,49 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request) -> Self::Future {
+    fn call(&mut self, mut request: Request) -> Self::Future {
+        let id = *request.extensions_mut().get_or_insert_with(RequestId::generate);
         // These are counted references, not copies.
         let asked = Asked {
             method: request.method().clone(),
             uri: request.uri().clone(),
             language: request.headers().get(ACCEPT_LANGUAGE).cloned(),
+            id,
         };
+        // Whatever is logged on the way names the request.
+        let span = tracing::info_span!("request", %id);
         let began = Instant::now();
         let metrics = self.metrics.clone();
         let answer = AssertUnwindSafe(self.inner.call(request)).catch_unwind();
         let answer = tokio::time::timeout(self.request_timeout, answer);
-        Box::pin(async move {
-            let response = match answer.await {
-                Ok(Ok(Ok(response))) => response,
-                Ok(Err(panic)) => Problem::internal(panic_message(&*panic)).into_response(),
-                Err(_) => Problem::new(Code::Unknown).inside("no answer in time").into_response(),
-            };
-            metrics.answered(response.status(), began.elapsed());
-            let failed = response.status().is_client_error() || response.status().is_server_error();
-            Ok(if failed { asked.explain(response) } else { response })
-        })
+        Box::pin(
+            async move {
+                let response = match answer.await {
+                    Ok(Ok(Ok(response))) => response,
+                    Ok(Err(panic)) => Problem::internal(panic_message(&*panic)).into_response(),
+                    Err(_) => {
+                        Problem::new(Code::Unknown).inside("no answer in time").into_response()
+                    }
+                };
+                metrics.answered(response.status(), began.elapsed());
+                let failed =
+                    response.status().is_client_error() || response.status().is_server_error();
+                let mut response = if failed { asked.explain(response) } else { response };
+                say_always(response.headers_mut(), id);
+                Ok(response)
+            }
+            .instrument(span),
+        )
+    }
+}
+
+fn say_always(headers: &mut HeaderMap, id: RequestId) {
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    let caching = headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    // What a cache gives to everybody is no answer to this one request any more.
+    let shared = caching.as_bytes().starts_with(b"public");
+    if let Some(id) = id.header().filter(|_| !shared) {
+        headers.insert(REQUEST_ID, id);
     }
 }
 
@@ -87,6 +115,7 @@ struct Asked {
     method: Method,
     uri: Uri,
     language: Option<HeaderValue>,
+    id: RequestId,
 }
 
 impl Asked {
@@ -98,7 +127,7 @@ impl Asked {
             None => return response,
         };
         // The query may carry what does not belong into a log.
-        problem.log(&self.method, self.uri.path());
+        problem.log(&self.method, self.uri.path(), self.id);
         let lang = self.language.as_ref().map_or(Lang::En, Lang::of_header);
         problem.write_into(response, lang)
     }

@@ -1,16 +1,16 @@
 //! What handlers take apart a request with. They differ from axum's own in one thing: what they
 //! refuse, they refuse as a [`Problem`] that names the field.
 
-use std::error::Error;
+use std::{borrow::Cow, error::Error};
 
 use axum::{
-    extract::{FromRequest, FromRequestParts, Request, rejection::BytesRejection},
+    extract::{FromRequest, FromRequestParts, RawPathParams, Request, rejection::BytesRejection},
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
 use http::{HeaderValue, header::CONTENT_TYPE, request::Parts};
 use sale::InvalidTime;
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 
 use crate::{
     net::BodyTooSlow,
@@ -64,7 +64,28 @@ impl<T: Serialize> IntoResponse for Json<T> {
     }
 }
 
-/// The parts of the path. One that cannot be read names nothing, so it is not found.
+/// Is this a number as we write it: digits, without a sign and without zeros before it? Rust reads
+/// `+1` and `007`, too; then one thing would have many addresses, and whoever counts, caches or
+/// limits by address would see many things.
+pub(crate) fn is_plain_number(text: &str) -> bool {
+    !text.is_empty()
+        && text.bytes().all(|byte| byte.is_ascii_digit())
+        && (text == "0" || !text.starts_with('0'))
+}
+
+/// For numbers of the query that name something.
+pub(crate) fn plain_id<'de, D: Deserializer<'de>>(from: D) -> Result<Option<i64>, D::Error> {
+    let Some(text) = Option::<Cow<'de, str>>::deserialize(from)? else { return Ok(None) };
+    let number = is_plain_number(&text).then(|| text.parse().ok()).flatten();
+    let rule = || serde::de::Error::custom("must be digits, without a sign or zeros before them");
+    number.map(Some).ok_or_else(rule)
+}
+
+/// The name of every part of a path that is a number.
+const NUMBER: &str = "id";
+
+/// The parts of the path. One that cannot be read names nothing, so it is not found; nor is a number
+/// in another spelling than ours.
 #[derive(Clone, Copy, Debug)]
 pub struct Path<T>(pub T);
 
@@ -72,6 +93,11 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T>
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let raw = RawPathParams::from_request_parts(parts, state).await;
+        let raw = raw.map_err(|error| Problem::not_found().inside(error))?;
+        if raw.iter().any(|(name, text)| name == NUMBER && !is_plain_number(text)) {
+            return Err(Problem::not_found());
+        }
         axum::extract::Path::from_request_parts(parts, state)
             .await
             .map(|axum::extract::Path(value)| Path(value))

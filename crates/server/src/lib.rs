@@ -4,6 +4,7 @@
 //! connections, [`edge`] bounds and explains, handlers take requests apart with [`extract`], know
 //! who asks through [`auth`], and refuse with a [`problem`].
 
+pub mod actor;
 pub mod api;
 pub mod auth;
 pub mod checkup;

@@ -68,6 +68,53 @@ impl Seldom {
     }
 }
 
+/// The same for lines each of which says something of its own: so many in a second are written, the
+/// rest is counted.
+pub(crate) struct FewPerSecond {
+    lines_max: u32,
+    state: Mutex<Second>,
+}
+
+struct Second {
+    began: Option<Instant>,
+    lines: u32,
+    kept_back: u64,
+}
+
+impl FewPerSecond {
+    pub(crate) const fn at_most(lines_max: u32) -> FewPerSecond {
+        let state = Mutex::new(Second { began: None, lines: 0, kept_back: 0 });
+        FewPerSecond { lines_max, state }
+    }
+
+    /// May a line be written now? If so, how many were kept back before it.
+    pub(crate) fn admit(&self, now: Instant) -> Option<u64> {
+        let mut state = self.state.lock();
+        if state.is_over(now) {
+            state.began = Some(now);
+            state.lines = 0;
+        }
+        if state.lines >= self.lines_max {
+            state.kept_back += 1;
+            return None;
+        }
+        state.lines += 1;
+        Some(std::mem::take(&mut state.kept_back))
+    }
+
+    /// How many were kept back in a second that is over, to be told now.
+    pub(crate) fn kept_back(&self, now: Instant) -> u64 {
+        let mut state = self.state.lock();
+        if state.is_over(now) { std::mem::take(&mut state.kept_back) } else { 0 }
+    }
+}
+
+impl Second {
+    fn is_over(&self, now: Instant) -> bool {
+        self.began.is_none_or(|began| now.duration_since(began) >= Duration::from_secs(1))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,6 +130,19 @@ mod tests {
         }
         assert_eq!(at(1_000), Some(1_000), "those that were kept back, and this one");
         assert_eq!(at(5_000), Some(1));
+    }
+
+    #[test]
+    fn a_few_lines_a_second_are_written_and_the_rest_is_told_as_a_number() {
+        let few = FewPerSecond::at_most(2);
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        assert_eq!([0, 1, 2, 999].map(|ms| few.admit(at(ms))), [Some(0), Some(0), None, None]);
+        assert_eq!(few.kept_back(at(999)), 0, "the second is not over");
+        assert_eq!(few.admit(at(1_000)), Some(2));
+        assert_eq!([1_001, 1_002].map(|ms| few.admit(at(ms))), [Some(0), None]);
+        assert_eq!(few.kept_back(at(2_000)), 1);
+        assert_eq!(few.kept_back(at(3_000)), 0, "told once");
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub const CONNECTIONS_CUT: &str = "seckill_connections_cut_total";
 pub const HTTP_ANSWERS: &str = "seckill_http_answers_total";
 pub const HTTP_REQUESTS: &str = "seckill_http_requests_total";
 pub const HTTP_SECONDS: &str = "seckill_http_seconds";
+pub const AUTH_REFUSED: &str = "seckill_auth_refused_total";
 pub const CLAIMS: &str = "seckill_claims_total";
 pub const CLAIM_SECONDS: &str = "seckill_claim_seconds";
 
@@ -33,6 +34,11 @@ const DESCRIBED: &[(&str, Kind, &str)] = &[
     (HTTP_ANSWERS, Kind::Counter, "HTTP answers by class of status."),
     (HTTP_REQUESTS, Kind::Counter, "HTTP requests by route and class of status."),
     (HTTP_SECONDS, Kind::Seconds, "From a request's head to its answer."),
+    (
+        AUTH_REFUSED,
+        Kind::Counter,
+        "Requests refused for their token or role, by kind: no_token, buyer_token, admin_token, role.",
+    ),
     (CLAIMS, Kind::Counter, "Claims by answer."),
     (CLAIM_SECONDS, Kind::Seconds, "From a claim's entry into the lane to the gate's answer."),
     ("seckill_log_backlog_claims", Kind::Gauge, "Claims admitted and not yet in the ledger."),

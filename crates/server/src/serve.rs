@@ -15,11 +15,11 @@ use tokio::net::{TcpListener, TcpSocket};
 
 use crate::{
     api::{self, App},
-    auth::{Buyers, generate_admin_token, token_hash},
+    auth::{Buyers, generate_admin_token, tell_kept_back, token_hash},
     checkup,
     config::{Config, Profile, Secret},
     data_dir::DataDir,
-    engine::{Engine, Parts},
+    engine::{Engine, LOCAL_TOKEN, Parts},
     greeting::{self, FirstToken, Greeting},
     metrics::Metrics,
     net::{self, NetOptions},
@@ -28,8 +28,6 @@ use crate::{
 
 /// In the data directory of a running server: where it listens, and a token for the command line.
 const RUNNING_FILE: &str = "running.json";
-/// The admin token of that file begins with this; a new one at each start.
-const LOCAL_TOKEN: &str = "local-cli";
 /// The name of the admin token that the first start makes.
 const FIRST_TOKEN: &str = "first";
 /// Where it is found if nobody looks at a terminal.
@@ -172,6 +170,7 @@ async fn chores(buyers: Arc<Buyers>, metrics: Metrics) {
     loop {
         tokio::time::sleep(EVERY).await;
         metrics.upkeep();
+        tell_kept_back();
         let buyers = buyers.clone();
         // Reads a file, so not on an async thread.
         match tokio::task::spawn_blocking(move || buyers.reload()).await {
@@ -222,24 +221,29 @@ async fn make_first_token(engine: &Engine) -> Result<Option<String>, CannotStart
     if tokens.iter().any(|token| !token.name.starts_with(LOCAL_TOKEN)) {
         return Ok(None);
     }
-    let token = generate_admin_token().map_err(CannotStart::because)?;
-    let entry = NewAudit {
-        who: "system".into(),
-        action: "token.create".into(),
-        target: format!("token:{FIRST_TOKEN}"),
-        detail: serde_json::json!({"role": Role::Admin}),
-    };
-    let (hash, now_ms) = (token_hash(&token), engine.clock.now_ms());
-    let added = engine.ledger.add_admin_token(FIRST_TOKEN, Role::Admin, &hash, &entry, now_ms);
-    if added.await.map_err(CannotStart::because)? {
-        return Ok(Some(token));
+    // Names are given once: where the first token of before was revoked, the next is the second.
+    for n in 1.. {
+        let name = if n == 1 { FIRST_TOKEN.into() } else { format!("{FIRST_TOKEN}-{n}") };
+        let token = generate_admin_token().map_err(CannotStart::because)?;
+        let entry = NewAudit {
+            who: "system".into(),
+            action: "token.create".into(),
+            target: format!("token:{name}"),
+            detail: serde_json::json!({"role": Role::Admin}),
+            origin: ledger::Origin::default(),
+        };
+        let (hash, now_ms) = (token_hash(&token), engine.clock.now_ms());
+        let added = engine.ledger.add_admin_token(&name, Role::Admin, &hash, &entry, now_ms);
+        if added.await.map_err(CannotStart::because)? {
+            return Ok(Some(token));
+        }
+        let tokens = engine.ledger.admin_tokens().await.map_err(CannotStart::because)?;
+        if tokens.iter().any(|token| token.name == name) {
+            // Another instance of the cluster was faster and shows its own.
+            return Ok(None);
+        }
     }
-    // Another instance of the cluster was faster and shows its own; or all that there were are revoked.
-    let tokens = engine.ledger.admin_tokens().await.map_err(CannotStart::because)?;
-    if tokens.iter().any(|token| token.name == FIRST_TOKEN) {
-        return Ok(None);
-    }
-    put_token(engine, FIRST_TOKEN).await.map(Some)
+    Ok(None)
 }
 
 async fn put_token(engine: &Engine, name: &str) -> Result<String, CannotStart> {

@@ -371,7 +371,9 @@ impl Inner {
         for (attempt, verdict) in attempts.iter().zip(verdicts) {
             match verdict {
                 Verdict::SoldOut { version, .. } => *version = tick,
-                Verdict::Admitted { .. } | Verdict::AlreadyBought { .. } => {
+                Verdict::Admitted { .. }
+                | Verdict::AlreadyBought { .. }
+                | Verdict::KeyReused { .. } => {
                     holders.push(self.hasher.hash_one(&attempt.user));
                 }
                 _ => {}
@@ -463,8 +465,10 @@ impl Inner {
     async fn durable(&self, partition: usize, verdicts: Vec<Verdict>) -> Vec<Verdict> {
         // One that is repeated, or that stands in the way of another, may be of a call whose replicas
         // did not answer.
-        let promised =
-            |v: &Verdict| matches!(v, Verdict::Admitted { .. } | Verdict::AlreadyBought { .. });
+        let promised = |v: &Verdict| {
+            use Verdict::{Admitted, AlreadyBought, KeyReused};
+            matches!(v, Admitted { .. } | AlreadyBought { .. } | KeyReused { .. })
+        };
         if !verdicts.iter().any(promised) || self.is_replicated(partition).await {
             return verdicts;
         }
@@ -834,7 +838,7 @@ impl Inner {
                 scan.arg(self.keys.users(partition, item)).arg(cursor).arg("COUNT").arg(SCAN_ROWS);
                 let (next, rows): (u64, Vec<(String, Vec<u8>)>) = self.link.ask(&scan).await?;
                 for (user, mark) in rows {
-                    let user = UserId::new(&user).map_err(|_| Garbled("user id"))?;
+                    let user = UserId::stored(&user).map_err(|_| Garbled("user id"))?;
                     found.push(verdict::claim_of(item, &user, &mark)?);
                 }
                 if next == 0 {

@@ -5,7 +5,7 @@ use sale::{Claim, Epoch, ItemId, Millis, UserId};
 
 use crate::{
     Attempt, Busy, Verdict,
-    mark::{Bytes, Garbled, Mark},
+    mark::{Bytes, Garbled, Mark, repeated},
 };
 
 /// The answer to one batch of one item in one partition.
@@ -79,11 +79,7 @@ fn one(
     let claim = |mark: Mark, at: Millis| mark.claim(attempt.item, attempt.user.clone(), at);
     Ok(match letter {
         b'A' => Verdict::Admitted { claim: claim(mark()?, now_ms), repeated: false, ahead },
-        b'R' => {
-            let mark = mark()?;
-            let claim = claim(mark, mark.order_no.made_ms());
-            Verdict::Admitted { claim, repeated: true, ahead }
-        }
+        b'R' => repeated(mark()?, attempt, ahead),
         b'B' => {
             let mark = mark()?;
             if mark.order_no == attempt.order_no {

@@ -9,7 +9,10 @@ use indexmap::IndexMap;
 use sale::{Claim, Epoch, ItemId, KeyHash, Millis, OrderNo, UserId};
 
 use super::record::Record;
-use crate::{Attempt, Busy, Changed, GiveBack, Loading, Shut, Verdict, mark::Mark};
+use crate::{
+    Attempt, Busy, Changed, GiveBack, Loading, Shut, Verdict,
+    mark::{Mark, repeated},
+};
 
 /// Versions count up from the epoch, so that those of a later life are always larger.
 const VERSION_BITS: u32 = 40;
@@ -132,18 +135,13 @@ impl Shelf {
     /// what its buyer holds by now: same key, same answer.
     pub(super) fn answered(&self, attempt: &Attempt, ahead: u64) -> Option<Verdict> {
         if let Some(mark) = attempt.key.and_then(|key| self.spent.get(&key)) {
-            return Some(self.repeat(*mark, attempt, ahead));
+            return Some(repeated(*mark, attempt, ahead));
         }
         let mark = self.marks.get(&attempt.user)?;
         Some(match attempt.key {
-            Some(key) if mark.key() == Some(key) => self.repeat(*mark, attempt, ahead),
+            Some(key) if mark.key() == Some(key) => repeated(*mark, attempt, ahead),
             _ => Verdict::AlreadyBought { order_no: mark.order_no },
         })
-    }
-
-    fn repeat(&self, mark: Mark, attempt: &Attempt, ahead: u64) -> Verdict {
-        let claim = mark.claim(self.item, attempt.user.clone(), mark.order_no.made_ms());
-        Verdict::Admitted { claim, repeated: true, ahead }
     }
 
     fn take(&mut self, claim: &Claim) {
@@ -301,6 +299,21 @@ mod tests {
             };
             assert_eq!(claim.order_no.as_u64(), order_no);
         }
+    }
+
+    #[test]
+    fn a_key_that_asks_for_another_quantity_is_told_so_and_takes_nothing() {
+        let mut shelf = shelf(9);
+        shelf.decide(&attempt(1, "u1", 2, Some(7)), 1_500, 0);
+        let order_no = OrderNo::from_u64(1).unwrap();
+        let reused = Verdict::KeyReused { order_no };
+        assert_eq!(shelf.decide(&attempt(2, "u1", 1, Some(7)), 1_500, 0), reused);
+        let unit = GiveBack { item: ItemId(1), user: "u1".parse().unwrap(), order_no, quantity: 2 };
+        shelf.apply(&Record::Release { units: vec![unit] });
+        assert_eq!(shelf.decide(&attempt(3, "u1", 1, Some(7)), 1_500, 0), reused, "a spent key");
+        assert_eq!(shelf.left, 9);
+        let same = shelf.decide(&attempt(4, "u1", 2, Some(7)), 1_500, 0);
+        assert!(matches!(same, Verdict::Admitted { repeated: true, .. }), "{same:?}");
     }
 
     #[test]

@@ -203,11 +203,15 @@ async fn keys_units_and_marks_across_instances() {
     let again = other.admit(vec![keyed(7)]).await.remove(0);
     assert!(matches!(again, Verdict::Admitted { repeated: true, .. }), "{again:?}");
     assert_eq!(admitted(&again).order_no, claim.order_no);
+    let for_two = || Attempt { quantity: 2, ..keyed(7) };
+    let reused = [Verdict::KeyReused { order_no: claim.order_no }];
+    assert_eq!(other.admit(vec![for_two()]).await, reused, "the same key for something else");
     assert_eq!(other.release(&[give_back(&claim)]).await.unwrap()[0].units, 1);
     assert_eq!(gate.release(&[give_back(&claim)]).await.unwrap(), []);
     assert_eq!(left(&gate).await, 2);
     let spent = gate.admit(vec![keyed(7)]).await.remove(0);
     assert!(matches!(spent, Verdict::Admitted { repeated: true, .. }), "{spent:?}");
+    assert_eq!(gate.admit(vec![for_two()]).await, reused, "also when it is spent");
     let second = admitted(&gate.admit(vec![keyed(8)]).await[0]);
     assert_ne!(second.order_no, claim.order_no);
     assert_eq!(other.marks(ITEM).await.unwrap(), [(second.user.clone(), second.order_no)]);

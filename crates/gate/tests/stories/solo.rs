@@ -240,6 +240,23 @@ async fn a_spent_key_is_answered_from_the_gate_though_the_cache_says_sold_out() 
 }
 
 #[tokio::test]
+async fn a_key_that_was_spent_on_one_item_or_quantity_buys_no_other() {
+    let house = House::new();
+    let gate = house.open();
+    let other = ItemId(ITEM.0 + 1);
+    gate.load(loading(1, 5)).await.unwrap();
+    gate.load(Loading { item: other, ..loading(1, 5) }).await.unwrap();
+    let lanes = lanes(&house, gate.clone(), 10);
+    let claim =
+        |item, quantity| lanes.claim(item, "a".parse().unwrap(), quantity, Some(KeyHash(7)));
+    let order_no = admitted(&claim(ITEM, 1).await.unwrap()).order_no;
+    assert_eq!(claim(ITEM, 2).await.unwrap(), Verdict::KeyReused { order_no });
+    assert_eq!(claim(other, 1).await.unwrap(), Verdict::KeyReused { order_no });
+    assert_eq!(admitted(&claim(ITEM, 1).await.unwrap()).order_no, order_no);
+    assert_eq!(gate.left(other), Some(5), "nothing was taken for a key that was spent");
+}
+
+#[tokio::test]
 async fn an_adjustment_counts_once_and_never_takes_what_is_claimed() {
     let house = House::new();
     let gate = house.open();

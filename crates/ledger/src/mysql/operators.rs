@@ -58,14 +58,13 @@ pub(super) async fn put_token(
 ) -> Outcome<()> {
     let sql = "SELECT name FROM tb_admin_token WHERE name = ? FOR UPDATE";
     let known = tx.first(sql, (name,), |row| get::<String>(row, 0)).await?;
-    let role = role.as_str();
     // Not ON DUPLICATE KEY UPDATE: with another's secret it would overwrite the other's token.
     let put = if known.is_some() {
         let sql = "UPDATE tb_admin_token
              SET role = ?, secret_hash = ?, created_at = ?, revoked_at = NULL WHERE name = ?";
-        tx.change(sql, (role, secret_hash, now_ms, name)).await
+        tx.change(sql, (role.as_str(), secret_hash, now_ms, name)).await
     } else {
-        tx.change(INSERT_TOKEN, (name, role, secret_hash, now_ms)).await
+        tx.change(INSERT_TOKEN, (name, role.as_str(), secret_hash, now_ms)).await
     };
     of_one_name(put).map(drop)
 }
@@ -91,9 +90,17 @@ pub(super) async fn revoke_token(tx: &mut Session, name: &str, now_ms: Millis) -
 
 pub(super) async fn audit(tx: &mut Session, entry: &NewAudit, now_ms: Millis) -> Outcome<()> {
     tx.change(
-        "INSERT INTO tb_admin_audit (who, action, target, detail, created_at)
-         VALUES (?, ?, ?, ?, ?)",
-        (&entry.who, &entry.action, &entry.target, entry.detail.to_string(), now_ms),
+        "INSERT INTO tb_admin_audit (who, action, target, detail, created_at, address, request_id)
+         VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (
+            &entry.who,
+            &entry.action,
+            &entry.target,
+            entry.detail.to_string(),
+            now_ms,
+            &entry.origin.address,
+            &entry.origin.request_id,
+        ),
     )
     .await?;
     Ok(())
@@ -112,9 +119,11 @@ pub(super) async fn audit_log(
             target: get(row, 3)?,
             detail: json(row, 4)?,
             created_ms: get(row, 5)?,
+            address: get(row, 6)?,
+            request_id: get(row, 7)?,
         })
     };
-    let sql = "SELECT id, who, action, target, detail, created_at FROM tb_admin_audit
+    let sql = "SELECT id, who, action, target, detail, created_at, address, request_id FROM tb_admin_audit
          WHERE id < ? ORDER BY id DESC LIMIT ?";
     session.all(sql, (before_id.unwrap_or(i64::MAX), at_most(limit)), read).await
 }

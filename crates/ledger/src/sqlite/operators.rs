@@ -93,15 +93,17 @@ pub(super) fn revoke_token(tx: &Connection, name: &str, now_ms: Millis) -> Outco
 
 pub(super) fn audit(tx: &Connection, entry: &NewAudit, now_ms: Millis) -> Outcome<()> {
     tx.prepare_cached(
-        "INSERT INTO tb_admin_audit (who, action, target, detail, created_at)
-         VALUES (?1, ?2, ?3, ?4, ?5)",
+        "INSERT INTO tb_admin_audit (who, action, target, detail, created_at, address, request_id)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
     )?
     .execute(params![
         entry.who,
         entry.action,
         entry.target,
         entry.detail.to_string(),
-        now_ms
+        now_ms,
+        entry.origin.address,
+        entry.origin.request_id
     ])?;
     Ok(())
 }
@@ -112,7 +114,7 @@ pub(super) fn audit_log(
     limit: usize,
 ) -> Outcome<Vec<AuditRow>> {
     let mut statement = conn.prepare_cached(
-        "SELECT id, who, action, target, detail, created_at FROM tb_admin_audit
+        "SELECT id, who, action, target, detail, created_at, address, request_id FROM tb_admin_audit
          WHERE id < ?1 ORDER BY id DESC LIMIT ?2",
     )?;
     let read = |row: &Row<'_>| {
@@ -123,6 +125,8 @@ pub(super) fn audit_log(
             target: row.get(3)?,
             detail: json(row, 4)?,
             created_ms: row.get(5)?,
+            address: row.get(6)?,
+            request_id: row.get(7)?,
         })
     };
     let rows = statement.query_map([before_id.unwrap_or(i64::MAX), at_most(limit)], read)?;

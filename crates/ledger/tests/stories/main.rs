@@ -251,7 +251,8 @@ impl Shop {
 /// What an operator did.
 pub(crate) fn deed(action: &str) -> NewAudit {
     let (who, target) = ("ann".into(), "something".into());
-    NewAudit { who, action: action.into(), target, detail: serde_json::Value::Null }
+    let (detail, origin) = (serde_json::Value::Null, ledger::Origin::default());
+    NewAudit { who, action: action.into(), target, detail, origin }
 }
 
 pub(crate) fn release(order: &Order) -> Release {

@@ -324,6 +324,7 @@ async fn the_audit_log_cannot_be_rewritten() {
         action: "order.refund".into(),
         target: "order:SK".into(),
         detail: json!({}),
+        origin: ledger::Origin::default(),
     };
     shop.audit(&entry, NOON_MS).await.unwrap();
     let mut intruder = back_door(&url).await;

@@ -1,8 +1,8 @@
 //! Operators: sales prepared, stock changed, failed claims looked after, and who did what.
 
 use ledger::{
-    Adjusted, DeadLetterState, LedgerError, Moved, NewAudit, NewJobRun, OutboxMessage, OutboxQueue,
-    Release, Role, StockLogType,
+    Adjusted, DeadLetterState, LedgerError, Moved, NewAudit, NewJobRun, Origin, OutboxMessage,
+    OutboxQueue, Release, Role, StockLogType,
 };
 use sale::{
     ActivityId, ActivityMove, ActivityState, BookError, Claim, FailedClaim, ItemId, ItemState,
@@ -457,6 +457,10 @@ async fn what_operators_and_jobs_did_can_be_read_back() {
                 action: "stock.adjust".into(),
                 target: format!("item:{n}"),
                 detail: json!({ "delta": n }),
+                origin: Origin {
+                    address: (n == 2).then(|| "192.0.2.7".into()),
+                    request_id: (n == 2).then(|| "r-2".into()),
+                },
             };
             shop.audit(&entry, NOON_MS + n).await.unwrap();
         }
@@ -464,6 +468,8 @@ async fn what_operators_and_jobs_did_can_be_read_back() {
         let targets: Vec<_> = newest.iter().map(|row| row.target.as_str()).collect();
         assert_eq!(targets, ["item:2", "item:1"]);
         assert_eq!(newest[0].detail, json!({ "delta": 2 }));
+        let origin = |n: usize| (newest[n].address.as_deref(), newest[n].request_id.as_deref());
+        assert_eq!((origin(0), origin(1)), ((Some("192.0.2.7"), Some("r-2")), (None, None)));
         let oldest = shop.audit_log(Some(newest[1].id), 10).await.unwrap();
         assert_eq!(oldest[0].target, "item:0");
 

@@ -121,6 +121,28 @@ async fn an_item_whose_version_never_stands_still_is_given_up_for_now() {
 }
 
 #[tokio::test]
+async fn a_file_of_the_first_schema_keeps_its_audit_and_learns_where_from() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = file_in(&directory);
+    // What yesterday's binary made, and how it writes, also beside today's schema.
+    let before = back_door(&file);
+    before.execute_batch(include_str!("../../src/sqlite/migrations/0001_init.sql")).unwrap();
+    before.pragma_update(None, "user_version", 1).unwrap();
+    let yesterdays = "INSERT INTO tb_admin_audit (who, action, target, detail, created_at)
+         VALUES ('ann', 'token.create', 'token:bob', 'null', 1)";
+    before.execute(yesterdays, []).unwrap();
+    let ledger = open(&file).unwrap();
+    before.execute(yesterdays, []).unwrap();
+    let origin =
+        ledger::Origin { address: Some("192.0.2.7".into()), request_id: Some("r-1".into()) };
+    let entry = NewAudit { origin, ..crate::deed("order.refund") };
+    ledger.audit(&entry, NOON_MS).await.unwrap();
+    let addresses: Vec<Option<String>> =
+        ledger.audit_log(None, 10).await.unwrap().into_iter().map(|row| row.address).collect();
+    assert_eq!(addresses, [Some("192.0.2.7".into()), None, None]);
+}
+
+#[tokio::test]
 async fn the_audit_log_cannot_be_rewritten() {
     let (shop, file) = shop_and_file();
     let entry = NewAudit {
@@ -128,6 +150,7 @@ async fn the_audit_log_cannot_be_rewritten() {
         action: "order.refund".into(),
         target: "order:SK".into(),
         detail: json!({}),
+        origin: ledger::Origin::default(),
     };
     shop.audit(&entry, NOON_MS).await.unwrap();
     let intruder = back_door(&file);

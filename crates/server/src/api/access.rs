@@ -5,28 +5,37 @@
 
 use axum::extract::FromRequestParts;
 use http::request::Parts;
-use ledger::Role;
+use ledger::{Origin, Role};
 
 use super::Shared;
-use crate::{auth::Operator, problem::Problem};
+use crate::{
+    actor::Actor,
+    auth::{Operator, Refusal, note},
+    net::{Peer, RequestId},
+    problem::Problem,
+};
 
-/// May read.
-pub(super) struct AsViewer;
-/// May run sales. Carries the name for the audit.
-pub(super) struct AsOperator(pub(super) String);
-/// May do everything. Carries the name for the audit.
-pub(super) struct AsAdmin(pub(super) String);
+/// May read. Carries who it is, for what is audited of reading.
+pub(super) struct AsViewer(pub(super) Actor);
+/// May run sales. Carries who it is, for the audit.
+pub(super) struct AsOperator(pub(super) Actor);
+/// May do everything. Carries who it is, for the audit.
+pub(super) struct AsAdmin(pub(super) Actor);
 
-async fn with_role(parts: &mut Parts, state: &Shared, role: Role) -> Result<String, Problem> {
+async fn with_role(parts: &mut Parts, state: &Shared, role: Role) -> Result<Actor, Problem> {
     let operator = Operator::from_request_parts(parts, state).await?;
-    operator.require(role)?;
-    Ok(operator.name.to_string())
+    operator
+        .require(role)
+        .inspect_err(|problem| note(Refusal::Role, Some(&operator.name), parts, problem))?;
+    let address = parts.extensions.get::<Peer>().map(|peer| peer.0.to_string());
+    let request_id = parts.extensions.get::<RequestId>().map(ToString::to_string);
+    Ok(Actor { name: operator.name.to_string(), origin: Origin { address, request_id } })
 }
 
 impl FromRequestParts<Shared> for AsViewer {
     type Rejection = Problem;
     async fn from_request_parts(parts: &mut Parts, state: &Shared) -> Result<Self, Problem> {
-        with_role(parts, state, Role::Viewer).await.map(|_| AsViewer)
+        with_role(parts, state, Role::Viewer).await.map(AsViewer)
     }
 }
 

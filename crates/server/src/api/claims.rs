@@ -62,7 +62,8 @@ pub(super) struct Admitted {
 /// Claim units of an item. The buyer is the one the sale token names.
 ///
 /// Asking again is safe. The same `Idempotency-Key` gets the same 202; without one a buyer who holds
-/// a claim or order hears `already_bought` with its number.
+/// a claim or order hears `already_bought` with its number. A key is for one claim: with another
+/// quantity or item it is refused.
 #[utoipa::path(post, path = "/items/{id}/claims", tag = "buyer", security(("sale_token" = [])),
     params(
         ("id" = i64, Path, description = "The item"),
@@ -71,10 +72,12 @@ pub(super) struct Admitted {
     request_body = Wish,
     responses(
         (status = ACCEPTED, body = Admitted),
+        (status = BAD_REQUEST, description = "`bad_request`, e.g. two sale tokens"),
         (status = FORBIDDEN, description = "`bad_token`, `not_started` (with `opens_at`) or `ended`"),
         (status = NOT_FOUND, description = "No such item"),
         (status = CONFLICT, description = "`sold_out`, or `already_bought` (with `order_no`)"),
-        (status = UNPROCESSABLE_ENTITY, description = "`invalid` (with `field`)"),
+        (status = UNPROCESSABLE_ENTITY,
+            description = "`invalid` (with `field`), or `key_reused` (with the `order_no` it was used for)"),
         (status = TOO_MANY_REQUESTS, description = "`too_hot`, with Retry-After"),
         (status = SERVICE_UNAVAILABLE, description = "`busy`: nothing was decided, with Retry-After")))]
 pub(super) async fn claim(State(app): State<Shared>, request: Request) -> Response {
@@ -148,7 +151,7 @@ impl Wanted {
         item: ItemId,
         fields: &impl Fields,
     ) -> Result<Wanted, Problem> {
-        let user = named_by_token(fields.all(SALE_TOKEN).next(), item, keys, now_ms)?;
+        let user = named_by_token(only_token(fields)?, item, keys, now_ms)?;
         let key = idempotency_key(fields.all(IDEMPOTENCY_KEY), &user)?;
         Ok(Wanted { item, user, quantity: 0, key })
     }
@@ -158,6 +161,18 @@ impl Wanted {
             return Err(Problem::invalid("quantity", "must be at least 1"));
         }
         Ok(Wanted { quantity: wish.quantity, ..self })
+    }
+}
+
+/// The sale token, if there is one. Of two nobody can say which was meant.
+fn only_token(fields: &impl Fields) -> Result<Option<&[u8]>, Problem> {
+    let mut tokens = fields.all(SALE_TOKEN);
+    match (tokens.next(), tokens.next()) {
+        (token, None) => Ok(token),
+        (_, Some(_)) => Err(Problem::new(Code::BadRequest).detail(
+            "There must be one X-Sale-Token, not several.",
+            "X-Sale-Token 请求头只能出现一次。",
+        )),
     }
 }
 
@@ -198,6 +213,9 @@ pub(super) fn told(answer: ClaimAnswer, keys: &Keys) -> Result<Admitted, Problem
             return Ok(Admitted::of(&claim, keys, position, eta_ms));
         }
         ClaimAnswer::AlreadyBought { order_no } => Problem::already_bought(order_no),
+        ClaimAnswer::KeyReused { order_no } => {
+            Problem::new(Code::KeyReused).with("order_no", order_no.to_string())
+        }
         ClaimAnswer::SoldOut { left: ..=0 } => Code::SoldOut.into(),
         ClaimAnswer::SoldOut { left } => too_few(left),
         ClaimAnswer::NotStarted { opens_ms } => Problem::not_started(opens_ms),
@@ -296,6 +314,8 @@ mod tests {
             "already_bought",
             &[("order_no", text)],
         );
+        let text = order_no.to_string().into();
+        check(ClaimAnswer::KeyReused { order_no }, 422, "key_reused", &[("order_no", text)]);
         check(ClaimAnswer::SoldOut { left: 0 }, 409, "sold_out", &[("left", Value::Null)]);
         check(ClaimAnswer::SoldOut { left: 1 }, 409, "sold_out", &[("left", 1.into())]);
         let opens_ms = 1_700_000_000_000;

@@ -11,7 +11,7 @@ use crate::{extract::Json, problem::Problem};
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Login {
-    /// 1 to 64 visible characters.
+    /// 1 to 64 visible characters, none that hide others or turn their direction.
     #[schema(value_type = String, example = "u1002")]
     user_id: UserId,
 }
@@ -29,6 +29,8 @@ pub(super) async fn dev_login(
     State(app): State<Shared>,
     Json(login): Json<Login>,
 ) -> Result<Json<Token>, Problem> {
-    let token = app.buyers.dev_login(&login.user_id)?;
+    let user = UserId::new(login.user_id.as_str())
+        .map_err(|rule| Problem::invalid("user_id", format_args!("cannot be used: {rule}")))?;
+    let token = app.buyers.dev_login(&user)?;
     Ok(Json(Token { token: token.token, expires_at: token.expires_ms }))
 }

@@ -54,8 +54,9 @@ pub(super) async fn listen(
     }
     let told = Told { app, user, listener, first };
     let answer = Sse::new(told.into_stream()).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
-    // Without this nginx gathers events until a buffer is full.
-    Ok(([("x-accel-buffering", "no")], answer).into_response())
+    // Without the first nginx gathers events until a buffer is full; axum would allow storing them.
+    let headers = [("x-accel-buffering", "no"), ("cache-control", "no-store")];
+    Ok((headers, answer).into_response())
 }
 
 fn may_change(status: OrderStatus) -> bool {

@@ -20,8 +20,9 @@ use super::{
 use crate::{
     config::Role,
     engine::ClaimAnswer,
+    extract::is_plain_number,
     metrics::HttpMetrics,
-    net::{Asked, Express, Outcome, Waiting},
+    net::{Asked, Express, Outcome, REQUEST_ID, RequestId, Waiting},
     problem::{Code, Lang, Problem},
 };
 
@@ -40,6 +41,7 @@ pub struct Claims {
 pub struct Ticket {
     lang: Lang,
     began: Instant,
+    id: RequestId,
 }
 
 impl Claims {
@@ -51,8 +53,11 @@ impl Claims {
     fn refuse(&self, problem: &Problem, ticket: &Ticket, out: &mut Vec<u8>) {
         self.app.claims.refused(problem.code());
         self.metrics.answered(problem.code().status(), ticket.began.elapsed());
-        problem.log(&Method::POST, "a claim");
-        with_date(|date| problem.write_http(out, ticket.lang, date));
+        problem.log(&Method::POST, "a claim", ticket.id);
+        with_date(|date| {
+            let fields = [("date", date), (REQUEST_ID, ticket.id.as_bytes())];
+            problem.write_http(out, ticket.lang, &fields);
+        });
     }
 
     fn tell(&self, answer: ClaimAnswer, ticket: &Ticket, out: &mut Vec<u8>) {
@@ -66,10 +71,12 @@ impl Claims {
                 with_date(|date| {
                     out.extend_from_slice(
                         b"HTTP/1.1 202 Accepted\r\ncontent-type: application/json\r\n\
-                          cache-control: no-store\r\ndate: ",
+                          cache-control: no-store\r\nx-content-type-options: nosniff\r\ndate: ",
                     );
                     out.extend_from_slice(date);
                 });
+                out.extend_from_slice(b"\r\nx-request-id: ");
+                out.extend_from_slice(ticket.id.as_bytes());
                 let written = write!(out, "\r\ncontent-length: {}\r\n\r\n", body.len());
                 written.expect("a vector takes everything");
                 out.extend_from_slice(&body);
@@ -88,8 +95,8 @@ impl Express for Claims {
 
     fn begin(&self, asked: &Asked<'_>, out: &mut Vec<u8>) -> Option<Waiting<Self>> {
         let language = asked.header(ACCEPT_LANGUAGE.as_str());
-        let ticket =
-            Ticket { lang: language.map_or(Lang::En, Lang::of_bytes), began: Instant::now() };
+        let lang = language.map_or(Lang::En, Lang::of_bytes);
+        let ticket = Ticket { lang, began: Instant::now(), id: asked.id };
         let engine = &self.app.engine;
         let item = item_of(asked.path).unwrap_or(ItemId(0));
         let wanted = match Wanted::read(&engine.keys, engine.clock.now_ms(), item, asked) {
@@ -128,8 +135,7 @@ impl Express for Claims {
 /// The item of a claim's path. One that is written in an unusual way is the router's to understand.
 fn item_of(path: &str) -> Option<ItemId> {
     let id = path.strip_prefix(BASE)?.strip_prefix("/items/")?.strip_suffix("/claims")?;
-    let digits = (1..=ID_DIGITS_MAX).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_digit());
-    if digits { id.parse().ok() } else { None }
+    if id.len() <= ID_DIGITS_MAX && is_plain_number(id) { id.parse().ok() } else { None }
 }
 
 /// The date as HTTP writes it, which is the same for a whole second.
@@ -160,6 +166,7 @@ mod tests {
             "/api/v1/items//claims",
             "/api/v1/items/+4/claims",
             "/api/v1/items/-4/claims",
+            "/api/v1/items/042/claims",
             "/api/v1/items/4%32/claims",
             "/api/v1/items/9999999999999999999/claims",
             "/api/v1/items/42/token",

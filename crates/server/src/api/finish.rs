@@ -2,6 +2,8 @@
 
 use std::future::Future;
 
+use tracing::Instrument;
+
 use crate::problem::Problem;
 
 /// Run to the end, whether or not the client waits for it. A publish that is cut between ledger and
@@ -13,7 +15,8 @@ where
     T: Send + 'static,
     E: Into<Problem> + Send + 'static,
 {
-    match tokio::spawn(deed).await {
+    // What it logs still names the request.
+    match tokio::spawn(deed.in_current_span()).await {
         Ok(done) => done.map_err(Into::into),
         Err(died) => Err(Problem::internal(died)),
     }

@@ -14,6 +14,7 @@
 
 mod access;
 mod admin;
+mod body_limit;
 mod cashier;
 mod catalogue;
 mod claims;
@@ -40,11 +41,7 @@ mod tests;
 
 use std::{ops::Deref, sync::Arc, time::Duration};
 
-use axum::{
-    Router,
-    extract::{DefaultBodyLimit, FromRef},
-    middleware,
-};
+use axum::{Router, extract::FromRef, middleware};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
@@ -55,6 +52,7 @@ use crate::{
     metrics::Metrics,
     web,
 };
+use body_limit::limited;
 use counts::ClaimCounts;
 
 /// The document as it is served, for the snapshot in the repository and for tools.
@@ -152,7 +150,7 @@ pub fn express(app: Arc<App>) -> express::Claims {
 /// What operators and machines ask.
 fn inner_table(http: &Http) -> OpenApiRouter<Shared> {
     OpenApiRouter::default()
-        .nest(BASE, operators().layer(DefaultBodyLimit::max(http.admin_body_bytes_max)))
+        .nest(BASE, limited(operators(), http.admin_body_bytes_max))
         .merge(machines())
         .route_layer(middleware::from_fn(counts::by_route))
 }
@@ -160,13 +158,12 @@ fn inner_table(http: &Http) -> OpenApiRouter<Shared> {
 /// Routes and document in one.
 fn routing_table(http: &Http) -> OpenApiRouter<Shared> {
     let counted = OpenApiRouter::default()
-        .nest(BASE, public_and_buyers().layer(DefaultBodyLimit::max(http.body_bytes_max)))
+        .nest(BASE, limited(public_and_buyers(), http.body_bytes_max))
         .route_layer(middleware::from_fn(counts::by_route))
         .merge(inner_table(http));
     // The one path that a sale is about counts for itself, and passes nothing on its way.
-    let hot = OpenApiRouter::default()
-        .routes(routes!(claims::claim))
-        .layer(DefaultBodyLimit::max(http.body_bytes_max));
+    let hot = OpenApiRouter::default().routes(routes!(claims::claim));
+    let hot = limited(hot, http.body_bytes_max);
     counted.nest(BASE, hot)
 }
 

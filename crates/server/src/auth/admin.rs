@@ -1,7 +1,10 @@
 //! Operators, by admin token.
 //!
-//! The ledger keeps tokens as hashes; an answer of it is remembered for a few seconds, so that a
-//! console that polls does not become load, and a token that is revoked is still dead in seconds.
+//! The ledger keeps tokens as hashes. That a token is good is remembered for a second, so that a
+//! console that polls does not become load; where a token is revoked it is forgotten at once, and the
+//! other instances of a cluster ask again within that second. That a token is none is remembered
+//! longer, in a cache of its own, and what does not even look like one is not asked for: rubbish costs
+//! the ledger next to nothing.
 
 use std::sync::Arc;
 
@@ -13,14 +16,18 @@ use sale::{Millis, SharedClock};
 use serde::Serialize;
 use subtle::ConstantTimeEq;
 
-use super::{TokenHash, bearer, cache::TokenCache, sha256};
+use super::{Refusal, TokenHash, bearer, cache::TokenCache, note, sha256};
 use crate::{
     config::Auth,
     problem::{Code, Problem},
 };
 
-/// A revoked token may still be used this long.
-const REMEMBERED_MS: Millis = 5_000;
+/// A token that another instance revoked may still be used this long.
+const REMEMBERED_MS: Millis = 1_000;
+/// How long a token that is none is not asked for again, and how many of them are remembered. Tokens
+/// are random: none is made that somebody has tried before.
+const REFUSED_MS: Millis = 10_000;
+const REFUSED_TOKENS_MAX: usize = 10_000;
 const TOKEN_PREFIX: &str = "sk_admin_";
 const TOKEN_CHARS: usize = 32;
 const TOKEN_CHARS_MAX: usize = 256;
@@ -57,6 +64,7 @@ pub struct Admins {
     /// The hash of the token given in the configuration.
     configured: Option<TokenHash>,
     cache: TokenCache<Operator>,
+    refused: TokenCache<()>,
     clock: SharedClock,
 }
 
@@ -67,6 +75,7 @@ impl Admins {
             lookup,
             configured: (!token.is_empty()).then(|| token_hash(token.expose())),
             cache: TokenCache::new(auth.admin_cache_max),
+            refused: TokenCache::new(REFUSED_TOKENS_MAX),
             clock,
         }
     }
@@ -83,15 +92,22 @@ impl Admins {
         if let Some(operator) = self.cache.get(&hash, now_ms) {
             return Ok(operator);
         }
-        let found = (self.lookup)(hash).await?.ok_or(Code::Unauthorized)?;
+        if !token.starts_with(TOKEN_PREFIX) || self.refused.get(&hash, now_ms).is_some() {
+            return Err(Code::Unauthorized.into());
+        }
+        let Some(found) = (self.lookup)(hash).await? else {
+            self.refused.put(hash, (), now_ms, now_ms.saturating_add(REFUSED_MS));
+            return Err(Code::Unauthorized.into());
+        };
         let operator = Operator { name: found.name.into(), role: found.role };
-        self.cache.put(hash, operator.clone(), now_ms + REMEMBERED_MS);
+        self.cache.put(hash, operator.clone(), now_ms, now_ms + REMEMBERED_MS);
         Ok(operator)
     }
 
     /// Forget what the ledger said, e.g. because a token was revoked here.
     pub fn forget(&self) {
         self.cache.clear();
+        self.refused.clear();
     }
 }
 
@@ -117,8 +133,18 @@ where
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let token = bearer(&parts.headers).ok_or(Code::Unauthorized)?;
-        Arc::<Admins>::from_ref(state).verify(token).await
+        let (refusal, found) = match bearer(&parts.headers) {
+            Some(token) => {
+                (Refusal::AdminToken, Arc::<Admins>::from_ref(state).verify(token).await)
+            }
+            None => (Refusal::NoToken, Err(Code::Unauthorized.into())),
+        };
+        found.inspect_err(|problem| {
+            // A ledger that does not answer refuses nobody.
+            if problem.code() == Code::Unauthorized {
+                note(refusal, None, parts, problem);
+            }
+        })
     }
 }
 
@@ -132,6 +158,8 @@ mod tests {
 
     use super::*;
     use crate::config::{Config, Secret};
+
+    const KNOWN: &str = "sk_admin_of_the_ledger";
 
     struct Desk {
         admins: Admins,
@@ -150,7 +178,7 @@ mod tests {
                 let known = *answers.lock();
                 async move {
                     let role = known.map_err(|()| LedgerError::Unavailable("down".into()))?;
-                    let role = role.filter(|_| hash == token_hash("of the ledger"));
+                    let role = role.filter(|_| hash == token_hash(KNOWN));
                     Ok(role.map(|role| AdminToken { name: "ann".into(), role, created_ms: 0 }))
                 }
                 .boxed()
@@ -180,38 +208,54 @@ mod tests {
     }
 
     #[test]
-    fn a_token_of_the_ledger_is_remembered_for_seconds() {
+    fn a_token_of_the_ledger_is_remembered_for_a_second() {
         let desk = Desk::new();
         for _ in 0..3 {
-            assert_eq!(&*desk.verify("of the ledger").unwrap().name, "ann");
+            assert_eq!(&*desk.verify(KNOWN).unwrap().name, "ann");
         }
         assert_eq!(desk.asked(), 1);
         *desk.known.lock() = Ok(None);
-        assert!(desk.verify("of the ledger").is_ok());
+        assert!(desk.verify(KNOWN).is_ok());
         desk.clock.advance(REMEMBERED_MS);
-        assert_eq!(desk.verify("of the ledger"), Err(Code::Unauthorized));
+        assert_eq!(desk.verify(KNOWN), Err(Code::Unauthorized));
     }
 
     #[test]
     fn what_is_forgotten_is_asked_again() {
         let desk = Desk::new();
-        desk.verify("of the ledger").unwrap();
+        desk.verify(KNOWN).unwrap();
         *desk.known.lock() = Ok(None);
         desk.admins.forget();
-        assert_eq!(desk.verify("of the ledger"), Err(Code::Unauthorized));
+        assert_eq!(desk.verify(KNOWN), Err(Code::Unauthorized));
     }
 
     #[test]
-    fn strangers_are_refused_and_not_remembered() {
+    fn rubbish_is_asked_for_once_or_not_at_all() {
         let desk = Desk::new();
-        for token in ["", "nonsense", &"x".repeat(300)] {
+        for token in ["", "nonsense", &"x".repeat(300), &"sk_admin_x".repeat(30)] {
             assert_eq!(desk.verify(token), Err(Code::Unauthorized));
         }
+        assert_eq!(desk.asked(), 0, "these are no tokens of ours by their looks");
+        for _ in 0..100 {
+            assert_eq!(desk.verify("sk_admin_guessed"), Err(Code::Unauthorized));
+        }
+        assert_eq!(desk.asked(), 1);
+        desk.clock.advance(REFUSED_MS);
+        assert_eq!(desk.verify("sk_admin_guessed"), Err(Code::Unauthorized));
         assert_eq!(desk.asked(), 2);
+        for n in 0..REFUSED_TOKENS_MAX + 10 {
+            assert!(desk.verify(&format!("sk_admin_{n}")).is_err());
+        }
+        assert!(desk.admins.refused.len() <= REFUSED_TOKENS_MAX);
+    }
+
+    #[test]
+    fn a_ledger_that_is_down_refuses_nobody_for_long() {
+        let desk = Desk::new();
         *desk.known.lock() = Err(());
-        assert_eq!(desk.verify("of the ledger"), Err(Code::Busy));
+        assert_eq!(desk.verify(KNOWN), Err(Code::Busy));
         *desk.known.lock() = Ok(Some(Role::Viewer));
-        assert_eq!(desk.verify("of the ledger").unwrap().role, Role::Viewer);
+        assert_eq!(desk.verify(KNOWN).unwrap().role, Role::Viewer);
     }
 
     #[test]

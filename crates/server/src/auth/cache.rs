@@ -5,7 +5,10 @@
 //! the young one again, so that what is in use stays. Every step is O(1), and there is nothing to
 //! sweep.
 
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
 
 use parking_lot::Mutex;
 use sale::Millis;
@@ -26,6 +29,10 @@ struct Generations<T> {
 struct Entry<T> {
     value: T,
     expires_ms: Millis,
+    /// The same by a clock that nobody sets: one that steps back must not give a token that was
+    /// revoked another hour.
+    since: Instant,
+    lives: Duration,
 }
 
 impl<T: Clone> TokenCache<T> {
@@ -46,10 +53,18 @@ impl<T: Clone> TokenCache<T> {
         Some(value)
     }
 
-    pub(super) fn put(&self, hash: TokenHash, value: T, expires_ms: Millis) {
+    pub(super) fn put(&self, hash: TokenHash, value: T, now_ms: Millis, expires_ms: Millis) {
         if self.young_max > 0 {
-            self.generations.lock().add(hash, Entry { value, expires_ms }, self.young_max);
+            let lives = Duration::from_millis(expires_ms.saturating_sub(now_ms).max(0) as u64);
+            let entry = Entry { value, expires_ms, since: Instant::now(), lives };
+            self.generations.lock().add(hash, entry, self.young_max);
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        let generations = self.generations.lock();
+        generations.young.len() + generations.old.len()
     }
 
     pub(super) fn clear(&self) {
@@ -70,7 +85,8 @@ impl<T> Generations<T> {
 
 impl<T: Clone> Entry<T> {
     fn value_at(&self, now_ms: Millis) -> Option<T> {
-        (now_ms < self.expires_ms).then(|| self.value.clone())
+        let lives = now_ms < self.expires_ms && self.since.elapsed() < self.lives;
+        lives.then(|| self.value.clone())
     }
 }
 
@@ -85,7 +101,7 @@ mod tests {
     #[test]
     fn an_entry_lives_until_it_expires() {
         let cache = TokenCache::new(10);
-        cache.put(hash(1), "u1", 1_000);
+        cache.put(hash(1), "u1", 0, 1_000);
         assert_eq!(cache.get(&hash(1), 999), Some("u1"));
         assert_eq!(cache.get(&hash(1), 1_000), None);
         assert_eq!(cache.get(&hash(2), 0), None);
@@ -94,11 +110,19 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_that_steps_back_prolongs_nothing() {
+        let cache = TokenCache::new(10);
+        cache.put(hash(1), "u1", 3_600_000, 3_600_001);
+        std::thread::sleep(Duration::from_millis(2));
+        assert_eq!(cache.get(&hash(1), 0), None);
+    }
+
+    #[test]
     fn it_is_bounded_and_keeps_what_is_used() {
         let cache = TokenCache::new(100);
-        cache.put(hash(0), 0, 1_000);
+        cache.put(hash(0), 0, 0, 1_000_000);
         for n in 1..10_000 {
-            cache.put(hash(n), n, 1_000);
+            cache.put(hash(n), n, 0, 1_000_000);
             assert_eq!(cache.get(&hash(0), 0), Some(0), "after {n}");
             let generations = cache.generations.lock();
             assert!(generations.young.len() + generations.old.len() <= 100);
@@ -109,7 +133,7 @@ mod tests {
     #[test]
     fn a_cache_of_nothing_remembers_nothing() {
         let cache = TokenCache::new(0);
-        cache.put(hash(1), 1, 1_000);
+        cache.put(hash(1), 1, 0, 1_000);
         assert_eq!(cache.get(&hash(1), 0), None);
     }
 }

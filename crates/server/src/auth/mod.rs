@@ -4,6 +4,7 @@ mod admin;
 mod buyers;
 mod cache;
 mod jwt_crypto;
+mod refusals;
 mod shop_keys;
 
 use http::{HeaderMap, header::AUTHORIZATION};
@@ -11,6 +12,7 @@ use sha2::{Digest, Sha256};
 
 pub use admin::{Admins, Operator, TokenLookup, generate_admin_token, token_hash};
 pub use buyers::{Buyer, Buyers, DevToken};
+pub(crate) use refusals::{Refusal, note, tell_kept_back};
 pub use shop_keys::KeyError;
 
 /// The token of `Authorization: Bearer …`, if there is exactly one.

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::Failure;
 use crate::{
+    actor::CLI,
     auth::{generate_admin_token, token_hash},
     config::Config,
     data_dir::{DataDir, DataDirError},
@@ -14,8 +15,6 @@ use crate::{
     serve::{self, CannotStart, Opened, Running},
 };
 
-/// Under which name these commands stand in the audit when there is no server to say so.
-const WHO: &str = "cli";
 const LETTERS_MAX: usize = 500;
 
 pub(super) enum Office {
@@ -61,7 +60,7 @@ impl Office {
                 items.iter().map(row).collect()
             }
             Office::Here(opened) => {
-                let warmed = opened.engine.warm_activity(WHO, activity, anew).await?;
+                let warmed = opened.engine.warm_activity(CLI, activity, anew).await?;
                 warmed.iter().map(|w| (w.item.0, w.left, w.already)).collect()
             }
         };
@@ -129,7 +128,7 @@ impl Office {
                 let path = format!("/api/v1/admin/dead-letters/{no}/replay");
                 let _: Value = api.lock().await.write(&path, &json!({})).await?;
             }
-            Office::Here(opened) => opened.engine.replay_dead_letter(WHO, no).await?,
+            Office::Here(opened) => opened.engine.replay_dead_letter(CLI, no).await?,
         }
         println!("{no} is being tried again");
         Ok(())
@@ -141,7 +140,7 @@ impl Office {
                 let path = format!("/api/v1/admin/dead-letters/{no}/void");
                 let _: Value = api.lock().await.write(&path, &json!({})).await?;
             }
-            Office::Here(opened) => opened.engine.void_dead_letter(WHO, no).await?,
+            Office::Here(opened) => opened.engine.void_dead_letter(CLI, no).await?,
         }
         println!("{no} is void, its units are for sale again");
         Ok(())
@@ -156,7 +155,7 @@ impl Office {
             }
             Office::Here(opened) => {
                 let token = generate_admin_token()?;
-                opened.engine.make_token(WHO, name, role, &token_hash(&token)).await?;
+                opened.engine.make_token(CLI, name, role, &token_hash(&token)).await?;
                 token
             }
         };
@@ -194,7 +193,7 @@ impl Office {
                     return Err(Failure::Cannot(format!("{name:?} is not revoked: {code}")));
                 }
             }
-            Office::Here(opened) => opened.engine.revoke_token(WHO, name).await?,
+            Office::Here(opened) => opened.engine.revoke_token(CLI, name).await?,
         }
         println!("{name} is revoked");
         Ok(())

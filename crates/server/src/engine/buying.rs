@@ -12,12 +12,28 @@ use super::Engine;
 /// What the buyer is told.
 #[derive(Clone, Debug)]
 pub enum ClaimAnswer {
-    Admitted { claim: Claim, position: u64, eta_ms: u64 },
-    AlreadyBought { order_no: OrderNo },
-    SoldOut { left: i64 },
-    NotStarted { opens_ms: Millis },
+    Admitted {
+        claim: Claim,
+        position: u64,
+        eta_ms: u64,
+    },
+    AlreadyBought {
+        order_no: OrderNo,
+    },
+    /// The key was answered with this claim, which is for something else.
+    KeyReused {
+        order_no: OrderNo,
+    },
+    SoldOut {
+        left: i64,
+    },
+    NotStarted {
+        opens_ms: Millis,
+    },
     Ended,
-    OverLimit { limit: u32 },
+    OverLimit {
+        limit: u32,
+    },
     TooHot,
     Busy(Busy),
     UnknownItem,
@@ -88,6 +104,9 @@ impl Engine {
             Ok(Entered::Decided(Verdict::SoldOut { left, .. })) => {
                 Err(ClaimAnswer::SoldOut { left })
             }
+            Ok(Entered::Decided(Verdict::KeyReused { order_no })) => {
+                Err(ClaimAnswer::KeyReused { order_no })
+            }
             Ok(Entered::Decided(_)) => Err(ClaimAnswer::Busy(Busy::Unwritable)),
             Err(TooHot) => Err(ClaimAnswer::TooHot),
         }
@@ -101,6 +120,7 @@ impl Engine {
                 ClaimAnswer::Admitted { claim, position, eta_ms: self.eta_ms(position) }
             }
             Verdict::AlreadyBought { order_no } => ClaimAnswer::AlreadyBought { order_no },
+            Verdict::KeyReused { order_no } => ClaimAnswer::KeyReused { order_no },
             Verdict::SoldOut { left, .. } => ClaimAnswer::SoldOut { left },
             Verdict::NotStarted { opens_ms } => ClaimAnswer::NotStarted { opens_ms },
             Verdict::Ended => ClaimAnswer::Ended,

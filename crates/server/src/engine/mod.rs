@@ -50,7 +50,7 @@ use adopting::Adopter;
 pub use buying::{ClaimAnswer, LookupError, OrderView};
 pub use catalogue::{Catalogue, Snapshot};
 pub use news::{Listener, News, NewsOptions, TooMany};
-pub use operating::{AtGate, OperateError};
+pub use operating::{AtGate, LOCAL_TOKEN, OperateError};
 pub use parts::{LEDGER_FILE, OpenError, Parts};
 pub use paying::{NoticeFailure, PayError, Providers};
 pub use reconcile::{Finding, ItemReport, ItemVerdict, RECONCILE_JOB, ReconcileError, Report};

@@ -10,7 +10,7 @@ use gate::AdjustOutcome;
 use ledger::{Adjusted, DeadLetterState, LedgerError, Moved, NewAudit, Role};
 use sale::{
     Activity, ActivityId, ActivityMove, Invalid, ItemId, Millis, NewActivity, OrderNo, OrderStatus,
-    VoidReason,
+    VoidReason, is_plain_id,
 };
 use serde_json::{Value, json};
 
@@ -19,7 +19,10 @@ use super::{
     reconcile::{ReconcileError, Report},
     warming::WarmError,
 };
-use crate::config::Profile;
+use crate::{
+    actor::{Actor, CLI},
+    config::Profile,
+};
 
 #[derive(Debug, thiserror::Error)]
 pub enum OperateError {
@@ -86,16 +89,16 @@ const ADJUST_PAUSE: Duration = Duration::from_millis(200);
 const ADJUST_AGE_MS_MAX: Millis = 24 * 60 * 60 * 1_000;
 const ADJUST_AHEAD_MS_MAX: Millis = 60_000;
 /// Names that the audit uses for others than tokens.
-const TOKEN_NAMES_RESERVED: [&str; 4] = ["system", "configured", "demo", "cli"];
+const TOKEN_NAMES_RESERVED: [&str; 4] = ["system", "configured", "demo", CLI];
+/// The tokens that each start makes for the commands on its machine begin so, and replace each other.
+pub const LOCAL_TOKEN: &str = "local-cli";
 
 fn check_token_name(name: &str) -> std::result::Result<(), Invalid> {
-    let visible = |c: char| !c.is_control() && !c.is_whitespace();
-    let chars = name.chars().take(TOKEN_NAME_CHARS_MAX + 1).count();
-    if !(1..=TOKEN_NAME_CHARS_MAX).contains(&chars) || !name.chars().all(visible) {
+    if !is_plain_id(name, TOKEN_NAME_CHARS_MAX) {
         let rule = format!("must be 1 to {TOKEN_NAME_CHARS_MAX} visible characters");
         return Err(Invalid::new("name", rule));
     }
-    if TOKEN_NAMES_RESERVED.contains(&name) {
+    if TOKEN_NAMES_RESERVED.contains(&name) || name.starts_with(LOCAL_TOKEN) {
         return Err(Invalid::new("name", "is reserved"));
     }
     Ok(())
@@ -111,7 +114,11 @@ pub enum AtGate {
 }
 
 impl Engine {
-    pub async fn create_activity(&self, who: &str, new: &NewActivity) -> Result<Activity> {
+    pub async fn create_activity(
+        &self,
+        who: impl Into<Actor>,
+        new: &NewActivity,
+    ) -> Result<Activity> {
         new.validate(self.clock.now_ms())?;
         self.check_shards(new)?;
         let activity = self.ledger.create_activity(new, self.clock.now_ms()).await?;
@@ -135,7 +142,7 @@ impl Engine {
 
     pub async fn reschedule(
         &self,
-        who: &str,
+        who: impl Into<Actor>,
         id: ActivityId,
         new: &NewActivity,
     ) -> Result<Activity> {
@@ -155,7 +162,7 @@ impl Engine {
     /// then the jobs make the gate follow. Answers the activity as that transaction left it.
     pub async fn move_activity(
         &self,
-        who: &str,
+        who: impl Into<Actor>,
         id: ActivityId,
         step: ActivityMove,
     ) -> Result<(Activity, AtGate)> {
@@ -188,7 +195,7 @@ impl Engine {
 
     pub async fn warm_activity(
         &self,
-        who: &str,
+        who: impl Into<Actor>,
         id: ActivityId,
         anew: bool,
     ) -> Result<Vec<Warmed>> {
@@ -206,7 +213,7 @@ impl Engine {
         Ok(warmed)
     }
 
-    pub async fn warm_item(&self, who: &str, id: ItemId, anew: bool) -> Result<Warmed> {
+    pub async fn warm_item(&self, who: impl Into<Actor>, id: ItemId, anew: bool) -> Result<Warmed> {
         let warmed = if anew { self.rebuild(id).await? } else { self.warm(id).await? };
         if !warmed.already {
             let detail = json!({"anew": anew, "epoch": warmed.epoch, "left": warmed.left});
@@ -216,7 +223,7 @@ impl Engine {
     }
 
     /// An operator asks for the comparison that a job makes by itself.
-    pub async fn reconcile_by(&self, who: &str, heal: bool) -> Result<Report> {
+    pub async fn reconcile_by(&self, who: impl Into<Actor>, heal: bool) -> Result<Report> {
         let report = self.reconcile(heal).await?;
         let detail = json!({"heal": heal, "differences": report.differences,
             "healed": report.healed, "left": report.left});
@@ -227,7 +234,7 @@ impl Engine {
     /// `secret_hash` is the hash of a token that nobody but its owner will ever see again.
     pub async fn make_token(
         &self,
-        who: &str,
+        who: impl Into<Actor>,
         name: &str,
         role: Role,
         secret_hash: &[u8],
@@ -235,11 +242,15 @@ impl Engine {
         check_token_name(name)?;
         let deed = self.deed(who, "token.create", format!("token:{name}"), json!({"role": role}));
         let now_ms = self.clock.now_ms();
-        let added = self.ledger.add_admin_token(name, role, secret_hash, &deed, now_ms).await?;
-        if added { Ok(()) } else { Err(OperateError::Conflict("in use")) }
+        if self.ledger.add_admin_token(name, role, secret_hash, &deed, now_ms).await? {
+            return Ok(());
+        }
+        // The audit knows people by these names: one that was revoked is not given to another.
+        let live = self.ledger.admin_tokens().await?.iter().any(|known| known.name == name);
+        Err(OperateError::Conflict(if live { "in use" } else { "revoked" }))
     }
 
-    pub async fn revoke_token(&self, who: &str, name: &str) -> Result<()> {
+    pub async fn revoke_token(&self, who: impl Into<Actor>, name: &str) -> Result<()> {
         if !self.ledger.admin_tokens().await?.iter().any(|known| known.name == name) {
             return Err(OperateError::NotFound);
         }
@@ -257,7 +268,7 @@ impl Engine {
     /// `again` is the number of an adjustment of which it is not known whether it was done.
     pub async fn adjust_stock(
         &self,
-        who: &str,
+        who: impl Into<Actor>,
         item: ItemId,
         delta: i64,
         again: Option<OrderNo>,
@@ -328,7 +339,7 @@ impl Engine {
         }
     }
 
-    pub async fn refund(&self, who: &str, no: OrderNo) -> Result<()> {
+    pub async fn refund(&self, who: impl Into<Actor>, no: OrderNo) -> Result<()> {
         let deed = self.deed(who, "order.refund", format!("order:{no}"), Value::Null);
         match self.ledger.start_refund(no, &deed, self.clock.now_ms()).await? {
             Moved::Done => {
@@ -341,7 +352,17 @@ impl Engine {
         Ok(())
     }
 
-    pub async fn replay_dead_letter(&self, who: &str, no: OrderNo) -> Result<()> {
+    /// Somebody reads personal data in bulk, or looks for a person: that they did stays known.
+    pub async fn note_reading(
+        &self,
+        who: impl Into<Actor>,
+        action: &str,
+        detail: Value,
+    ) -> Result<()> {
+        self.audit(who, action, "orders".into(), detail).await
+    }
+
+    pub async fn replay_dead_letter(&self, who: impl Into<Actor>, no: OrderNo) -> Result<()> {
         let letter = self.ledger.dead_letter(no).await?.ok_or(OperateError::NotFound)?;
         if !letter.state.is_open() {
             return Err(OperateError::Conflict(letter.state.as_str()));
@@ -354,7 +375,7 @@ impl Engine {
         Ok(())
     }
 
-    pub async fn void_dead_letter(&self, who: &str, no: OrderNo) -> Result<()> {
+    pub async fn void_dead_letter(&self, who: impl Into<Actor>, no: OrderNo) -> Result<()> {
         let letter = self.ledger.dead_letter(no).await?.ok_or(OperateError::NotFound)?;
         let repeated = letter.state == DeadLetterState::Voided;
         let detail = if repeated { json!({"repeated": true}) } else { Value::Null };
@@ -377,7 +398,7 @@ impl Engine {
 
     pub(super) async fn audit(
         &self,
-        who: &str,
+        who: impl Into<Actor>,
         action: &str,
         target: String,
         detail: Value,
@@ -387,9 +408,11 @@ impl Engine {
     }
 
     /// An entry for the audit, for deeds whose transaction writes it itself.
-    fn deed(&self, who: &str, action: &str, target: String, detail: Value) -> NewAudit {
-        tracing::info!(who, action, target, "asked for by an operator");
-        NewAudit { who: who.into(), action: action.into(), target, detail }
+    fn deed(&self, who: impl Into<Actor>, action: &str, target: String, detail: Value) -> NewAudit {
+        let Actor { name, origin } = who.into();
+        let address = origin.address.as_deref();
+        tracing::info!(who = name, address, action, target, "asked for by an operator");
+        NewAudit { who: name, action: action.into(), target, detail, origin }
     }
 }
 
@@ -508,7 +531,21 @@ mod tests {
         for good in ["ann", "值班员", &"x".repeat(64)] {
             assert!(check_token_name(good).is_ok(), "{good}");
         }
-        for bad in ["", " ", "two words", "tab\t", "system", "configured", "cli", &"x".repeat(65)] {
+        let long = "x".repeat(65);
+        for bad in [
+            "",
+            " ",
+            "two words",
+            "tab\t",
+            "system",
+            "configured",
+            "cli",
+            "local-cli",
+            "local-cli-0a1b",
+            "an\u{200B}n",
+            "\u{202E}nna",
+            &long,
+        ] {
             assert_eq!(check_token_name(bad).unwrap_err().field, "name", "{bad:?}");
         }
     }

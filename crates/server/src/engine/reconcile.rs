@@ -230,6 +230,7 @@ impl Engine {
             action: "reconcile.heal".into(),
             target: format!("item:{}", item.id),
             detail,
+            origin: ledger::Origin::default(),
         };
         self.ledger.audit(&entry, self.clock.now_ms()).await?;
         Ok(report)
@@ -462,6 +463,7 @@ impl Engine {
             action: "reconcile.heal".into(),
             target: format!("order:{no}"),
             detail: json!({"how": how, "findings": [finding]}),
+            origin: ledger::Origin::default(),
         };
         self.ledger.audit(&entry, self.clock.now_ms()).await?;
         Ok(Some(finding))

@@ -35,6 +35,8 @@ struct Arriving {
     is_announced: bool,
     /// Set when the body is first waited for; nearly all come in one piece with their head.
     alarm: Option<Pin<Box<Sleep>>>,
+    /// Its end was seen. One in chunks does not know before it is there.
+    ended: bool,
 }
 
 /// What a handler left of a body. It has to be read off the connection before the next request can
@@ -59,7 +61,8 @@ impl TimedBody {
         link.leaves_unread(true);
         let (link, deadline) = (link.clone(), Instant::now() + timeout);
         let rest = Rest(Some(Arc::default()));
-        let arriving = Arriving { incoming, link, deadline, is_announced, alarm: None };
+        let arriving =
+            Arriving { incoming, link, deadline, is_announced, alarm: None, ended: false };
         (Body::new(TimedBody { arriving: Some(arriving), rest: rest.clone() }), rest)
     }
 }
@@ -96,7 +99,7 @@ impl Rest {
 
 impl Arriving {
     fn unless_complete(self) -> Option<Arriving> {
-        if self.incoming.is_end_stream() {
+        if self.ended || self.incoming.is_end_stream() {
             self.link.leaves_unread(false);
             return None;
         }
@@ -105,6 +108,7 @@ impl Arriving {
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if let Poll::Ready(frame) = Pin::new(&mut self.incoming).poll_frame(cx) {
+            self.ended |= frame.is_none();
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }
         let deadline = self.deadline;

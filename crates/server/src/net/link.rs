@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::{NetOptions, ROUND};
-use crate::metrics::{CONNECTIONS, CONNECTIONS_CUT};
+use crate::metrics::{CONNECTIONS, CONNECTIONS_CUT, HttpMetrics};
 
 /// A longer time between two rounds counts as this much.
 const ROUND_MS_MAX: u64 = 2 * ROUND.as_millis() as u64;
@@ -52,6 +52,8 @@ pub(super) struct Link {
     requests: AtomicU32,
     /// The body of a request was not read to its end, and may still be on its way.
     unread: AtomicBool,
+    /// The answer under way has no end of its own: it ends with its client.
+    streaming: AtomicBool,
     /// Whoever drives the connection now: its task, or after an upgrade the reader of the socket.
     driver: AtomicWaker,
 }
@@ -104,8 +106,21 @@ impl Link {
         self.unread.store(unread, Relaxed);
     }
 
+    pub(super) fn leaves_any_unread(&self) -> bool {
+        self.unread.load(Relaxed)
+    }
+
+    pub(super) fn streams(&self) {
+        self.streaming.store(true, Relaxed);
+    }
+
+    pub(super) fn is_streaming(&self) -> bool {
+        self.streaming.load(Relaxed)
+    }
+
     /// A request is with the router.
     pub(super) fn begin(&self) {
+        self.streaming.store(false, Relaxed);
         self.requests.fetch_add(1, Relaxed);
         self.enter(Stage::Busy);
     }
@@ -189,6 +204,8 @@ pub(super) struct Crew {
     last_id: AtomicU64,
     draining: AtomicBool,
     emptied: Notify,
+    /// For what is refused before anybody serves it.
+    metrics: HttpMetrics,
 }
 
 impl Crew {
@@ -202,7 +219,12 @@ impl Crew {
             last_id: AtomicU64::new(0),
             draining: AtomicBool::new(false),
             emptied: Notify::new(),
+            metrics: HttpMetrics::new(),
         })
+    }
+
+    pub(super) fn metrics(&self) -> &HttpMetrics {
+        &self.metrics
     }
 
     pub(super) fn options(&self) -> &NetOptions {
@@ -232,6 +254,7 @@ impl Crew {
             cut: AtomicBool::new(false),
             requests: AtomicU32::new(0),
             unread: AtomicBool::new(false),
+            streaming: AtomicBool::new(false),
             driver: AtomicWaker::new(),
         });
         links.insert(id, link.clone());

@@ -4,21 +4,26 @@
 //! on how long a client may take. The parts:
 //!
 //! - `serve` accepts, and hands each socket to a task of its own;
-//! - the task answers what is `express` by itself, and lets hyper and the router answer the rest;
+//! - the task answers what is `express` by itself, refuses what has no sensible `head`, and lets hyper
+//!   and the router answer the rest;
 //! - every socket has a `Link` that notes what the connection is doing; one watchman task cuts
 //!   those that dawdle: over the head of a request, between requests, or at taking our answer
 //!   (slow bodies are ended by a timer of their own, because their handler must be told);
 //! - on shutdown nothing more is accepted, idle connections close at once, those with a request
 //!   finish it, and what is not done after `drain_max` is cut.
 //!
-//! The handler's future is dropped when its client leaves or is cut. What must not be given up half
-//! way (admission, ledger work) therefore runs in tasks of its own.
+//! A client that closes its half after its request gets its answer; whether one has left altogether
+//! shows only when it is written to. The handler's future is dropped when its client is cut or breaks
+//! the connection. What must not be given up half way (admission, ledger work) therefore runs in tasks
+//! of its own.
 
 mod body;
 mod express;
+mod head;
 mod link;
 mod peer;
 mod refuse;
+mod request_id;
 mod stream;
 
 use std::{
@@ -36,7 +41,7 @@ use axum::{body::Body, extract::Request, response::Response};
 use bytes::BytesMut;
 use http::{
     HeaderValue, StatusCode,
-    header::{CONNECTION, EXPECT},
+    header::{CONNECTION, CONTENT_TYPE, EXPECT},
 };
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
@@ -49,10 +54,13 @@ use tower::Service;
 pub use body::BodyTooSlow;
 pub use express::{Asked, Express, Outcome, Waiting};
 pub use peer::Peer;
+pub use request_id::RequestId;
 
 use body::{Answer, Busy, Rest, TimedBody};
+use express::Ended;
 use link::{Crew, Link, OnBoard, Stage};
-use refuse::Refusals;
+use refuse::{Refusals, part};
+pub(crate) use request_id::REQUEST_ID;
 use stream::Stream;
 
 /// The watchman's round; time limits are kept to within it.
@@ -72,6 +80,8 @@ pub struct NetOptions {
     pub body_timeout: Duration,
     /// A longer body is no matter for the express lane, and is not read for a handler that ignores it.
     pub body_bytes_max: usize,
+    /// A longer body is for nobody: it is refused by its head.
+    pub any_body_bytes_max: usize,
     /// An express request is given up after this time; the router's have a limit of their own.
     pub request_timeout: Duration,
     pub idle_timeout: Duration,
@@ -88,6 +98,7 @@ impl From<&crate::config::Http> for NetOptions {
             header_bytes_max: http.header_bytes_max,
             body_timeout: Duration::from_millis(http.body_timeout_ms),
             body_bytes_max: http.body_bytes_max,
+            any_body_bytes_max: http.body_bytes_max.max(http.admin_body_bytes_max),
             request_timeout: Duration::from_millis(http.request_timeout_ms),
             idle_timeout: Duration::from_millis(http.idle_timeout_ms),
             write_timeout: Duration::from_millis(http.write_timeout_ms),
@@ -201,12 +212,16 @@ async fn run<E, S>(
     let mut stream = Stream::new(socket, on_board);
     let mut buffer = BytesMut::new();
     loop {
-        if express::serve(&mut stream, &mut buffer, &express, &link, &crew).await.is_break() {
-            // The client has left, or is told to.
-            let _ = poll_fn(|cx| Pin::new(&mut stream).poll_shutdown(cx)).await;
-            return;
-        }
+        let extent = match express::serve(&mut stream, &mut buffer, &express, &link, &crew).await {
+            Ended::Router(extent) => extent,
+            Ended::Refused => return part(&mut stream).await,
+            Ended::Over => {
+                let _ = poll_fn(|cx| Pin::new(&mut stream).poll_shutdown(cx)).await;
+                return;
+            }
+        };
         stream.put_back(buffer.split().freeze());
+        stream.show(extent);
         match by_router(stream, address, &service, &link, &crew).await {
             Some(back) => stream = back,
             None => return,
@@ -218,8 +233,8 @@ async fn run<E, S>(
     }
 }
 
-/// Let hyper and the router serve a request, or several if they come without a pause. Answers with
-/// the connection if it can be used further.
+/// Let hyper and the router serve one request, which is all that they are shown. Answers with the
+/// connection if it can be used further.
 async fn by_router<S>(
     stream: Stream,
     address: SocketAddr,
@@ -242,6 +257,9 @@ where
             }
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                 busy.upgraded();
+            }
+            if is_event_stream(&response) {
+                link.streams();
             }
             Ok::<_, Infallible>(response.map(|body| Answer { body, _busy: busy }))
         }
@@ -271,14 +289,23 @@ where
         }
     })
     .await;
-    if !goes_on {
-        return None;
-    }
     let parts = connection.into_parts()?;
     let mut stream = parts.io.into_inner();
+    if !goes_on {
+        if link.leaves_any_unread() && !link.is_cut() {
+            part(&mut stream).await;
+        }
+        return None;
+    }
     let unread = [parts.read_buf, stream.take_unused()].concat();
     stream.put_back(unread.into());
     Some(stream)
+}
+
+/// It lasts until its client leaves, so it must be noticed that the client has.
+fn is_event_stream(response: &Response) -> bool {
+    let kind = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    kind.is_some_and(|kind| kind.starts_with(b"text/event-stream"))
 }
 
 fn http1(options: &NetOptions) -> http1::Builder {
@@ -300,6 +327,9 @@ fn prepare(
     let (mut parts, body) = request.into_parts();
     let peer = Peer::of(address, &parts.headers, options.proxy_hops);
     parts.extensions.insert(peer);
+    let given = parts.headers.get_all(REQUEST_ID).into_iter().map(HeaderValue::as_bytes);
+    let id = RequestId::of(given, options.proxy_hops);
+    parts.extensions.insert(id);
     let is_announced = parts.headers.contains_key(EXPECT);
     let (body, rest) = TimedBody::wrap(body, is_announced, options.body_timeout, link);
     (http::Request::from_parts(parts, body), rest)

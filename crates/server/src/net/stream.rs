@@ -1,34 +1,89 @@
-//! A socket that keeps its [`Link`] informed, and ends when the link is cut.
+//! A socket that keeps its [`Link`](super::link::Link) informed, and ends when the link is cut.
+//!
+//! Hyper is shown one request at a time: what comes behind it stays here until the connection is back
+//! with the loop that reads heads, so that every head is judged by the same rules. Nor is hyper shown
+//! that the client has sent its last byte once the request is whole: a client may close its half and
+//! still wait for the answer. Only an endless answer ends with its client.
 
 use std::{
     io,
+    mem::MaybeUninit,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
 };
 
-use super::link::OnBoard;
+use super::{
+    head::Chunks,
+    link::{OnBoard, Stage},
+};
+
+/// What is read from the socket at once while a request is handed on.
+const READ_BYTES: usize = 8 * 1_024;
+/// Of what comes behind a request that is being served, so much is taken off the socket; more waits
+/// in the kernel.
+const AHEAD_BYTES_MAX: usize = 4 * 1_024;
 
 pub(super) struct Stream {
     socket: TcpStream,
     on_board: OnBoard,
     /// Bytes that were taken off the socket and not used: they are read again first.
     unused: Bytes,
+    extent: Extent,
+}
+
+/// How much of what comes is for whoever reads now.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Extent {
+    /// All of it.
+    Everything,
+    /// So many bytes.
+    Bytes(usize),
+    /// So many bytes of head, and then a body that says itself where it ends.
+    Chunked(usize, Chunks),
+}
+
+impl Extent {
+    /// How many of these bytes are for the reader. They count as read.
+    fn take(&mut self, bytes: &[u8]) -> usize {
+        match self {
+            Extent::Everything => bytes.len(),
+            Extent::Bytes(left) => {
+                let taken = bytes.len().min(*left);
+                *left -= taken;
+                taken
+            }
+            Extent::Chunked(head, chunks) => {
+                let of_head = bytes.len().min(*head);
+                *head -= of_head;
+                of_head + chunks.take(&bytes[of_head..])
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(self, Extent::Bytes(0) | Extent::Chunked(0, Chunks::Ended))
+    }
 }
 
 impl Stream {
     pub(super) fn new(socket: TcpStream, on_board: OnBoard) -> Self {
-        Stream { socket, on_board, unused: Bytes::new() }
+        Stream { socket, on_board, unused: Bytes::new(), extent: Extent::Everything }
     }
 
     pub(super) fn put_back(&mut self, unused: Bytes) {
         debug_assert!(self.unused.is_empty());
         self.unused = unused;
+    }
+
+    /// From now on whoever reads gets this much.
+    pub(super) fn show(&mut self, extent: Extent) {
+        self.extent = extent;
     }
 
     /// What was put back and is still there.
@@ -46,6 +101,67 @@ impl Stream {
     }
 }
 
+impl Stream {
+    fn shows_everything(&self) -> bool {
+        matches!(self.extent, Extent::Everything) || self.on_board.0.stage() == Stage::Upgraded
+    }
+
+    /// Hand on what is here already.
+    fn read_unused(&mut self, buf: &mut ReadBuf<'_>) {
+        let length = self.unused.len().min(buf.remaining());
+        let taken =
+            if self.shows_everything() { length } else { self.extent.take(&self.unused[..length]) };
+        buf.put_slice(&self.unused.split_to(taken));
+    }
+
+    /// Take what has come off the socket, and put it behind what is here.
+    fn poll_fetch(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let mut space = [MaybeUninit::uninit(); READ_BYTES];
+        let mut read = ReadBuf::uninit(&mut space);
+        ready!(Pin::new(&mut self.socket).poll_read(cx, &mut read))?;
+        let bytes = read.filled();
+        // The link is not told: what comes behind a request must not look like one that is being read
+        // before the loop that reads heads has the connection back.
+        if !bytes.is_empty() {
+            let mut all = BytesMut::with_capacity(self.unused.len() + bytes.len());
+            all.extend_from_slice(&self.unused);
+            all.extend_from_slice(bytes);
+            self.unused = all.freeze();
+        }
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    /// Read and forget until the client has left or this many bytes have come.
+    pub(super) fn poll_discard(&mut self, cx: &mut Context<'_>, bytes_max: &mut usize) -> Poll<()> {
+        self.on_board.0.is_driven_by(cx.waker());
+        let mut space = [MaybeUninit::uninit(); READ_BYTES];
+        while *bytes_max > 0 && self.still_connected().is_ok() {
+            let mut read = ReadBuf::uninit(&mut space);
+            match ready!(Pin::new(&mut self.socket).poll_read(cx, &mut read)) {
+                Ok(()) if !read.filled().is_empty() => {
+                    *bytes_max = bytes_max.saturating_sub(read.filled().len());
+                }
+                _ => break,
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// The request is whole. Look whether its client has left; pending while it has not, or while
+    /// that does not matter yet.
+    fn poll_left(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.unused.len() < AHEAD_BYTES_MAX {
+            if ready!(self.poll_fetch(cx))? == 0 {
+                if self.on_board.0.is_streaming() {
+                    return Poll::Ready(Ok(()));
+                }
+                break;
+            }
+        }
+        Poll::Pending
+    }
+}
+
 impl AsyncRead for Stream {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -54,17 +170,27 @@ impl AsyncRead for Stream {
     ) -> Poll<io::Result<()>> {
         self.on_board.0.is_driven_by(cx.waker());
         self.still_connected()?;
-        if !self.unused.is_empty() {
-            let length = self.unused.len().min(buf.remaining());
-            buf.put_slice(&self.unused.split_to(length));
+        if self.shows_everything() {
+            if !self.unused.is_empty() {
+                self.read_unused(buf);
+                return Poll::Ready(Ok(()));
+            }
+            let before = buf.filled().len();
+            let poll = Pin::new(&mut self.socket).poll_read(cx, buf);
+            if buf.filled().len() > before {
+                self.on_board.0.has_read();
+            }
+            return poll;
+        }
+        if self.extent.is_over() {
+            return self.poll_left(cx);
+        }
+        if self.unused.is_empty() && ready!(self.poll_fetch(cx))? == 0 {
+            // In the middle of a request: whoever reads must know that no more comes.
             return Poll::Ready(Ok(()));
         }
-        let before = buf.filled().len();
-        let poll = Pin::new(&mut self.socket).poll_read(cx, buf);
-        if buf.filled().len() > before {
-            self.on_board.0.has_read();
-        }
-        poll
+        self.read_unused(buf);
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -23,6 +23,7 @@ fn options() -> NetOptions {
         header_bytes_max: 8_192,
         body_timeout: Duration::from_millis(300),
         body_bytes_max: 1_000,
+        any_body_bytes_max: 10_000,
         request_timeout: Duration::from_millis(500),
         idle_timeout: Duration::from_millis(700),
         write_timeout: Duration::from_millis(500),
@@ -71,6 +72,15 @@ fn post_to(path: &str, body: &str) -> String {
     format!("POST {path} HTTP/1.1\r\nhost: s\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
 
+/// Rings when it is dropped.
+struct Leaving(Arc<tokio::sync::Notify>);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
+
 struct Shop {
     address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
@@ -109,6 +119,16 @@ impl Shop {
             "ignored"
         });
         let large = get(async || vec![b'x'; 24_000_000]);
+        let left = till.bell.clone();
+        let events = get(async move || {
+            let left = Leaving(left);
+            let silence = futures_util::stream::pending::<Result<bytes::Bytes, Infallible>>();
+            let silence = futures_util::StreamExt::map(silence, move |event| {
+                let _ = &left;
+                event
+            });
+            ([("content-type", "text/event-stream")], Body::from_stream(silence))
+        });
         let router = Router::new()
             .route("/", get(async |peer: Peer| peer.0.to_string()))
             .route("/echo", post(async |Json(value): Json<serde_json::Value>| Json(value)))
@@ -119,6 +139,7 @@ impl Shop {
             .route("/endless", endless)
             .route("/upgrade", upgrade)
             .route("/large", large)
+            .route("/events", events)
             .layer(DefaultBodyLimit::max(1_000));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -542,14 +563,17 @@ async fn a_drain_answers_what_came_behind_an_express_request() {
     assert_eq!(closing.await.unwrap(), Drained { finished: 1, cut: 0 });
 }
 
+/// A client that leaves and one that only has nothing more to say look the same until they are
+/// answered, so the place is free when the decision is there.
 #[tokio::test]
-async fn who_leaves_during_an_express_request_gives_up_the_place() {
+async fn who_leaves_during_an_express_request_gives_up_the_place_with_its_answer() {
     let shop = Shop::open(NetOptions { connections_max: 1, ..options() }).await;
     let mut client = shop.client().await;
     client.send(&post_to("/wait", "")).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     drop(client);
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    shop.till.bell.notify_one();
+    tokio::time::sleep(Duration::from_millis(100)).await;
     let mut next = shop.client().await;
     next.send(&post_to("/quick", "")).await;
     assert!(next.read_some().await.ends_with("express 0;"));
@@ -563,4 +587,128 @@ async fn an_answer_does_not_wait_for_the_one_behind_it() {
     assert!(client.read_some().await.ends_with("express 1;"));
     shop.till.bell.notify_one();
     assert!(client.read_some().await.ends_with("express 2;"));
+}
+
+#[tokio::test]
+async fn heads_that_make_no_sense_are_refused_in_words_whole_or_in_pieces() {
+    let shop = Shop::open(options()).await;
+    let many = "x-many: 1\r\n".repeat(120);
+    let many = format!("GET / HTTP/1.1\r\nhost: s\r\n{many}\r\n");
+    let long = format!("GET / HTTP/1.1\r\nhost: s\r\nx-long: {}\r\n\r\n", "x".repeat(9_000));
+    let quick = |fields: &str| format!("POST /quick HTTP/1.1\r\n{fields}\r\nfour");
+    for (request, status, code) in [
+        ("nonsense\r\n\r\n".to_owned(), 400, "bad_request"),
+        ("GET / HTTP/9.9\r\n\r\n".into(), 400, "bad_request"),
+        ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".into(), 400, "bad_request"),
+        ("GET http:// HTTP/1.1\r\nhost: s\r\n\r\n".into(), 400, "bad_request"),
+        ("GET / HTTP/1.1\r\nhost: s\r\n folded: x\r\n\r\n".into(), 400, "bad_request"),
+        ("GET / HTTP/1.1\r\nhost : s\r\n\r\n".into(), 400, "bad_request"),
+        ("GET / HTTP/1.1\r\n\r\n".into(), 400, "bad_request"),
+        ("GET / HTTP/1.1\r\nhost: s\r\nhost: s\r\n\r\n".into(), 400, "bad_request"),
+        (quick("content-length: 4\r\n"), 400, "bad_request"),
+        (quick("host: s\r\nhost: s\r\ncontent-length: 4\r\n"), 400, "bad_request"),
+        (quick("host: s\r\ncontent-length: four\r\n"), 400, "bad_request"),
+        (quick("host: s\r\ncontent-length: 10001\r\n"), 413, "too_large"),
+        (quick("host: s\r\ncontent-length: 9999999999999999999999\r\n"), 413, "too_large"),
+        (quick("host: s\r\ncontent-length: 4\r\nexpect: 200-ok\r\n"), 417, "expectation_failed"),
+        (many, 431, "head_too_large"),
+        (long, 431, "head_too_large"),
+    ] {
+        // Not so many that a slow machine takes them for a slow client.
+        for pieces in [request.len(), request.len() / 2 + 1, request.len() / 20 + 1] {
+            let mut client = shop.client().await;
+            client.0.set_nodelay(true).unwrap();
+            for piece in request.as_bytes().chunks(pieces) {
+                // Who is refused early need not send the rest.
+                let _ = client.0.write_all(piece).await;
+                tokio::time::sleep(Duration::from_micros(100)).await;
+            }
+            let (answer, took) = client.read_to_end().await;
+            let shown = &request[..request.len().min(80)];
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{shown:?}: {answer}");
+            for part in [
+                "content-type: application/problem+json\r\n",
+                "x-content-type-options: nosniff\r\n",
+                "cache-control: no-store\r\n",
+                "connection: close\r\n",
+                "x-request-id: ",
+                &format!("\"code\":\"{code}\""),
+            ] {
+                assert!(answer.contains(part), "{shown:?}: no {part:?} in {answer}");
+            }
+            between(took, 0, 1_500);
+        }
+    }
+    // Also in the language of whoever can be understood that far.
+    let mut client = shop.client().await;
+    client.send("GET / HTTP/1.1\r\naccept-language: zh\r\n\r\n").await;
+    assert!(client.read_to_end().await.0.contains("请求无法识别"));
+}
+
+#[tokio::test]
+async fn chunked_requests_keep_their_connection_and_hide_nothing() {
+    let shop = Shop::open(options()).await;
+    let mut client = shop.client().await;
+    let head =
+        "HTTP/1.1\r\nhost: s\r\ncontent-type: application/json\r\ntransfer-encoding: chunked";
+    let body = "1\r\n{\r\n7;x=y\r\n\"a\":42}\r\n0\r\nx-trailer: z\r\n\r\n";
+    for path in ["/echo", "/quick", "/ignores", "/nowhere"] {
+        for _ in 0..2 {
+            client.send(&format!("POST {path} {head}\r\n\r\n{body}")).await;
+            let answer = client.read_some().await;
+            assert!(!answer.contains("connection: close"), "{path}: {answer}");
+        }
+    }
+    // What comes behind it in the same packet is judged like everything else.
+    for (behind, found) in [
+        (post_to("/quick", "four"), "express 4;"),
+        ("GET / HTTP/1.1\r\n\r\n".into(), "\"code\":\"bad_request\""),
+    ] {
+        client.send(&format!("POST /echo {head}\r\n\r\n{body}{behind}")).await;
+        let mut answers = client.read_some().await;
+        while !answers.contains(found) {
+            answers += &client.read_some().await;
+        }
+        assert!(answers.contains("{\"a\":42}"), "{answers}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_closes_its_half_still_gets_its_answer() {
+    let shop = Shop::open(options()).await;
+    let mut client = shop.client().await;
+    client.send(&post_to("/wait", "x")).await;
+    client.0.shutdown().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    shop.till.bell.notify_one();
+    assert!(client.read_to_end().await.0.ends_with("express 1;"));
+    let chunked = "POST /quick HTTP/1.1\r\nhost: s\r\ntransfer-encoding: chunked\r\n\r\n4\r\nfour\r\n0\r\n\r\n";
+    for (request, end) in [
+        ("GET /slow HTTP/1.1\r\nhost: s\r\n\r\n".to_owned(), "done"),
+        ("GET /slow HTTP/1.0\r\n\r\n".into(), "done"),
+        (chunked.into(), "router 4;"),
+        (post_to("/quick", "four") + &post_to("/quick", "fives"), "express 5;"),
+    ] {
+        let mut client = shop.client().await;
+        client.send(&request).await;
+        client.0.shutdown().await.unwrap();
+        let (answer, _) = client.read_to_end().await;
+        assert!(answer.ends_with(end), "{request:?}: {answer}");
+    }
+    // A body that is cut off is no request.
+    let mut client = shop.client().await;
+    client.send("POST /quick HTTP/1.1\r\nhost: s\r\ncontent-length: 9\r\n\r\nfour").await;
+    client.0.shutdown().await.unwrap();
+    assert!(!client.read_to_end().await.0.contains("router"));
+}
+
+#[tokio::test]
+async fn an_endless_answer_ends_with_its_client() {
+    let shop = Shop::open(options()).await;
+    let mut client = shop.client().await;
+    client.get("/events").await;
+    assert!(client.read_some().await.starts_with("HTTP/1.1 200"));
+    drop(client);
+    let left = shop.till.bell.notified();
+    tokio::time::timeout(Duration::from_secs(5), left).await.expect("nobody noticed");
 }

@@ -55,6 +55,11 @@ codes! {
         "Already bought", "您已抢购过",
         "You already have an order for this item.",
         "您已抢到该商品，请勿重复下单。";
+    /// The `Idempotency-Key` was answered before, for another quantity or item.
+    KeyReused = "key_reused", UNPROCESSABLE_ENTITY,
+        "Key used before", "幂等键已被使用",
+        "This Idempotency-Key was used for another claim. Send a new key for a new claim.",
+        "该幂等键（Idempotency-Key）已用于另一笔抢购请求，请为新的请求使用新的键。";
     /// Before the window, by the gate's clock.
     NotStarted = "not_started", FORBIDDEN,
         "Not started", "尚未开始",
@@ -133,6 +138,16 @@ codes! {
         "Too large", "请求内容过大",
         "The body of the request is too large.",
         "请求内容过大。";
+    /// The head of the request: its fields, or its address.
+    HeadTooLarge = "head_too_large", REQUEST_HEADER_FIELDS_TOO_LARGE,
+        "Head too large", "请求头过大",
+        "The header fields of the request are too many or too long.",
+        "请求头过多或过长。";
+    /// `Expect` asks for something that is not `100-continue`.
+    ExpectationFailed = "expectation_failed", EXPECTATION_FAILED,
+        "Expectation not met", "无法满足 Expect 要求",
+        "Of the header Expect only 100-continue is understood.",
+        "Expect 请求头仅支持 100-continue。";
     UnsupportedMediaType = "unsupported_media_type", UNSUPPORTED_MEDIA_TYPE,
         "Not JSON", "内容类型不支持",
         "Send the body as application/json.",
@@ -168,6 +183,8 @@ impl Code {
             StatusCode::REQUEST_TIMEOUT => Code::RequestTimeout,
             StatusCode::CONFLICT => Code::Conflict,
             StatusCode::PAYLOAD_TOO_LARGE => Code::TooLarge,
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => Code::HeadTooLarge,
+            StatusCode::EXPECTATION_FAILED => Code::ExpectationFailed,
             StatusCode::UNSUPPORTED_MEDIA_TYPE => Code::UnsupportedMediaType,
             StatusCode::UNPROCESSABLE_ENTITY => Code::Invalid,
             StatusCode::TOO_MANY_REQUESTS => Code::RateLimited,

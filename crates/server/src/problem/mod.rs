@@ -38,6 +38,8 @@ use serde_json::{Map, Value};
 pub use code::Code;
 pub use lang::Lang;
 
+use crate::net::RequestId;
+
 pub const CONTENT_TYPE_PROBLEM: &str = "application/problem+json";
 
 #[derive(Clone, Debug)]
@@ -154,8 +156,8 @@ impl Problem {
         Response::from_parts(parts, Body::from(self.render(lang)))
     }
 
-    /// The same answer as bytes, from the status line on. `date` is as HTTP writes it.
-    pub(crate) fn write_http(&self, out: &mut Vec<u8>, lang: Lang, date: &[u8]) {
+    /// The same answer as bytes, from the status line on, with these fields besides.
+    pub(crate) fn write_http(&self, out: &mut Vec<u8>, lang: Lang, fields: &[(&str, &[u8])]) {
         let (status, body) = (self.code.status(), self.render(lang));
         let reason = status.canonical_reason().unwrap_or_default();
         for part in [
@@ -165,11 +167,15 @@ impl Problem {
             reason,
             "\r\ncontent-type: application/problem+json\r\ncontent-language: ",
             lang.as_str(),
-            "\r\nvary: accept-language\r\ncache-control: no-store\r\ndate: ",
+            "\r\nvary: accept-language\r\ncache-control: no-store\r\nx-content-type-options: nosniff",
         ] {
             out.extend_from_slice(part.as_bytes());
         }
-        out.extend_from_slice(date);
+        for (name, value) in fields {
+            for part in [b"\r\n", name.as_bytes(), b": ", *value] {
+                out.extend_from_slice(part);
+            }
+        }
         let length = write!(out, "\r\ncontent-length: {}\r\n", body.len());
         length.expect("a vector takes everything");
         if let Some(seconds) = self.retry_after_s() {
@@ -200,18 +206,21 @@ impl Problem {
     }
 
     /// Write the inside to the log. Only our own faults are errors: they should wake someone.
-    pub(crate) fn log(&self, method: &http::Method, path: &str) {
+    pub(crate) fn log(&self, method: &http::Method, path: &str, request: RequestId) {
         let code = self.code.as_str();
-        let Some(cause) = self.more.as_deref().and_then(|more| more.inside.as_deref()) else {
-            return;
-        };
+        let Some(cause) = self.cause() else { return };
         match self.code {
-            Code::Internal => tracing::error!(%method, path, cause, "a request failed"),
+            Code::Internal => tracing::error!(%request, %method, path, cause, "a request failed"),
             Code::Busy | Code::Unknown => {
-                tracing::warn!(%method, path, code, cause, "a request could not be served");
+                tracing::warn!(%request, %method, path, code, cause, "a request could not be served");
             }
-            _ => tracing::debug!(%method, path, code, cause, "a request was refused"),
+            _ => tracing::debug!(%request, %method, path, code, cause, "a request was refused"),
         }
+    }
+
+    /// What is for the log only.
+    pub(crate) fn cause(&self) -> Option<&str> {
+        self.more.as_deref()?.inside.as_deref()
     }
 }
 

@@ -38,6 +38,7 @@ mod cluster;
 mod failures;
 mod house;
 mod kills;
+mod manners;
 mod money;
 mod operators;
 mod rehearse;

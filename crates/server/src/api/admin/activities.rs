@@ -23,6 +23,7 @@ use super::{
     items::{LedgerItem, WarmedItem},
 };
 use crate::{
+    actor::Actor,
     engine::AtGate,
     extract::{Json, Path, Query},
     problem::Problem,
@@ -104,7 +105,7 @@ pub(in super::super) struct Plan {
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct PlannedItem {
     name: String,
-    /// An http(s) address, or a path that starts with `/`.
+    /// An https address, or a path that starts with one `/`.
     image_url: Option<String>,
     /// In minor units of the currency.
     #[schema(example = 699_900)]
@@ -274,7 +275,7 @@ fn as_planned(item: sale::Item) -> NewItem {
 
 async fn move_by(
     app: Shared,
-    who: String,
+    who: Actor,
     id: i64,
     step: ActivityMove,
 ) -> Result<Json<LedgerActivity>, Problem> {

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::super::{Shared, access::AsViewer, paging};
 use crate::{
-    extract::{Json, Query},
+    extract::{Json, Query, plain_id},
     problem::Problem,
 };
 
@@ -16,6 +16,7 @@ use crate::{
 #[into_params(parameter_in = Query)]
 pub(in super::super) struct AuditPage {
     /// Only entries before this id.
+    #[serde(default, deserialize_with = "plain_id")]
     before: Option<i64>,
     /// 1 to 500, 50 unless told.
     limit: Option<u32>,
@@ -42,6 +43,12 @@ pub(in super::super) struct Entry {
     #[schema(value_type = Object)]
     detail: serde_json::Value,
     created_at: i64,
+    /// Where it was asked from: the client's address, or `cli` for a command without a server. Null
+    /// for what a job did, and in entries of before this was noted.
+    #[schema(example = "192.0.2.7")]
+    address: Option<String>,
+    /// The `X-Request-Id` of the answer.
+    request_id: Option<String>,
 }
 
 impl From<AuditRow> for Entry {
@@ -53,6 +60,8 @@ impl From<AuditRow> for Entry {
             target: row.target,
             detail: row.detail,
             created_at: row.created_ms,
+            address: row.address,
+            request_id: row.request_id,
         }
     }
 }

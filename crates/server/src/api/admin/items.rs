@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     engine::Warmed,
-    extract::{Json, Path, Query},
+    extract::{Json, Path, Query, plain_id},
     problem::Problem,
 };
 
@@ -159,8 +159,8 @@ pub(in super::super) struct AdjustedStock {
 #[into_params(parameter_in = Query)]
 pub(in super::super) struct LogPage {
     /// Only rows after this id.
-    #[serde(default)]
-    after: i64,
+    #[serde(default, deserialize_with = "plain_id")]
+    after: Option<i64>,
     /// 1 to 500, 50 unless told.
     limit: Option<u32>,
 }
@@ -273,7 +273,7 @@ pub(in super::super) async fn stock_log(
     let (id, ledger) = (ItemId(id), &app.engine.ledger);
     let rows = paging::rows(page.limit)?;
     ledger.item(id).await?.ok_or_else(Problem::not_found)?;
-    let found = ledger.stock_log(id, page.after, rows).await?;
+    let found = ledger.stock_log(id, page.after.unwrap_or(0), rows).await?;
     let next = paging::next(&found, rows, |row| row.id);
     Ok(Json(StockLog { rows: found.into_iter().map(Into::into).collect(), next }))
 }

@@ -16,6 +16,7 @@ use http::{
 use ledger::{Ledger, LedgerError, OrderFilter, PaymentKind, PaymentRow};
 use sale::{ActivityId, Currency, ItemId, Order, OrderNo, OrderStatus, UserId};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::{
@@ -32,7 +33,7 @@ use super::{
 };
 use crate::{
     engine::{Engine, OrderView},
-    extract::{Json, Path, Query},
+    extract::{Json, Path, Query, plain_id},
     problem::Problem,
 };
 
@@ -45,7 +46,9 @@ const CSV_PAGE_ROWS: usize = 500;
 pub(in super::super) struct Search {
     #[param(value_type = Option<String>)]
     user_id: Option<UserId>,
+    #[serde(default, deserialize_with = "plain_id")]
     item_id: Option<i64>,
+    #[serde(default, deserialize_with = "plain_id")]
     activity_id: Option<i64>,
     /// Any status but `queued`: those are not in the ledger yet.
     #[param(value_type = Option<String>)]
@@ -99,7 +102,8 @@ impl Search {
     }
 }
 
-/// Search all orders, newest first; as JSON in pages, or as one CSV.
+/// Search all orders, newest first; as JSON in pages, or as one CSV. A CSV and a search for a buyer are
+/// written to the audit.
 #[utoipa::path(get, path = "/admin/orders", tag = "admin", security(("operator" = [])),
     params(Search),
     responses((status = OK, content(
@@ -107,19 +111,38 @@ impl Search {
         (String = "text/csv")))))]
 pub(in super::super) async fn list(
     State(app): State<Shared>,
-    _: AsViewer,
+    AsViewer(who): AsViewer,
     Query(search): Query<Search>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     if search.wants_csv(&headers) {
         let filter = search.filter(CSV_PAGE_ROWS)?;
+        app.engine.note_reading(&who, "orders.export", asked_for(&filter)).await?;
         return table(app.engine.ledger.clone(), filter).await;
     }
     let rows = paging::rows(search.limit)?;
-    let found = app.engine.ledger.orders(&search.filter(rows)?).await?;
+    let filter = search.filter(rows)?;
+    if filter.user.is_some() {
+        app.engine.note_reading(&who, "orders.search", asked_for(&filter)).await?;
+    }
+    let found = app.engine.ledger.orders(&filter).await?;
     let next = paging::next(&found, rows, |order| order.order_no);
     let orders = found.into_iter().map(shown).collect();
     Ok(([(VARY, "accept")], Json(Orders { orders, next })).into_response())
+}
+
+/// What the audit says of a search: what was asked for, and nothing that was not.
+fn asked_for(filter: &OrderFilter) -> Value {
+    let asked = [
+        ("user_id", filter.user.as_ref().map(|user| json!(user))),
+        ("activity_id", filter.activity.map(|id| json!(id))),
+        ("item_id", filter.item.map(|id| json!(id))),
+        ("status", filter.status.map(|status| json!(status))),
+        ("from", filter.from_ms.map(|ms| json!(ms))),
+        ("to", filter.to_ms.map(|ms| json!(ms))),
+        ("before", filter.before.map(|no| json!(no))),
+    ];
+    asked.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
 fn shown(order: Order) -> OrderJson {

@@ -64,7 +64,8 @@ impl From<AdminToken> for TokenEntry {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct NewToken {
-    /// 1 to 64 visible characters; the audit shows it.
+    /// 1 to 64 visible characters, none that hide others or turn their direction; the audit shows it.
+    /// A name is given once and for ever.
     #[schema(example = "ann")]
     name: String,
     role: TokenRole,
@@ -94,7 +95,7 @@ pub(in super::super) async fn list(
     request_body = NewToken,
     responses(
         (status = CREATED, body = MadeToken),
-        (status = CONFLICT, description = "There is one of that name; revoke it first"),
+        (status = CONFLICT, description = "A token has that name, or had it and is revoked (see `state`)"),
         (status = UNPROCESSABLE_ENTITY, description = "`invalid`, with the `field`")))]
 pub(in super::super) async fn create(
     State(app): State<Shared>,
@@ -106,13 +107,15 @@ pub(in super::super) async fn create(
         let engine = &app.engine;
         let role = Role::from(new.role);
         engine.make_token(&who, &new.name, role, &token_hash(&token)).await?;
+        app.admins.forget();
         Ok::<_, Problem>(MadeToken { name: new.name, role: new.role, token })
     });
     let made = made.await?;
     Ok((StatusCode::CREATED, [(CACHE_CONTROL, "no-store")], Json(made)).into_response())
 }
 
-/// Revoke a token. Other processes believe it a few seconds longer. Needs the role admin.
+/// Revoke a token. Other processes believe it for a second longer; its name is not given again. Needs
+/// the role admin.
 #[utoipa::path(delete, path = "/admin/tokens/{name}", tag = "admin", security(("operator" = [])),
     params(("name" = String, Path, description = "The token's name")),
     responses(
@@ -125,7 +128,7 @@ pub(in super::super) async fn revoke(
     Path(name): Path<String>,
 ) -> Result<StatusCode, Problem> {
     // Whoever could revoke their own could lock everybody out.
-    if name == who {
+    if name == *who {
         let own = ("You cannot revoke the token you are using.", "不能吊销正在使用的令牌。");
         return Err(Problem::new(Code::Conflict).detail(own.0, own.1));
     }
