@@ -136,6 +136,10 @@ pub enum AdjustOutcome {
     Done(Changed),
     /// This number was applied before.
     Repeated,
+    /// This number stands for another change here, which the ledger may yet confirm: nothing was done.
+    Other {
+        delta: i64,
+    },
     /// Fewer units are left unclaimed than should be taken away.
     Short {
         left: i64,
@@ -228,7 +232,8 @@ pub trait Gate: ClaimLog {
     async fn release(&self, units: &[GiveBack]) -> Result<Vec<Changed>>;
 
     /// Change the units left, idempotent by `adjust_no`. Taking away is refused if it would leave
-    /// less than nothing, unless `committed`: then the ledger has done it and the gate follows.
+    /// less than nothing or if the number stands for another change, unless `committed`: then the ledger
+    /// has done it and the gate follows, whatever it had under this number.
     async fn adjust(
         &self,
         item: ItemId,
@@ -236,6 +241,10 @@ pub trait Gate: ClaimLog {
         delta: i64,
         committed: bool,
     ) -> Result<AdjustOutcome>;
+
+    /// The adjustments applied since the item was loaded, or contained in the load; those have no units
+    /// of their own. None if the item is not at the gate.
+    async fn adjusts(&self, item: ItemId) -> Result<Vec<(OrderNo, i64)>>;
 
     /// Undo an adjustment that the ledger never confirmed.
     async fn forget_adjust(&self, item: ItemId, adjust_no: OrderNo) -> Result<Option<Changed>>;

@@ -32,9 +32,9 @@ use sale::{
 
 pub use rows::{
     Adjusted, AdminToken, AuditRow, Closing, Credit, DeadLetter, DeadLetterState, ItemBooks,
-    JobRun, Moved, MovedActivity, NewAudit, NewJobRun, OrderFilter, Origin, OutboxMessage,
-    OutboxQueue, OutboxRow, Overdue, PaymentKind, PaymentNotice, PaymentProblem, PaymentRow,
-    RefundDone, Release, Role, StockLogRow, StockLogType, Unanswered, WarmBasis,
+    JobRun, KnownAdjustment, Moved, MovedActivity, NewAudit, NewJobRun, OrderFilter, Origin,
+    OutboxMessage, OutboxQueue, OutboxRow, Overdue, PaymentKind, PaymentNotice, PaymentProblem,
+    PaymentRow, RefundDone, Release, Role, StockLogRow, StockLogType, Unanswered, WarmBasis,
 };
 
 /// How many times a batch reads a fresh version after losing a race, before it gives up.
@@ -128,7 +128,7 @@ pub trait Ledger: OrderBook {
         now_ms: Millis,
     ) -> Result<Adjusted>;
 
-    async fn adjustment(&self, adjust_no: OrderNo) -> Result<Option<i64>>;
+    async fn adjustment(&self, adjust_no: OrderNo) -> Result<Option<KnownAdjustment>>;
 
     /// Oldest first, rows with an id above `after_id`.
     async fn stock_log(

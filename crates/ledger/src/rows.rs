@@ -47,6 +47,19 @@ pub struct WarmBasis {
     pub adjusted: Vec<OrderNo>,
 }
 
+/// What the ledger has under the number of an adjustment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownAdjustment {
+    pub item: ItemId,
+    pub delta: i64,
+}
+
+impl From<StockLogRow> for KnownAdjustment {
+    fn from(row: StockLogRow) -> Self {
+        KnownAdjustment { item: row.item, delta: row.quantity }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Adjusted {
     pub before: i64,

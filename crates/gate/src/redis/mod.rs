@@ -718,19 +718,21 @@ impl Inner {
             if shards.is_empty() {
                 return Ok(AdjustOutcome::NotLoaded);
             }
-            let rest = delta - shards.iter().filter_map(|(_, had)| *had).sum::<i64>();
-            if rest == 0 || shards.iter().any(|(_, had)| *had == Some(0)) {
+            let had = shards.iter().filter_map(|(_, had)| *had).sum::<i64>();
+            if had == delta || shards.iter().any(|(_, had)| *had == Some(0)) {
                 return Ok(if changed {
                     self.adjusted(item, delta)
                 } else {
                     AdjustOutcome::Repeated
                 });
             }
-            match self.adjust_rest(&shards, item, adjust_no, rest, committed).await? {
+            if !committed && !may_be_part(had, delta) {
+                return Ok(AdjustOutcome::Other { delta: had });
+            }
+            match self.adjust_rest(&shards, item, adjust_no, delta - had, committed).await? {
                 ShardAdjusted::By(_) => return Ok(self.adjusted(item, delta)),
                 ShardAdjusted::NotHere => return Ok(AdjustOutcome::NotLoaded),
                 ShardAdjusted::Short => {
-                    self.forget_adjust(item, adjust_no).await?;
                     let left = self.total_left(item).await?;
                     return Ok(AdjustOutcome::Short { left });
                 }
@@ -755,9 +757,13 @@ impl Inner {
     ) -> Result<ShardAdjusted> {
         let Some((last, others)) = shards.split_last() else { return Ok(ShardAdjusted::NotHere) };
         let others = if rest < 0 { others } else { &[] };
+        let mut taken = Vec::new();
         for shard in others {
             match self.adjust_shard(*shard, item, adjust_no, rest, "take").await? {
-                ShardAdjusted::By(applied) => rest -= applied,
+                ShardAdjusted::By(applied) => {
+                    rest -= applied;
+                    taken.push((*shard, applied));
+                }
                 other => return Ok(other),
             }
             if rest == 0 {
@@ -765,7 +771,26 @@ impl Inner {
             }
         }
         let mode = if committed { "force" } else { "refuse" };
-        self.adjust_shard(*last, item, adjust_no, rest, mode).await
+        let done = self.adjust_shard(*last, item, adjust_no, rest, mode).await?;
+        if let ShardAdjusted::Short = done {
+            self.undo_taken(&taken, item, adjust_no).await?;
+        }
+        Ok(done)
+    }
+
+    /// Of what the shards have under this number, only that which this run took goes back: what an
+    /// earlier one took may be in the ledger by now.
+    async fn undo_taken(
+        &self,
+        taken: &[((usize, Option<i64>), i64)],
+        item: ItemId,
+        adjust_no: OrderNo,
+    ) -> Result<()> {
+        for ((partition, had), applied) in taken.iter().filter(|(_, applied)| *applied != 0) {
+            let now = (*partition, Some(had.unwrap_or(0) + applied));
+            self.adjust_shard(now, item, adjust_no, -applied, "force").await?;
+        }
+        Ok(())
     }
 
     async fn forget_adjust(&self, item: ItemId, adjust_no: OrderNo) -> Result<Option<Changed>> {
@@ -797,17 +822,9 @@ impl Inner {
         let Some(looks) = load::whole(&self.looks(item).await?) else { return Ok(None) };
         let in_moves = self.moving_units(item).await?;
         let mut marks = 0;
-        let mut adjusts: BTreeMap<OrderNo, i64> = BTreeMap::new();
         for look in &looks {
             let users = self.keys.users(look.partition, item);
             marks += self.link.ask::<u64>(redis::cmd("HLEN").arg(users)).await?;
-            let adjusted = self.keys.adjusts(look.partition, item);
-            let here: HashMap<String, i64> =
-                self.link.ask(redis::cmd("HGETALL").arg(adjusted)).await?;
-            for (no, delta) in here {
-                let no = no.parse().map_err(|_| Garbled("adjustment number"))?;
-                *adjusts.entry(no).or_default() += delta;
-            }
         }
         Ok(Some(Reading {
             item,
@@ -820,8 +837,22 @@ impl Inner {
             marked_units: looks.iter().map(|look| look.units).sum(),
             version: looks.iter().map(|look| verdict::version(look.epoch, look.seq)).sum(),
             in_flight: self.in_flight(item).await?,
-            adjusts: adjusts.into_iter().collect(),
+            adjusts: self.adjusts(item).await?,
         }))
+    }
+
+    async fn adjusts(&self, item: ItemId) -> Result<Vec<(OrderNo, i64)>> {
+        let mut adjusts: BTreeMap<OrderNo, i64> = BTreeMap::new();
+        for partition in self.partitions_of(item) {
+            let adjusted = self.keys.adjusts(partition, item);
+            let here: HashMap<String, i64> =
+                self.link.ask(redis::cmd("HGETALL").arg(adjusted)).await?;
+            for (no, delta) in here {
+                let no = no.parse().map_err(|_| Garbled("adjustment number"))?;
+                *adjusts.entry(no).or_default() += delta;
+            }
+        }
+        Ok(adjusts.into_iter().collect())
     }
 
     /// Every claim that is marked on an item.
@@ -933,6 +964,12 @@ enum ShardAdjusted {
     NotHere,
 }
 
+/// Could the shards have so many units of a change by `delta` because a run of it was interrupted? A
+/// smaller change under the same number looks the same; which of the two counts, the ledger decides.
+fn may_be_part(had: i64, delta: i64) -> bool {
+    had == 0 || (had.signum() == delta.signum() && had.abs() < delta.abs())
+}
+
 fn letter_of(reply: &[Value]) -> Option<&u8> {
     match reply.first() {
         Some(Value::BulkString(bytes)) => bytes.first(),
@@ -1018,6 +1055,11 @@ impl Gate for RedisGate {
     async fn forget_adjust(&self, item: ItemId, adjust_no: OrderNo) -> Result<Option<Changed>> {
         self.0.look_for(item).await?;
         self.0.forget_adjust(item, adjust_no).await
+    }
+
+    async fn adjusts(&self, item: ItemId) -> Result<Vec<(OrderNo, i64)>> {
+        self.0.look_for(item).await?;
+        self.0.adjusts(item).await
     }
 
     async fn adopt(&self, claims: &[Claim]) -> Result<()> {

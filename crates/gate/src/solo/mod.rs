@@ -285,17 +285,20 @@ impl Inner {
         self.shelves.read().get(&item).cloned()
     }
 
-    /// Write one change and make it.
+    /// Write changes of one item and make them, all or none.
     fn change(
         &self,
         pen: &mut Pen,
         shelf: &RwLock<Shelf>,
-        record: &Record,
+        records: &[Record],
     ) -> std::result::Result<Changed, JournalError> {
         let item = shelf.read().item;
-        pen.journal.append(pen.last_seq + 1, &[(item, record)])?;
-        pen.last_seq += 1;
-        Ok(shelf.write().apply(record))
+        let borrowed: Vec<_> = records.iter().map(|record| (item, record)).collect();
+        pen.journal.append(pen.last_seq + 1, &borrowed)?;
+        pen.last_seq += records.len() as u64;
+        let mut shelf = shelf.write();
+        let units = records.iter().map(|record| shelf.apply(record).units).sum();
+        Ok(Changed { item, version: shelf.version, units })
     }
 
     /// Decide a batch in memory. Winners are on the shelves afterwards, and in the answer grouped
@@ -395,7 +398,7 @@ impl Inner {
         let (item, epoch) = (claim.item, shelf.read().epoch);
         let claimed_ms = claim.claimed_ms;
         let record = Record::Claims { epoch, claimed_ms, claims: vec![claim] };
-        self.change(pen, &shelf, &record)?;
+        self.change(pen, &shelf, std::slice::from_ref(&record))?;
         self.enlist(pen.last_seq, vec![(item, record)]);
         Ok(Readmitted::Admitted)
     }
@@ -543,20 +546,31 @@ impl Gate for SoloGate {
     ) -> Result<AdjustOutcome> {
         self.with_pen(move |inner, pen| {
             let Some(shelf) = inner.shelf(item) else { return Ok(AdjustOutcome::NotLoaded) };
-            let (known, left) = {
+            let (had, left) = {
                 let shelf = shelf.read();
-                (shelf.adjusts.contains_key(&adjust_no), shelf.left)
+                (shelf.adjusts.get(&adjust_no).copied(), shelf.left)
             };
-            if known {
-                return Ok(AdjustOutcome::Repeated);
+            let mut records = Vec::new();
+            match had {
+                // Zero: the load contained it.
+                Some(had) if had == delta || had == 0 => return Ok(AdjustOutcome::Repeated),
+                Some(had) if !committed => return Ok(AdjustOutcome::Other { delta: had }),
+                Some(_) => records.push(Record::ForgetAdjust { adjust_no }),
+                None => {}
             }
             if delta < 0 && left.saturating_add(delta) < 0 && !committed {
                 return Ok(AdjustOutcome::Short { left });
             }
-            let record = Record::Adjust { adjust_no, delta };
-            Ok(AdjustOutcome::Done(inner.change(pen, &shelf, &record)?))
+            records.push(Record::Adjust { adjust_no, delta });
+            Ok(AdjustOutcome::Done(inner.change(pen, &shelf, &records)?))
         })
         .await
+    }
+
+    async fn adjusts(&self, item: ItemId) -> Result<Vec<(OrderNo, i64)>> {
+        let Some(shelf) = self.0.shelf(item) else { return Ok(Vec::new()) };
+        let shelf = shelf.read();
+        Ok(shelf.adjusts.iter().map(|(no, delta)| (*no, *delta)).collect())
     }
 
     async fn forget_adjust(&self, item: ItemId, adjust_no: OrderNo) -> Result<Option<Changed>> {
@@ -565,7 +579,7 @@ impl Gate for SoloGate {
             if !shelf.read().adjusts.contains_key(&adjust_no) {
                 return Ok(None);
             }
-            Ok(Some(inner.change(pen, &shelf, &Record::ForgetAdjust { adjust_no })?))
+            Ok(Some(inner.change(pen, &shelf, &[Record::ForgetAdjust { adjust_no }])?))
         })
         .await
     }
@@ -579,7 +593,7 @@ impl Gate for SoloGate {
                 return Ok(false);
             }
             if shut != Some(Shut::Frozen) {
-                inner.change(pen, &shelf, &Record::Shut { shut: Some(Shut::Frozen) })?;
+                inner.change(pen, &shelf, &[Record::Shut { shut: Some(Shut::Frozen) }])?;
             }
             Ok(true)
         })
@@ -615,7 +629,7 @@ impl Gate for SoloGate {
                 now => now == shut,
             };
             if !stays {
-                inner.change(pen, &shelf, &Record::Shut { shut })?;
+                inner.change(pen, &shelf, &[Record::Shut { shut }])?;
             }
             Ok(true)
         })

@@ -275,6 +275,46 @@ async fn an_adjustment_counts_once_over_all_shards() {
 }
 
 #[tokio::test]
+async fn a_number_stands_for_one_adjustment_until_the_ledger_says_otherwise() {
+    for shards in [1, 3] {
+        let house = House::one();
+        let gate = house.open().await;
+        load(&gate, loading(1, 10, shards)).await;
+        let no = house.numbers.next();
+        assert!(matches!(gate.adjust(ITEM, no, -5, false).await.unwrap(), AdjustOutcome::Done(_)));
+        for other in [-3, 4] {
+            let refused = gate.adjust(ITEM, no, other, false).await.unwrap();
+            assert_eq!(refused, AdjustOutcome::Other { delta: -5 });
+        }
+        // More than there is: what the number took before is not undone by being refused more.
+        let short = gate.adjust(ITEM, no, -30, false).await.unwrap();
+        assert_eq!(short, AdjustOutcome::Short { left: 5 });
+        assert_eq!(left(&gate).await, 5);
+        assert_eq!(gate.adjusts(ITEM).await.unwrap(), [(no, -5)]);
+        // The ledger has the number for another change: the gate follows, once.
+        let followed = gate.adjust(ITEM, no, 2, true).await.unwrap();
+        assert!(matches!(followed, AdjustOutcome::Done(_)), "{followed:?}");
+        assert_eq!(gate.adjust(ITEM, no, 2, true).await.unwrap(), AdjustOutcome::Repeated);
+        assert_eq!(left(&gate).await, 12);
+        assert_eq!(gate.adjusts(ITEM).await.unwrap(), [(no, 2)]);
+        assert_eq!(gate.forget_adjust(ITEM, no).await.unwrap().unwrap().units, -2);
+        assert_eq!(left(&gate).await, 10);
+    }
+}
+
+#[tokio::test]
+async fn a_refused_adjustment_takes_back_what_it_took_from_the_shards() {
+    let house = House::one();
+    let gate = house.open().await;
+    load(&gate, loading(1, 9, 3)).await;
+    let no = house.numbers.next();
+    assert_eq!(gate.adjust(ITEM, no, -10, false).await.unwrap(), AdjustOutcome::Short { left: 9 });
+    assert!(gate.adjusts(ITEM).await.unwrap().is_empty(), "as if never asked");
+    assert!(matches!(gate.adjust(ITEM, no, -9, false).await.unwrap(), AdjustOutcome::Done(_)));
+    assert_eq!(left(&gate).await, 0);
+}
+
+#[tokio::test]
 async fn a_lost_claim_is_admitted_again_even_from_another_shard() {
     let house = House::one();
     let gate = house.open().await;

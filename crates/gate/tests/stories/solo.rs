@@ -281,6 +281,28 @@ async fn an_adjustment_counts_once_and_never_takes_what_is_claimed() {
 }
 
 #[tokio::test]
+async fn a_number_stands_for_one_adjustment_until_the_ledger_says_otherwise() {
+    let house = House::new();
+    let gate = house.open();
+    gate.load(loading(1, 10)).await.unwrap();
+    let no = house.numbers.next();
+    assert!(matches!(gate.adjust(ITEM, no, -5, false).await.unwrap(), AdjustOutcome::Done(_)));
+    for other in [-3, -8, -30, 4] {
+        let refused = gate.adjust(ITEM, no, other, false).await.unwrap();
+        assert_eq!(refused, AdjustOutcome::Other { delta: -5 });
+        assert_eq!(left(&gate).await, 5);
+    }
+    // The ledger has the number for another change: the gate follows, once.
+    let followed = gate.adjust(ITEM, no, -3, true).await.unwrap();
+    assert!(matches!(followed, AdjustOutcome::Done(change) if change.units == 2), "{followed:?}");
+    assert_eq!(gate.adjust(ITEM, no, -3, true).await.unwrap(), AdjustOutcome::Repeated);
+    drop(gate);
+    let gate = house.open();
+    assert_eq!(left(&gate).await, 7, "also after a restart");
+    assert_eq!(gate.adjusts(ITEM).await.unwrap(), [(no, -3)]);
+}
+
+#[tokio::test]
 async fn a_lost_claim_is_admitted_again_if_a_unit_is_left() {
     let house = House::new();
     let gate = house.open();

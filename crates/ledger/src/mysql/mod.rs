@@ -47,9 +47,9 @@ use self::{
 };
 use crate::{
     Adjusted, AdminToken, AuditRow, Closing, Credit, DeadLetter, DeadLetterState, ItemBooks,
-    JobRun, Ledger, Moved, MovedActivity, NewAudit, NewJobRun, OrderFilter, OutboxQueue, OutboxRow,
-    Overdue, PaymentNotice, PaymentProblem, PaymentRow, RefundDone, Result, Role, StockLogRow,
-    Unanswered, WarmBasis,
+    JobRun, KnownAdjustment, Ledger, Moved, MovedActivity, NewAudit, NewJobRun, OrderFilter,
+    OutboxQueue, OutboxRow, Overdue, PaymentNotice, PaymentProblem, PaymentRow, RefundDone, Result,
+    Role, StockLogRow, Unanswered, WarmBasis,
 };
 
 pub use connections::LOCK_TRIES_MAX;
@@ -345,9 +345,9 @@ impl Ledger for MysqlLedger {
         write!(self, |tx| stock::adjust(tx, item, delta, adjust_no, &audit, now_ms))
     }
 
-    async fn adjustment(&self, adjust_no: OrderNo) -> Result<Option<i64>> {
+    async fn adjustment(&self, adjust_no: OrderNo) -> Result<Option<KnownAdjustment>> {
         let done: Result<_> = look!(self, |session| stock::adjusted(session, adjust_no));
-        Ok(done?.map(|row: StockLogRow| row.quantity))
+        Ok(done?.map(|row: StockLogRow| row.into()))
     }
 
     async fn stock_log(

@@ -37,9 +37,9 @@ use self::{
 };
 use crate::{
     Adjusted, AdminToken, AuditRow, Closing, Credit, DeadLetter, DeadLetterState, ItemBooks,
-    JobRun, Ledger, Moved, MovedActivity, NewAudit, NewJobRun, OrderFilter, OutboxQueue, OutboxRow,
-    Overdue, PaymentNotice, PaymentProblem, PaymentRow, RefundDone, Result, Role, StockLogRow,
-    Unanswered, WarmBasis,
+    JobRun, KnownAdjustment, Ledger, Moved, MovedActivity, NewAudit, NewJobRun, OrderFilter,
+    OutboxQueue, OutboxRow, Overdue, PaymentNotice, PaymentProblem, PaymentRow, RefundDone, Result,
+    Role, StockLogRow, Unanswered, WarmBasis,
 };
 
 pub use connections::BUSY_TIMEOUT_MS;
@@ -226,9 +226,9 @@ impl Ledger for SqliteLedger {
         Ok(self.write(move |tx| stock::adjust(tx, item, delta, adjust_no, &audit, now_ms)).await?)
     }
 
-    async fn adjustment(&self, adjust_no: OrderNo) -> Result<Option<i64>> {
+    async fn adjustment(&self, adjust_no: OrderNo) -> Result<Option<KnownAdjustment>> {
         let done = self.read(move |conn| stock::adjusted(conn, adjust_no)).await?;
-        Ok(done.map(|row| row.quantity))
+        Ok(done.map(Into::into))
     }
 
     async fn stock_log(

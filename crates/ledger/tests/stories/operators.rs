@@ -1,8 +1,8 @@
 //! Operators: sales prepared, stock changed, failed claims looked after, and who did what.
 
 use ledger::{
-    Adjusted, DeadLetterState, LedgerError, Moved, NewAudit, NewJobRun, Origin, OutboxMessage,
-    OutboxQueue, Release, Role, StockLogType,
+    Adjusted, DeadLetterState, KnownAdjustment, LedgerError, Moved, NewAudit, NewJobRun, Origin,
+    OutboxMessage, OutboxQueue, Release, Role, StockLogType,
 };
 use sale::{
     ActivityId, ActivityMove, ActivityState, BookError, Claim, FailedClaim, ItemId, ItemState,
@@ -157,7 +157,12 @@ async fn stock_is_adjusted_once_per_number_and_never_below_what_is_sold() {
         }
         let nowhere = shop.adjust_stock(ItemId(99), 1, shop.number(), 0).await;
         assert!(matches!(nowhere, Err(LedgerError::NotFound)));
-        assert_eq!(shop.adjustment(down).await.unwrap(), Some(-11));
+        // Neither is the number good for another item.
+        let other = shop.sale_of(10).await;
+        let elsewhere = shop.adjust_stock(other.id, -11, down, shop.now()).await.unwrap_err();
+        assert!(matches!(&elsewhere, LedgerError::Refused(why) if why.field == "adjust_no"));
+        let known = KnownAdjustment { item: item.id, delta: -11 };
+        assert_eq!(shop.adjustment(down).await.unwrap(), Some(known));
         assert_eq!(shop.adjustment(shop.number()).await.unwrap(), None);
         let told = [(up, 5), (down, -11)].map(|(adjust_no, delta)| OutboxMessage::Adjust {
             item: item.id,

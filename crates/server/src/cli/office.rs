@@ -221,8 +221,8 @@ fn letter_json(letter: &DeadLetter) -> Value {
 
 fn print_report(report: &Report) {
     println!(
-        "{:>8}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  item",
-        "", "gate", "in flight", "returning", "stock", "sold"
+        "{:>8}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  item",
+        "", "gate", "in flight", "returning", "adjusting", "stock", "sold"
     );
     for item in &report.items {
         let verdict = match item.verdict {
@@ -233,9 +233,10 @@ fn print_report(report: &Report) {
         };
         let gate = item.gate_left.map_or("–".into(), |left| left.to_string());
         println!(
-            "{verdict:>8}  {gate:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {} {}",
+            "{verdict:>8}  {gate:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {} {}",
             item.in_flight,
             item.returning,
+            item.adjusting,
             item.ledger_stock,
             item.live_units,
             item.item_id,

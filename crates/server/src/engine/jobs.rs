@@ -100,8 +100,11 @@ pub(super) fn start(engine: &Arc<Engine>, stop: &watch::Receiver<bool>) -> Vec<J
                 .spawn(|e| async move { e.deliver_refunds().await }),
             job("reconcile", config.reconcile_every_ms, &engine.reconcile_wake).after_a_pause(
                 |e| async move {
-                    let moving = e.reconcile(true).await?.moving > 0;
-                    Ok(if moving { Progress::LookAgainSoon } else { Progress::CaughtUp })
+                    let report = e.reconcile(true).await?;
+                    // A stock change that was cut off is undone when it is old enough.
+                    let unfinished = report.items.iter().any(|item| item.adjusting != 0);
+                    let again = report.moving > 0 || unfinished;
+                    Ok(if again { Progress::LookAgainSoon } else { Progress::CaughtUp })
                 },
             ),
         ]);

@@ -4,6 +4,7 @@
 //! requests into these calls; the jobs beside it do what nobody asks for. Above this module nothing
 //! knows which profile runs.
 
+mod adjusting;
 mod adopting;
 mod buying;
 mod catalogue;
@@ -165,6 +166,10 @@ impl Engine {
             jobs: Mutex::default(),
         });
         engine.catalogue.refresh(&*engine.ledger, engine.clock.now_ms()).await?;
+        if engine.config.profile == Profile::Solo {
+            // The data are ours alone, so nobody is in the middle of it.
+            engine.undo_cut_off_adjusts().await;
+        }
         Ok(engine)
     }
 

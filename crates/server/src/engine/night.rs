@@ -38,25 +38,42 @@ pub(super) const NOW_MS: Millis = 1_800_000_000_000;
 pub(super) struct Night {
     pub(super) engine: Arc<Engine>,
     pub(super) clock: Arc<ManualClock>,
-    _data: tempfile::TempDir,
+    data: tempfile::TempDir,
 }
 
 impl Night {
     pub(super) async fn without_a_sale(change: impl FnOnce(&mut Config)) -> Night {
-        let data = tempfile::tempdir().unwrap();
-        let clock = ManualClock::at(NOW_MS);
         let mut config = Config::defaults();
         change(&mut config);
+        Night::open(config, ManualClock::at(NOW_MS), tempfile::tempdir().unwrap()).await
+    }
+
+    async fn open(config: Config, clock: Arc<ManualClock>, data: tempfile::TempDir) -> Night {
         let keys = Keys::from_secret(b"a secret of the tests").unwrap();
         let parts = Parts::open(&config, data.path(), clock.clone()).await.unwrap();
         let opened = Engine::open(config, data.path(), b"x", keys, clock.clone(), parts).await;
-        Night { engine: opened.unwrap(), clock, _data: data }
+        Night { engine: opened.unwrap(), clock, data }
+    }
+
+    /// The process ends, and another one starts on the same data.
+    pub(super) async fn reopen(self) -> Night {
+        let Night { engine, clock, data } = self;
+        engine.stop().await;
+        let config = engine.config.clone();
+        drop(engine);
+        Night::open(config, clock, data).await
     }
 
     /// An open sale of one item, ten units at one fen.
     pub(super) async fn fall(change: impl FnOnce(&mut Config)) -> (Night, Activity) {
         let night = Night::without_a_sale(change).await;
-        let engine = &night.engine;
+        let activity = night.another_sale().await;
+        (night, activity)
+    }
+
+    /// One more of the same.
+    pub(super) async fn another_sale(&self) -> Activity {
+        let engine = &self.engine;
         let item = NewItem {
             name: "iPhone".into(),
             image_url: String::new(),
@@ -78,7 +95,7 @@ impl Night {
         let publish = engine.move_activity("ann", id, ActivityMove::Publish).await;
         let (activity, _) = publish.unwrap();
         engine.warm_activity("ann", id, false).await.unwrap();
-        (night, activity)
+        activity
     }
 
     /// Buys one, and waits until it is an order.

@@ -4,12 +4,9 @@
 //! it. What is asked for again is written down again, for whoever asks twice may not have been answered
 //! the first time.
 
-use std::time::Duration;
-
-use gate::AdjustOutcome;
-use ledger::{Adjusted, DeadLetterState, LedgerError, Moved, NewAudit, Role};
+use ledger::{DeadLetterState, LedgerError, Moved, NewAudit, Role};
 use sale::{
-    Activity, ActivityId, ActivityMove, Invalid, ItemId, Millis, NewActivity, OrderNo, OrderStatus,
+    Activity, ActivityId, ActivityMove, Invalid, ItemId, NewActivity, OrderNo, OrderStatus,
     VoidReason, is_plain_id,
 };
 use serde_json::{Value, json};
@@ -80,14 +77,6 @@ impl From<ReconcileError> for OperateError {
 type Result<T> = std::result::Result<T, OperateError>;
 
 const TOKEN_NAME_CHARS_MAX: usize = 64;
-/// How long an adjustment without an answer is asked for again before the operator is told, and how
-/// often.
-const ADJUST_ASKED_FOR: Duration = Duration::from_secs(5);
-const ADJUST_PAUSE: Duration = Duration::from_millis(200);
-/// How old the number of an adjustment may be that an operator asks for again, and how far ahead of
-/// our clock that of another instance.
-const ADJUST_AGE_MS_MAX: Millis = 24 * 60 * 60 * 1_000;
-const ADJUST_AHEAD_MS_MAX: Millis = 60_000;
 /// Names that the audit uses for others than tokens.
 const TOKEN_NAMES_RESERVED: [&str; 4] = ["system", "configured", "demo", CLI];
 /// The tokens that each start makes for the commands on its machine begin so, and replace each other.
@@ -259,86 +248,6 @@ impl Engine {
         if revoked { Ok(()) } else { Err(OperateError::NotFound) }
     }
 
-    /// Change an item's stock by `delta`, in ledger and gate, exactly once.
-    ///
-    /// Both directions err towards too few units. Raising: the ledger first, then the gate through
-    /// the outbox. Lowering: the gate first, which refuses to take away what is claimed; if we die
-    /// before the ledger hears of it, reconcile finds the number unknown there and undoes it.
-    ///
-    /// `again` is the number of an adjustment of which it is not known whether it was done.
-    pub async fn adjust_stock(
-        &self,
-        who: impl Into<Actor>,
-        item: ItemId,
-        delta: i64,
-        again: Option<OrderNo>,
-    ) -> Result<Adjusted> {
-        if delta == 0 {
-            return Err(Invalid::new("delta", "must not be zero").into());
-        }
-        let adjust_no = match again {
-            Some(no) => self.check_adjust_no(no)?,
-            None => self.number().ok_or(OperateError::NoNumber)?,
-        };
-        let _turn = self.gate_turn.lock().await;
-        self.ledger.item(item).await?.ok_or(OperateError::NotFound)?;
-        if delta < 0 {
-            let taken = self.gate.adjust(item, adjust_no, delta, false).await?;
-            if let AdjustOutcome::Short { left } = taken {
-                let problem = format!("only {left} units are neither sold nor claimed");
-                return Err(Invalid::new("delta", problem).into());
-            }
-        }
-        let detail = json!({"delta": delta, "adjust_no": adjust_no});
-        let deed = self.deed(who, "stock.adjust", format!("item:{item}"), detail);
-        let done = self.adjust_until_known(item, delta, adjust_no, &deed).await;
-        if let Err(LedgerError::Refused(_) | LedgerError::NotFound) = &done
-            && let Some(change) = self.gate.forget_adjust(item, adjust_no).await?
-        {
-            self.lanes.news(change);
-        }
-        let adjusted = match done {
-            Err(LedgerError::Unavailable(error)) => {
-                tracing::warn!(%adjust_no, error, "an adjustment is unknown");
-                return Err(OperateError::Unknown(adjust_no));
-            }
-            done => done?,
-        };
-        self.wake_outbox();
-        Ok(adjusted)
-    }
-
-    /// Only a number that was given lately can be of an adjustment that somebody waits for. One from
-    /// the future would become the ledger's largest, and all new numbers would have to follow it.
-    fn check_adjust_no(&self, no: OrderNo) -> Result<OrderNo> {
-        let age_ms = self.clock.now_ms() - no.made_ms();
-        if (-ADJUST_AHEAD_MS_MAX..ADJUST_AGE_MS_MAX).contains(&age_ms) {
-            return Ok(no);
-        }
-        let problem = "must be the number that an unanswered adjustment of the last day named";
-        Err(Invalid::new("adjust_no", problem).into())
-    }
-
-    /// A commit without an answer may have been done: it is asked for again under its number.
-    async fn adjust_until_known(
-        &self,
-        item: ItemId,
-        delta: i64,
-        adjust_no: OrderNo,
-        deed: &NewAudit,
-    ) -> std::result::Result<Adjusted, LedgerError> {
-        let give_up = tokio::time::Instant::now() + ADJUST_ASKED_FOR;
-        loop {
-            let now_ms = self.clock.now_ms();
-            match self.ledger.adjust_stock(item, delta, adjust_no, deed, now_ms).await {
-                Err(LedgerError::Unavailable(_)) if tokio::time::Instant::now() < give_up => {
-                    tokio::time::sleep(ADJUST_PAUSE).await;
-                }
-                known => return known,
-            }
-        }
-    }
-
     pub async fn refund(&self, who: impl Into<Actor>, no: OrderNo) -> Result<()> {
         let deed = self.deed(who, "order.refund", format!("order:{no}"), Value::Null);
         match self.ledger.start_refund(no, &deed, self.clock.now_ms()).await? {
@@ -408,7 +317,13 @@ impl Engine {
     }
 
     /// An entry for the audit, for deeds whose transaction writes it itself.
-    fn deed(&self, who: impl Into<Actor>, action: &str, target: String, detail: Value) -> NewAudit {
+    pub(super) fn deed(
+        &self,
+        who: impl Into<Actor>,
+        action: &str,
+        target: String,
+        detail: Value,
+    ) -> NewAudit {
         let Actor { name, origin } = who.into();
         let address = origin.address.as_deref();
         tracing::info!(who = name, address, action, target, "asked for by an operator");
@@ -428,28 +343,6 @@ mod tests {
         ClaimAnswer,
         night::{NOW_MS, Night},
     };
-
-    #[tokio::test]
-    async fn an_adjustment_asked_for_again_by_its_number_is_made_once() {
-        let (night, activity) = Night::fall(|_| {}).await;
-        let (engine, item) = (&night.engine, activity.items[0].id);
-        engine.adjust_stock("ann", item, 5, None).await.unwrap();
-        let no = engine.ledger.stock_log(item, 0, 9).await.unwrap()[0].order_no;
-        let again = engine.adjust_stock("ann", item, 5, Some(no)).await.unwrap();
-        assert!(again.repeated);
-        assert_eq!(engine.ledger.item(item).await.unwrap().unwrap().total, 15);
-        let audit = engine.ledger.audit_log(None, 1).await.unwrap();
-        assert_eq!(
-            audit[0].detail,
-            json!({"delta": 5, "adjust_no": no, "before": 10, "after": 15})
-        );
-        // A number that nobody can have been told.
-        for made_ms in [NOW_MS - 2 * ADJUST_AGE_MS_MAX, NOW_MS + 2 * ADJUST_AHEAD_MS_MAX] {
-            let strange = Some(OrderNo::floor(made_ms));
-            let refused = engine.adjust_stock("ann", item, 5, strange).await;
-            assert!(matches!(refused, Err(OperateError::Invalid(why)) if why.field == "adjust_no"));
-        }
-    }
 
     #[tokio::test]
     async fn a_move_that_the_gate_did_not_hear_of_is_done_and_reaches_it() {

@@ -6,7 +6,7 @@
 //! units left at the gate = ledger stock
 //!                        − units of claims in flight (on the log, retrying, dead)
 //!                        − units the ledger took back and the gate has not heard of yet
-//!                        − stock adjustments the gate has not heard of yet
+//!                        − units of stock changes that one of the two has made and the other has not
 //! ```
 //!
 //! The two sides cannot be read in one instant, so the gate is read before and after the ledger; if
@@ -37,7 +37,9 @@ use sale::{Claim, Epoch, Item, ItemId, ItemState, Millis, OrderNo, UserId};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Engine, NoticeFailure, jobs::PROVIDER_CALLS_MAX, warming::WarmError};
+use super::{
+    Engine, NoticeFailure, adjusting::Unconfirmed, jobs::PROVIDER_CALLS_MAX, warming::WarmError,
+};
 
 /// How often an item that moves is read, and how long to wait before the second reading; before the
 /// third it is twice as long, and so on: under four seconds in all.
@@ -89,6 +91,10 @@ pub struct ItemReport {
     pub in_flight: i64,
     /// Units on their way from the ledger back to the gate.
     pub returning: i64,
+    /// Units of stock changes under way: taken from the gate and not from the ledger yet, or added to the
+    /// ledger and not to the gate yet. `gate_left` = `ledger_stock` − `in_flight` − `returning` − this.
+    #[serde(default)]
+    pub adjusting: i64,
     pub ledger_stock: i64,
     pub live_units: i64,
     pub total: i64,
@@ -144,6 +150,7 @@ struct Expected {
     marks: u64,
     in_flight: i64,
     returning: i64,
+    adjusting: i64,
 }
 
 impl Engine {
@@ -298,28 +305,32 @@ impl Engine {
             gate_left: None,
             in_flight: 0,
             returning: 0,
+            adjusting: 0,
             ledger_stock: books.item.stock,
             live_units: books.live_units,
             total: books.item.total,
             findings: ledger_findings(books),
         };
         if let Some(reading) = &sides.gate {
-            let unconfirmed = self.unconfirmed_adjusts(reading).await?;
+            let unconfirmed = self.unconfirmed_adjusts(reading.item, &reading.adjusts).await?;
             let expected = expected(reading, &sides.marks, books, &unconfirmed);
             report.gate_left = Some(reading.left);
             report.in_flight = expected.in_flight;
             report.returning = expected.returning;
+            report.adjusting = expected.adjusting;
             if sides.moving {
                 report.verdict = ItemVerdict::Moving;
                 return Ok(report);
             }
             report.findings.extend(gate_findings(reading, books.epoch, &expected));
             let now_ms = self.clock.now_ms();
-            let stale =
-                unconfirmed.iter().filter(|(no, _)| now_ms - no.made_ms() > ADJUST_AGE_MS_MAX);
-            for (no, delta) in stale {
-                let detail =
-                    format!("the gate took {} units away that the ledger kept ({no})", -delta);
+            let is_lost = |change: &&Unconfirmed| {
+                change.refused || now_ms - change.adjust_no.made_ms() > ADJUST_AGE_MS_MAX
+            };
+            for Unconfirmed { adjust_no, delta, .. } in unconfirmed.iter().filter(is_lost) {
+                let detail = format!(
+                    "the gate changed the stock by {delta} and the ledger did not ({adjust_no})"
+                );
                 report.findings.push(Finding::new("gate_adjust", detail));
             }
             report.verdict = ItemVerdict::Agree;
@@ -330,21 +341,6 @@ impl Engine {
             report.verdict = ItemVerdict::Differ;
         }
         Ok(report)
-    }
-
-    /// Adjustments made at the gate that the ledger does not know.
-    async fn unconfirmed_adjusts(
-        &self,
-        reading: &Reading,
-    ) -> Result<Vec<(OrderNo, i64)>, ReconcileError> {
-        let mut unconfirmed = Vec::new();
-        // Those that came with the load have no delta of their own.
-        for (no, delta) in reading.adjusts.iter().filter(|(_, delta)| *delta != 0) {
-            if self.ledger.adjustment(*no).await?.is_none() {
-                unconfirmed.push((*no, *delta));
-            }
-        }
-        Ok(unconfirmed)
     }
 
     async fn reconcile_payments(&self, heal: bool) -> Result<Vec<Finding>, ReconcileError> {
@@ -520,7 +516,7 @@ fn expected(
     reading: &Reading,
     marks: &[(UserId, OrderNo)],
     books: &ItemBooks,
-    unconfirmed: &[(OrderNo, i64)],
+    unconfirmed: &[Unconfirmed],
 ) -> Expected {
     let on_log = reading.in_flight.iter().filter(|claim| !books.settled.contains(&claim.order_no));
     let open: HashMap<OrderNo, &Claim> =
@@ -536,22 +532,25 @@ fn expected(
         })
         .collect();
     let returning: i64 = coming.iter().map(|release| i64::from(release.quantity)).sum();
-    let at_gate: HashSet<OrderNo> = reading.adjusts.iter().map(|(no, _)| *no).collect();
-    let adjusting: i64 = books
-        .pending_adjusts
-        .iter()
-        .filter(|(no, _)| !at_gate.contains(no))
-        .map(|(_, delta)| delta)
-        .sum();
-    let taken: i64 = unconfirmed.iter().map(|(_, delta)| delta).sum();
+    let at_gate: HashMap<OrderNo, i64> = reading.adjusts.iter().copied().collect();
+    // What the gate has under the same number may be another change, which the ledger did not make.
+    let missing = |(no, delta): &(OrderNo, i64)| match at_gate.get(no) {
+        Some(0) => 0,
+        Some(had) => delta - had,
+        None => *delta,
+    };
+    let pending: i64 = books.pending_adjusts.iter().map(missing).sum();
+    let taken: i64 = unconfirmed.iter().map(|change| change.delta).sum();
+    let adjusting = pending - taken;
     // A void claim's units never left the ledger's stock, but its mark holds them at the gate until
     // the release arrives; a closed order's came back to the stock and are held by the mark as
     // well. Either way the gate has that many fewer than the stock says.
     Expected {
-        left: books.item.stock - in_flight - returning - adjusting + taken,
+        left: books.item.stock - in_flight - returning - adjusting,
         marks: books.live_orders + open.len() as u64 + coming.len() as u64,
         in_flight,
         returning,
+        adjusting,
     }
 }
 

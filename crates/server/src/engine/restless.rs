@@ -126,6 +126,10 @@ impl Gate for Restless {
         self.gate.adjust(item, adjust_no, delta, committed).await
     }
 
+    async fn adjusts(&self, item: ItemId) -> Result<Vec<(OrderNo, i64)>> {
+        self.gate.adjusts(item).await
+    }
+
     async fn forget_adjust(&self, item: ItemId, adjust_no: OrderNo) -> Result<Option<Changed>> {
         self.gate.forget_adjust(item, adjust_no).await
     }

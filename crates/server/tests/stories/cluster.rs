@@ -568,6 +568,40 @@ async fn a_redis_that_forgets_or_falls_asleep() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_sale_that_is_paused_while_redis_sleeps_is_paused_when_it_wakes() {
+    let redis = Arc::new(aside(|| Redis::start(RedisOptions::default())).await);
+    let house = House::new(World::Cluster)
+        .env("SECKILL_REDIS_URL", redis.url())
+        .env("SECKILL_REDIS_ANSWER_MS_MAX", 500);
+    let sale = house.open_sale(NewSale::of(5)).await;
+    let mut buyer = sale.buyer("u1").await;
+    let mut admin = sale.admin();
+    let mut act = async |verb: &str| -> Value {
+        let path = format!("/api/v1/admin/activities/{}/{verb}", sale.activity);
+        admin.write(&path, &json!({})).await.unwrap()
+    };
+    redis.pause().unwrap();
+    let told = act("pause").await;
+    assert_eq!((&told["state"], &told["at_gate"]), (&json!("paused"), &json!("pending")), "{told}");
+    redis.resume().unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let path = format!("/api/v1/admin/items/{}", sale.item);
+        let seen = sale.admin().get(&path).await.unwrap();
+        if seen.status == 200 && seen.json()["gate"]["shut"] == "paused" {
+            break;
+        }
+        assert!(Instant::now() < deadline, "the gate never followed: {:?}", seen.json());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(buyer.claim().await, Answer::Refused("busy".into()));
+    let told = act("resume").await;
+    assert_eq!((&told["state"], &told["at_gate"]), (&json!("published"), &json!("done")), "{told}");
+    buyer.buy().await;
+    sale.must_hold().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_promise_that_a_replica_has_survives_the_primary() {
     const UNITS: i64 = 3_000;
     let pair = Arc::new(aside(RedisPair::start).await);

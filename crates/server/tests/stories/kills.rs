@@ -1,11 +1,11 @@
 //! `kill -9`, and what a buyer still has afterwards.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rehearsal::Answer;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::house::{House, NewSale, World};
+use crate::house::{House, NewSale, PATIENCE, World};
 
 async fn thirty_kills_under_load_lose_nothing(world: World) {
     const ROUNDS: usize = 30;
@@ -136,7 +136,52 @@ async fn warming_while_claims_are_in_flight_sells_no_unit_twice(world: World) {
     sale.must_hold().await;
 }
 
+async fn a_stock_change_that_a_kill_cuts_off_is_seen_and_undone(world: World) {
+    let mut sale = House::new(world).open_sale(NewSale::of(20)).await;
+    let item = format!("/api/v1/admin/items/{}", sale.item);
+    // The gate takes the units away, and the ledger cannot be written.
+    let blocked = sale.house.block_ledger();
+    let (mut operator, stock) = (sale.admin(), format!("{item}/stock"));
+    let asked = tokio::spawn(async move { operator.post(&stock, &json!({"delta": -7})).await });
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let seen: Value = sale.admin().read(&item).await.unwrap();
+        if seen["gate"]["left"] == 13 {
+            let sides = (&seen["item"]["stock"], &seen["gate"]["adjusting_units"]);
+            assert_eq!(sides, (&json!(20), &json!(7)));
+            break;
+        }
+        assert!(Instant::now() < deadline, "the gate has never heard of it: {seen}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    sale.kill();
+    drop(blocked);
+    if let Ok(told) = asked.await.unwrap() {
+        assert_eq!(told.status, 503, "nobody was told that it was done");
+    }
+    sale.start().await;
+    let report: Value = sale.admin().write("/api/v1/admin/reconcile", &json!({})).await.unwrap();
+    let row = &report["items"][0];
+    let figures = ["gate_left", "adjusting", "ledger_stock"].map(|name| row[name].as_i64());
+    assert_eq!((&row["verdict"], &report["differences"]), (&json!("agree"), &json!(0)), "{row}");
+    let bought = sale.buy_the_rest("u", 25).await;
+    match world {
+        World::Solo => {
+            // Whoever owns the data undoes it before anybody is let in.
+            assert_eq!((figures, bought), ([Some(20), Some(0), Some(20)], 20), "{row}");
+            let audit: Value = sale.admin().read("/api/v1/admin/audit").await.unwrap();
+            assert!(audit.to_string().contains("stock.undo"), "{audit}");
+            sale.must_hold().await;
+        }
+        // Another instance might still be at it: it is shown, and undone when it is a minute old.
+        World::Cluster => {
+            assert_eq!((figures, bought), ([Some(13), Some(7), Some(20)], 13), "{row}");
+        }
+    }
+}
+
 crate::in_every_world! {
+    a_stock_change_that_a_kill_cuts_off_is_seen_and_undone,
     thirty_kills_under_load_lose_nothing,
     a_restart_with_twenty_thousand_claims_in_the_log_resumes_and_drains,
     the_same_key_gets_the_same_answer_after_a_kill,

@@ -17,6 +17,8 @@ if delta < 0 and left + delta < 0 then
   if ARGV[3] == 'take' then delta = -math.max(left, 0) end
 end
 if delta == 0 then return {'D', tonumber(meta[3]), 0} end
-redis.call('HSET', KEYS[3], ARGV[1], tonumber(has or '0') + delta)
+local now = tonumber(has or '0') + delta
+-- What was taken back altogether never was: a zero would say that the load contained it.
+if now == 0 then redis.call('HDEL', KEYS[3], ARGV[1]) else redis.call('HSET', KEYS[3], ARGV[1], now) end
 redis.call('SET', KEYS[2], left + delta)
 return {'D', redis.call('HINCRBY', KEYS[1], 'seq', 1), delta}

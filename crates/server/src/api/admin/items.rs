@@ -89,10 +89,12 @@ pub(in super::super) struct GateReading {
     /// Claims and their units that are on their way to the ledger.
     in_flight_claims: usize,
     in_flight_units: u64,
+    /// Units that stock changes under way have taken from the gate, and not from the ledger yet.
+    adjusting_units: i64,
 }
 
-impl From<Reading> for GateReading {
-    fn from(reading: Reading) -> Self {
+impl GateReading {
+    fn new(reading: Reading, adjusting_units: i64) -> Self {
         GateReading {
             epoch: reading.epoch,
             shut: reading.shut.map(shut_word),
@@ -104,6 +106,7 @@ impl From<Reading> for GateReading {
             version: reading.version,
             in_flight_claims: reading.in_flight.len(),
             in_flight_units: reading.in_flight.iter().map(|claim| u64::from(claim.quantity)).sum(),
+            adjusting_units,
         }
     }
 }
@@ -217,7 +220,13 @@ pub(in super::super) async fn show(
 ) -> Result<Json<BothSides>, Problem> {
     let (id, engine) = (ItemId(id), &app.engine);
     let item = engine.ledger.item(id).await?.ok_or_else(Problem::not_found)?;
-    let gate = engine.gate.reading(id).await?.map(Into::into);
+    let gate = match engine.gate.reading(id).await? {
+        Some(reading) => {
+            let adjusting_units = engine.adjusting_units(&reading).await?;
+            Some(GateReading::new(reading, adjusting_units))
+        }
+        None => None,
+    };
     Ok(Json(BothSides { item: item.into(), gate }))
 }
 
@@ -246,7 +255,7 @@ pub(in super::super) async fn warm(
         (status = OK, body = AdjustedStock),
         (status = NOT_FOUND, description = "No such item"),
         (status = SERVICE_UNAVAILABLE, description = "`busy`; with `adjust_no` if it may have been done"),
-        (status = UNPROCESSABLE_ENTITY, description = "`invalid`: fewer units are left than that")))]
+        (status = UNPROCESSABLE_ENTITY, description = "`invalid`: fewer units are left than that (`delta`), or the number stands for another change (`adjust_no`)")))]
 pub(in super::super) async fn adjust_stock(
     State(app): State<Shared>,
     AsOperator(who): AsOperator,
