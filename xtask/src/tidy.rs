@@ -23,8 +23,8 @@ pub(crate) fn check() -> Result<(), String> {
             _ => {}
         }
         let shown = [
-            "rs", "md", "toml", "js", "css", "html", "sql", "lua", "conf", "cnf", "env", "yaml",
-            "service",
+            "rs", "md", "toml", "c", "js", "css", "html", "sql", "lua", "conf", "cnf", "env",
+            "yaml", "service",
         ];
         if file.extension().and_then(|e| e.to_str()).is_some_and(|e| shown.contains(&e)) {
             for (n, line) in text.lines().enumerate() {

@@ -4,4 +4,5 @@
 //! Architecture invariant: it knows no other crate of the workspace. It starts other people's
 //! programs and does bad things to them; what that means for a sale is said by the tests.
 
+pub mod disk;
 pub mod services;

@@ -16,12 +16,12 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures_util::FutureExt;
 use parking_lot::Mutex;
-use sale::{Claim, ItemId, KeyHash, OrderNumbers, SharedClock, UserId};
+use sale::{Claim, ItemId, KeyHash, OrderNumbers, UserId};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::{Attempt, Busy, Changed, Gate, GiveBack, SoldOut, Verdict, spent_on::SpentOn};
@@ -81,7 +81,6 @@ struct Waiting {
 /// All lanes of one process, and the sold-out cache in front of them.
 pub struct Lanes {
     gate: Arc<dyn Gate>,
-    clock: SharedClock,
     sold_out: Arc<SoldOut>,
     spent_on: Arc<SpentOn>,
     lanes: Vec<mpsc::Sender<Waiting>>,
@@ -109,9 +108,8 @@ impl Lanes {
         gate: Arc<dyn Gate>,
         numbers: Arc<OrderNumbers>,
         may_number: MayNumber,
-        clock: SharedClock,
     ) -> std::io::Result<Lanes> {
-        let sold_out = Arc::new(SoldOut::new(options.sold_out_ms_max as i64));
+        let sold_out = Arc::new(SoldOut::new(options.sold_out_ms_max));
         let spent_on = Arc::new(SpentOn::new());
         let (stop, stopping) = watch::channel(false);
         let mut lanes = Vec::new();
@@ -126,7 +124,6 @@ impl Lanes {
                 may_number: may_number.clone(),
                 sold_out: sold_out.clone(),
                 spent_on: spent_on.clone(),
-                clock: clock.clone(),
                 stopping: stopping.clone(),
             };
             running.push(if gate.blocks() {
@@ -139,7 +136,7 @@ impl Lanes {
             });
             lanes.push(sender);
         }
-        Ok(Lanes { gate, clock, sold_out, spent_on, lanes, stop, running: Mutex::new(running) })
+        Ok(Lanes { gate, sold_out, spent_on, lanes, stop, running: Mutex::new(running) })
     }
 
     /// One claim, from the door to the gate's verdict.
@@ -184,7 +181,7 @@ impl Lanes {
 
     /// A cached "no" that is the truth for this buyer.
     pub fn is_sold_out(&self, item: ItemId, user: &UserId, with_key: bool) -> bool {
-        self.sold_out.says_no(item, self.clock.now_ms())
+        self.sold_out.says_no(item, Instant::now())
             && !self.gate.may_hold_mark(item, user, with_key)
     }
 
@@ -240,7 +237,6 @@ struct Lane {
     may_number: MayNumber,
     sold_out: Arc<SoldOut>,
     spent_on: Arc<SpentOn>,
-    clock: SharedClock,
     stopping: watch::Receiver<bool>,
 }
 
@@ -275,7 +271,7 @@ impl Lane {
             for ((item, answer), verdict) in answers.into_iter().zip(verdicts) {
                 match &verdict {
                     Verdict::SoldOut { left: ..=0, version } => {
-                        self.sold_out.put(item, *version, self.clock.now_ms());
+                        self.sold_out.put(item, *version, Instant::now());
                     }
                     Verdict::Admitted { claim: Claim { key: Some(key), order_no, .. }, .. } => {
                         self.spent_on.note(*key, item, *order_no);

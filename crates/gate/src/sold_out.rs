@@ -3,19 +3,22 @@
 //! A "no" lives at most `age_ms_max` and carries the version of the stock it was read at. When
 //! units come back, the version grows and older answers, also those still on their way, no longer
 //! count. So a stale "no" is corrected at once where the news arrives, and within a second where it
-//! does not.
+//! does not. The age is measured by the machine's own time, which no step of the clock changes.
 
 use std::{
     collections::HashMap,
-    sync::atomic::{AtomicI64, AtomicU64, Ordering},
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
 };
 
 use parking_lot::RwLock;
-use sale::{ItemId, Millis};
+use sale::ItemId;
 
 #[derive(Debug)]
 pub struct SoldOut {
-    age_ms_max: Millis,
+    /// Times in here are counted from it.
+    since: Instant,
+    age_max: Duration,
     /// One entry per item that was ever sold out here, removed when the item leaves the gate. The
     /// lock is taken for writing only to add or remove an item.
     items: RwLock<HashMap<ItemId, No>>,
@@ -23,28 +26,38 @@ pub struct SoldOut {
 
 #[derive(Debug, Default)]
 struct No {
-    /// Until when the answer may be given; zero: no answer.
-    until_ms: AtomicI64,
+    /// Until when the answer may be given, in microseconds; zero: no answer.
+    until_us: AtomicU64,
     /// The newest version of the stock known here.
     version: AtomicU64,
 }
 
 impl SoldOut {
-    pub fn new(age_ms_max: Millis) -> Self {
-        SoldOut { age_ms_max, items: RwLock::default() }
+    pub fn new(age_ms_max: u64) -> Self {
+        SoldOut {
+            since: Instant::now(),
+            age_max: Duration::from_millis(age_ms_max),
+            items: RwLock::default(),
+        }
     }
 
-    pub fn says_no(&self, item: ItemId, now_ms: Millis) -> bool {
+    pub fn says_no(&self, item: ItemId, now: Instant) -> bool {
         let items = self.items.read();
-        items.get(&item).is_some_and(|no| now_ms < no.until_ms.load(Ordering::Acquire))
+        let is_young = |no: &No| self.micros(now) < no.until_us.load(Ordering::Acquire);
+        items.get(&item).is_some_and(is_young)
     }
 
     /// The gate said at `version` that nothing is left.
-    pub fn put(&self, item: ItemId, version: u64, now_ms: Millis) {
+    pub fn put(&self, item: ItemId, version: u64, now: Instant) {
+        let until_us = self.micros(now + self.age_max);
         if let Some(no) = self.items.read().get(&item) {
-            return no.put(version, now_ms + self.age_ms_max);
+            return no.put(version, until_us);
         }
-        self.items.write().entry(item).or_default().put(version, now_ms + self.age_ms_max);
+        self.items.write().entry(item).or_default().put(version, until_us);
+    }
+
+    fn micros(&self, at: Instant) -> u64 {
+        at.saturating_duration_since(self.since).as_micros() as u64
     }
 
     /// Units came back, at `version`.
@@ -63,19 +76,19 @@ impl SoldOut {
 }
 
 impl No {
-    fn put(&self, version: u64, until_ms: Millis) {
+    fn put(&self, version: u64, until_us: u64) {
         if self.version.fetch_max(version, Ordering::AcqRel) <= version {
-            self.until_ms.store(until_ms, Ordering::Release);
+            self.until_us.store(until_us, Ordering::Release);
             // Units may have come back between the two steps; then the answer is withdrawn.
             if self.version.load(Ordering::Acquire) > version {
-                self.until_ms.store(0, Ordering::Release);
+                self.until_us.store(0, Ordering::Release);
             }
         }
     }
 
     fn clear(&self, version: u64) {
         if self.version.fetch_max(version, Ordering::AcqRel) < version {
-            self.until_ms.store(0, Ordering::Release);
+            self.until_us.store(0, Ordering::Release);
         }
     }
 }
@@ -89,29 +102,31 @@ mod tests {
     #[test]
     fn a_no_ages() {
         let cache = SoldOut::new(1_000);
-        assert!(!cache.says_no(ITEM, 0));
-        cache.put(ITEM, 7, 0);
-        assert!(cache.says_no(ITEM, 999));
-        assert!(!cache.says_no(ITEM, 1_000));
+        let at = |ms| cache.since + Duration::from_millis(ms);
+        assert!(!cache.says_no(ITEM, at(0)));
+        cache.put(ITEM, 7, at(0));
+        assert!(cache.says_no(ITEM, at(999)));
+        assert!(!cache.says_no(ITEM, at(1_000)));
     }
 
     #[test]
     fn units_that_come_back_outrun_an_older_no() {
         let cache = SoldOut::new(1_000);
-        cache.put(ITEM, 7, 0);
+        let at = |ms| cache.since + Duration::from_millis(ms);
+        cache.put(ITEM, 7, at(0));
         cache.clear(ITEM, 8);
-        assert!(!cache.says_no(ITEM, 1));
-        cache.put(ITEM, 7, 1);
-        assert!(!cache.says_no(ITEM, 2), "this answer was read before the units came back");
-        cache.put(ITEM, 9, 3);
-        assert!(cache.says_no(ITEM, 4));
+        assert!(!cache.says_no(ITEM, at(1)));
+        cache.put(ITEM, 7, at(1));
+        assert!(!cache.says_no(ITEM, at(2)), "this answer was read before the units came back");
+        cache.put(ITEM, 9, at(3));
+        assert!(cache.says_no(ITEM, at(4)));
     }
 
     #[test]
     fn news_may_arrive_before_the_first_no() {
         let cache = SoldOut::new(1_000);
         cache.clear(ITEM, 8);
-        cache.put(ITEM, 7, 0);
-        assert!(!cache.says_no(ITEM, 1));
+        cache.put(ITEM, 7, cache.since);
+        assert!(!cache.says_no(ITEM, cache.since));
     }
 }

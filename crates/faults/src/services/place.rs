@@ -26,7 +26,7 @@ pub(super) fn services() -> PathBuf {
 }
 
 /// Cargo marks its build folder; a test binary lies somewhere inside it.
-fn target() -> PathBuf {
+pub(crate) fn target() -> PathBuf {
     let exe = std::env::current_exe().unwrap_or_default();
     exe.ancestors()
         .find(|folder| folder.join("CACHEDIR.TAG").is_file())

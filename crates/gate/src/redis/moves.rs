@@ -7,16 +7,21 @@
 //! it was given, and that it is over, is remembered until long after, because somebody slow may have
 //! seen the move open and still be about to give, or a lost `take` may be sent again.
 //!
+//! How old an open move or a note is, everybody measures from when they first saw it, by their machine's
+//! own time: the time it carries is of its writer's clock, which may be wrong or step. An open move that
+//! looks old by that time is finished at once, though, for finishing early does no harm.
+//!
 //! Nothing is taken from or given to a shard that is being loaded. What was going there waits where
 //! it is noted, and a thief who meets such a shard does not know whether all is sold.
 
 use std::{
     collections::HashMap,
     sync::atomic::{AtomicU64, Ordering},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use sale::{Epoch, ItemId};
 
 use super::{
@@ -28,7 +33,7 @@ use super::{
 use crate::{GateError, Result};
 
 /// A move open longer than this is finished by whoever sees it.
-const OPEN_MS_MAX: u128 = 1_000;
+const OPEN_MAX: Duration = Duration::from_secs(1);
 /// How long it is remembered that a move was given, and that it is over.
 const NOTES_KEPT: Duration = Duration::from_secs(600);
 
@@ -36,13 +41,38 @@ const NOTES_KEPT: Duration = Duration::from_secs(600);
 pub(super) struct Mover {
     name: u64,
     count: AtomicU64,
+    seen: FirstSeen,
+}
+
+/// When this process first saw each note, by the place it is noted at. Holds what is noted now.
+#[derive(Default)]
+struct FirstSeen(Mutex<HashMap<String, HashMap<String, Instant>>>);
+
+impl FirstSeen {
+    /// These are the notes at the place now. Answers for how long each has been known here.
+    fn ages<'n>(
+        &self,
+        place: String,
+        notes: impl Iterator<Item = &'n String>,
+    ) -> HashMap<&'n String, Duration> {
+        let now = Instant::now();
+        let mut places = self.0.lock();
+        let before = places.remove(&place).unwrap_or_default();
+        let first = |note: &'n String| (note, before.get(note).copied().unwrap_or(now));
+        let seen: HashMap<&String, Instant> = notes.map(first).collect();
+        if !seen.is_empty() {
+            places.insert(place, seen.iter().map(|(note, at)| ((*note).clone(), *at)).collect());
+        }
+        seen.into_iter().map(|(note, at)| (note, now - at)).collect()
+    }
 }
 
 impl Mover {
     pub(super) fn new() -> Result<Mover> {
         let mut name = [0; 8];
         getrandom::fill(&mut name).map_err(|error| GateError(error.to_string()))?;
-        Ok(Mover { name: u64::from_le_bytes(name), count: AtomicU64::new(0) })
+        let seen = FirstSeen::default();
+        Ok(Mover { name: u64::from_le_bytes(name), count: AtomicU64::new(0), seen })
     }
 
     fn next(&self) -> String {
@@ -234,24 +264,26 @@ impl Inner {
     /// False if some of those that have been open for long still are.
     async fn finish_open(&self, partition: usize) -> Result<bool> {
         let mut all = true;
-        for open in self.open_moves(partition).await? {
-            if now_ms().saturating_sub(open.since_ms) > OPEN_MS_MAX {
-                all &= self.finish_move(partition, &open).await? != Given::NotYet;
+        let open = self.open_moves(partition).await?;
+        let place = self.keys.moves(partition);
+        let ages = self.mover.seen.ages(place, open.iter().map(|open| &open.id));
+        for open in &open {
+            let looks_old = now_ms().saturating_sub(open.since_ms) > OPEN_MAX.as_millis();
+            if looks_old || ages[&open.id] > OPEN_MAX {
+                all &= self.finish_move(partition, open).await? != Given::NotYet;
             }
         }
         Ok(all)
     }
 
-    /// Notes of moves that say when they were made.
+    /// Notes of moves that nobody can be about to make any more.
     async fn forget_old(&self, notes: &str) -> Result<()> {
-        let command = redis::cmd("HGETALL").arg(notes).to_owned();
-        let all: HashMap<String, String> = self.link.ask(&command).await?;
-        for (id, note) in all {
-            let at: u128 = note.rsplit(':').next().and_then(|ms| ms.parse().ok()).unwrap_or(0);
-            if now_ms().saturating_sub(at) > NOTES_KEPT.as_millis() {
-                let gone = redis::cmd("HDEL").arg(notes).arg(&id).to_owned();
-                self.link.ask::<i64>(&gone).await?;
-            }
+        let command = redis::cmd("HKEYS").arg(notes).to_owned();
+        let all: Vec<String> = self.link.ask(&command).await?;
+        let ages = self.mover.seen.ages(notes.to_owned(), all.iter());
+        for (id, _) in ages.into_iter().filter(|(_, age)| *age > NOTES_KEPT) {
+            let gone = redis::cmd("HDEL").arg(notes).arg(id).to_owned();
+            self.link.ask::<i64>(&gone).await?;
         }
         Ok(())
     }
@@ -269,4 +301,23 @@ fn richest_but(looks: &[Look], to: usize) -> Option<(Epoch, usize)> {
 
 fn being_loaded() -> GateError {
     GateError("a part of the item is being loaded".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_ages_from_when_it_was_first_seen_and_is_forgotten_with_it() {
+        let seen = FirstSeen::default();
+        let notes = ["a", "b"].map(String::from);
+        let place = || String::from("p");
+        assert_eq!(seen.ages(place(), notes.iter())[&notes[0]], Duration::ZERO);
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(seen.ages(place(), notes[..1].iter())[&notes[0]] >= Duration::from_millis(2));
+        let ages = seen.ages(place(), notes.iter());
+        assert!(ages[&notes[0]] > ages[&notes[1]], "b was gone meanwhile");
+        assert!(seen.ages(place(), [].iter()).is_empty());
+        assert!(seen.0.lock().is_empty());
+    }
 }

@@ -5,22 +5,34 @@
 //! | `item` | an item as it was when all entries up to `as_of` had been applied |
 //! | `entry` | one change of one item: the winners of a batch, units given back, … |
 //! | `cursor` | up to which entry the workers have put everything into the ledger |
+//! | `settled` | entries beyond the cursor that are in the ledger all the same |
 //!
 //! A batch is one row, not one row per claim: the cost of a durable promise is one commit, shared
 //! by all who came together. The life of a batch:
 //!
 //! 1. appended and committed with `synchronous=FULL`, so it is on disk when the buyers hear of it.
 //!    A crash before the commit: nobody heard. After: the restart applies it again.
-//! 2. delivered to a worker from memory, settled in the ledger, acknowledged by moving `cursor`.
-//!    A crash in between delivers it again, which the ledger makes a no-op. For that reason the
-//!    cursor is written without waiting for the disk, on a second connection.
+//! 2. delivered to a worker from memory, settled in the ledger, acknowledged by moving `cursor`, or
+//!    by a row in `settled` while an older entry is still owed. A crash in between delivers it again,
+//!    which the ledger makes a no-op. For that reason both are written without waiting for the disk,
+//!    on a second connection.
 //! 3. kept until the item's row is written anew (after many entries, at a start or in a quiet
 //!    moment) or the item leaves the gate, because until then a restart needs it to know who is
-//!    marked.
+//!    marked. One claim that cannot be settled for days keeps its own entry and no other.
 //!
-//! A write that fails is *unknown*: the caller asks again by reading what is there (`read_all`).
+//! **A write that fails.** The gate knows everything the journal should hold: it undoes in memory what
+//! was not written, and nothing is read back. If the write was refused (no room, a lock), the journal
+//! goes on where it was as soon as it can be written. After an I/O error it is not known what of the
+//! file is on the disk, nor whether the failed commit is in it ([`sqlite_file`] says why). Then the
+//! connections are closed without a further write, the file is [secured](sqlite_file::secure), and its
+//! contents are written anew from memory in one commit ([`Journal::replace`]). A crash meanwhile finds
+//! the old contents, with or without the commit that failed; nobody was told that it succeeded, nor
+//! that it never will.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::HashSet,
+    path::{Path, PathBuf},
+};
 
 use rusqlite::{Connection, OptionalExtension, params};
 use sale::{Epoch, ItemId};
@@ -49,10 +61,16 @@ const SCHEMA: &str = "
     ) STRICT;
     INSERT INTO cursor VALUES (1, 0);
 ";
+/// Added later. A binary that does not know it delivers these entries again, which does no harm, so
+/// the version of the schema stays.
+const SETTLED_TABLE: &str = "CREATE TABLE IF NOT EXISTS settled (seq INTEGER PRIMARY KEY) STRICT";
 
 /// Nobody else should hold the file's lock; if somebody does (a backup, a curious shell), this is
 /// how long a batch waits for it.
 const BUSY_TIMEOUT: std::time::Duration = std::time::Duration::from_millis(250);
+
+/// A checkpoint copies the WAL into the file and stalls one batch; 16 MiB apart they are rare.
+const WAL_PAGES_MAX: u32 = 4_096;
 
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -70,6 +88,18 @@ pub(super) enum JournalError {
     Sql(#[from] rusqlite::Error),
     #[error(transparent)]
     Garbled(#[from] crate::mark::Garbled),
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// It is being mended.
+    #[error("the journal cannot be written")]
+    Away,
+}
+
+impl JournalError {
+    /// Is it unknown what of the file is on the disk?
+    pub(super) fn is_in_doubt(&self) -> bool {
+        matches!(self, JournalError::Sql(error) if sqlite_file::is_in_doubt(error))
+    }
 }
 
 type Result<T> = std::result::Result<T, JournalError>;
@@ -78,8 +108,20 @@ pub(super) struct Journal {
     path: PathBuf,
     /// Commits are on disk when they return.
     durable: Connection,
-    /// Commits may be lost in a power cut. For the cursor only.
+    /// Commits may be lost in a power cut. For what is acknowledged, and for dropping it.
     relaxed: Connection,
+    length: sqlite_file::Length,
+    /// Are there rows in `settled`?
+    settled_beyond: bool,
+}
+
+/// What is in the ledger.
+#[derive(Debug, Default)]
+pub(super) struct Acked {
+    /// Everything up to here.
+    pub(super) cursor: u64,
+    /// These, too, although something older is not.
+    pub(super) beyond: Vec<u64>,
 }
 
 /// An entry as it lies in the journal.
@@ -101,41 +143,54 @@ pub(super) struct Contents {
 }
 
 impl Journal {
+    /// Open the file at a start.
     pub(super) fn open(path: &Path) -> std::result::Result<Journal, OpenError> {
-        let unusable = |e: rusqlite::Error| OpenError::Unusable(path.into(), e.to_string());
-        let durable = connect(path, "FULL").map_err(unusable)?;
-        let version: i64 =
-            durable.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(unusable)?;
-        match version {
-            0 => {
-                let create = format!(
-                    "BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT"
-                );
-                durable.execute_batch(&create).map_err(unusable)?;
+        match sqlite_file::secure(path) {
+            // Somebody looks at it. Whoever they are, they hold the index of the WAL, and it does not
+            // show what the process before us failed to write.
+            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
+                tracing::warn!(path = %path.display(), %error, "the journal is not secured");
             }
-            SCHEMA_VERSION => {}
-            newer => return Err(OpenError::NewerSchema(path.into(), newer)),
+            secured => secured.map_err(|e| OpenError::Unusable(path.into(), e.to_string()))?,
         }
-        let relaxed = connect(path, "NORMAL").map_err(unusable)?;
-        Ok(Journal { path: path.into(), durable, relaxed })
+        Journal::connect(path)
     }
 
-    /// After a failed write: fresh connections, so that nothing half-done lingers in them.
-    pub(super) fn reopen(&mut self) -> std::result::Result<(), OpenError> {
-        *self = Journal::open(&self.path)?;
-        Ok(())
+    /// Open it again after an I/O error. Nobody else may have it open.
+    pub(super) fn reopen(path: &Path) -> std::result::Result<Journal, OpenError> {
+        let secured = sqlite_file::secure(path);
+        secured.map_err(|e| OpenError::Unusable(path.into(), e.to_string()))?;
+        Journal::connect(path)
+    }
+
+    fn connect(path: &Path) -> std::result::Result<Journal, OpenError> {
+        let unusable = |e: &dyn std::fmt::Display| OpenError::Unusable(path.into(), e.to_string());
+        let length = sqlite_file::Length::new(WAL_PAGES_MAX);
+        let durable = connect(path, "FULL", &length).map_err(|e| unusable(&e))?;
+        prepare(&durable, path)?;
+        let relaxed = connect(path, "NORMAL", &length).map_err(|e| unusable(&e))?;
+        let settled_beyond = any_settled(&relaxed).map_err(|e| unusable(&e))?;
+        sqlite_file::sync_names(path).map_err(|e| unusable(&e))?;
+        Ok(Journal { path: path.into(), durable, relaxed, length, settled_beyond })
+    }
+
+    /// Is no transaction left open by a failure?
+    pub(super) fn is_idle(&self) -> bool {
+        self.durable.is_autocommit() && self.relaxed.is_autocommit()
+    }
+
+    /// Close the file and touch it no more. Answers where it is.
+    pub(super) fn close_untouched(self) -> PathBuf {
+        sqlite_file::leave_untouched_on_close(&self.relaxed);
+        sqlite_file::leave_untouched_on_close(&self.durable);
+        self.path
     }
 
     /// Append these changes in one commit. `seq` is the number of the first.
     pub(super) fn append(&mut self, seq: u64, records: &[(ItemId, &Record)]) -> Result<()> {
         let tx =
             self.durable.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-        {
-            let mut insert = tx.prepare_cached("INSERT INTO entry VALUES (?, ?, ?, ?)")?;
-            for (n, (item, record)) in records.iter().enumerate() {
-                insert.execute(params![seq + n as u64, item.0, record.kind(), record.encode()])?;
-            }
-        }
+        put_entries(&tx, (seq..).zip(records).map(|(seq, (item, record))| (seq, *item, *record)))?;
         Ok(tx.commit()?)
     }
 
@@ -148,11 +203,7 @@ impl Journal {
         let tx =
             self.durable.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         for shelf in shelves {
-            tx.prepare_cached("INSERT OR REPLACE INTO item VALUES (?, ?, ?)")?.execute(params![
-                shelf.item.0,
-                as_of,
-                record::encode_shelf(shelf)
-            ])?;
+            put_item(&tx, as_of, shelf)?;
         }
         Ok(tx.commit()?)
     }
@@ -162,19 +213,78 @@ impl Journal {
         Ok(())
     }
 
-    pub(super) fn ack(&mut self, acked: u64) -> Result<()> {
-        self.relaxed.prepare_cached("UPDATE cursor SET acked = ?")?.execute([acked])?;
+    pub(super) fn ack(&mut self, acked: &Acked) -> Result<()> {
+        if acked.beyond.is_empty() && !self.settled_beyond {
+            let mut update = self.relaxed.prepare_cached(MOVE_CURSOR)?;
+            update.execute([acked.cursor])?;
+        } else {
+            self.ack_beyond(acked)?;
+        }
+        self.checkpoint()
+    }
+
+    fn ack_beyond(&mut self, acked: &Acked) -> Result<()> {
+        let tx = self.relaxed.transaction()?;
+        tx.prepare_cached(MOVE_CURSOR)?.execute([acked.cursor])?;
+        {
+            // Only of entries that are there: a number without one may be given again.
+            let mut insert = tx.prepare_cached(
+                "INSERT OR IGNORE INTO settled SELECT seq FROM entry WHERE seq = ?",
+            )?;
+            for seq in &acked.beyond {
+                insert.execute([seq])?;
+            }
+        }
+        tx.execute("DELETE FROM settled WHERE seq <= ?", [acked.cursor])?;
+        let settled_beyond = any_settled(&tx)?;
+        tx.commit()?;
+        self.settled_beyond = settled_beyond;
         Ok(())
     }
 
     /// Drop entries that nobody needs: settled, and contained in an item's row or of no item.
     pub(super) fn trim(&mut self) -> Result<usize> {
-        let trimmed = self.relaxed.execute(
-            "DELETE FROM entry WHERE seq <= (SELECT acked FROM cursor)
+        let tx = self.relaxed.transaction()?;
+        let trimmed = tx.execute(
+            "DELETE FROM entry
+             WHERE (kind <> ? OR seq <= (SELECT acked FROM cursor)
+                    OR seq IN (SELECT seq FROM settled))
              AND seq <= coalesce((SELECT as_of FROM item WHERE item.item_id = entry.item_id), seq)",
-            [],
+            [record::CLAIMS_KIND],
         )?;
+        tx.execute("DELETE FROM settled WHERE seq NOT IN (SELECT seq FROM entry)", [])?;
+        let settled_beyond = any_settled(&tx)?;
+        tx.commit()?;
+        self.settled_beyond = settled_beyond;
+        self.checkpoint()?;
         Ok(trimmed)
+    }
+
+    /// Write everything anew, in one commit: these items as of `as_of`, and of the entries only what
+    /// is owed to the ledger.
+    pub(super) fn replace<'a>(
+        &mut self,
+        as_of: u64,
+        shelves: impl IntoIterator<Item = &'a Shelf>,
+        owed: &[Stored],
+    ) -> Result<()> {
+        let tx =
+            self.durable.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        tx.execute_batch("DELETE FROM item; DELETE FROM entry; DELETE FROM settled")?;
+        for shelf in shelves {
+            put_item(&tx, as_of, shelf)?;
+        }
+        put_entries(&tx, owed.iter().map(|Stored { seq, item, record }| (*seq, *item, record)))?;
+        let acked = owed.first().map_or(as_of, |oldest| oldest.seq - 1);
+        tx.prepare_cached(MOVE_CURSOR)?.execute([acked])?;
+        tx.commit()?;
+        self.settled_beyond = false;
+        self.checkpoint()
+    }
+
+    /// Move the WAL into the file if it has grown long.
+    pub(super) fn checkpoint(&mut self) -> Result<()> {
+        Ok(self.length.check(&self.durable)?)
     }
 
     pub(super) fn read_all(&self) -> Result<Contents> {
@@ -188,6 +298,11 @@ impl Journal {
             let body = row.get_ref(2)?.as_blob().map_err(rusqlite::Error::from)?;
             shelves.insert(item, (row.get::<_, u64>(1)?, record::decode_shelf(item, body)?));
         }
+        let settled: HashSet<u64> = self
+            .durable
+            .prepare("SELECT seq FROM settled")?
+            .query_map([], |row| row.get(0))?
+            .collect::<rusqlite::Result<_>>()?;
         let mut contents = Contents {
             shelves: Vec::new(),
             unsettled: Vec::new(),
@@ -209,7 +324,8 @@ impl Journal {
                 shelf.apply(&record);
                 contents.replayed += 1;
             }
-            if seq > acked && matches!(record, Record::Claims { .. }) {
+            let owed = seq > acked && !settled.contains(&seq);
+            if owed && matches!(record, Record::Claims { .. }) {
                 contents.unsettled.push(Stored { seq, item, record });
             }
         }
@@ -226,15 +342,63 @@ impl Journal {
         tx.query_row("SELECT acked FROM cursor", [], |_| Ok(())).optional()?;
         Ok(tx.rollback()?)
     }
+
+    /// Can it be written, now that it could not? A commit that waits for the disk tells.
+    pub(super) fn try_again(&mut self) -> Result<()> {
+        Ok(self.durable.execute_batch("UPDATE cursor SET acked = acked")?)
+    }
 }
 
-fn connect(path: &Path, synchronous: &str) -> rusqlite::Result<Connection> {
-    let connection = Connection::open(path)?;
+const MOVE_CURSOR: &str = "UPDATE cursor SET acked = ?";
+
+fn put_entries<'r>(
+    tx: &Connection,
+    entries: impl IntoIterator<Item = (u64, ItemId, &'r Record)>,
+) -> rusqlite::Result<()> {
+    let mut insert = tx.prepare_cached("INSERT INTO entry VALUES (?, ?, ?, ?)")?;
+    for (seq, item, record) in entries {
+        insert.execute(params![seq, item.0, record.kind(), record.encode()])?;
+    }
+    Ok(())
+}
+
+fn put_item(tx: &Connection, as_of: u64, shelf: &Shelf) -> rusqlite::Result<()> {
+    let mut put = tx.prepare_cached("INSERT OR REPLACE INTO item VALUES (?, ?, ?)")?;
+    put.execute(params![shelf.item.0, as_of, record::encode_shelf(shelf)])?;
+    Ok(())
+}
+
+fn any_settled(connection: &Connection) -> rusqlite::Result<bool> {
+    connection.query_row("SELECT EXISTS (SELECT 1 FROM settled)", [], |row| row.get(0))
+}
+
+/// Make the tables if they are missing; refuse those of a newer version.
+fn prepare(connection: &Connection, path: &Path) -> std::result::Result<(), OpenError> {
+    let unusable = |e: rusqlite::Error| OpenError::Unusable(path.into(), e.to_string());
+    let version: i64 =
+        connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(unusable)?;
+    match version {
+        0 => {
+            let create =
+                format!("BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT");
+            connection.execute_batch(&create).map_err(unusable)?;
+        }
+        SCHEMA_VERSION => {}
+        newer => return Err(OpenError::NewerSchema(path.into(), newer)),
+    }
+    connection.execute_batch(SETTLED_TABLE).map_err(unusable)
+}
+
+fn connect(
+    path: &Path,
+    synchronous: &str,
+    length: &sqlite_file::Length,
+) -> rusqlite::Result<Connection> {
+    let mut connection = Connection::open(path)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
-    connection.pragma_update(None, "journal_mode", "WAL")?;
+    sqlite_file::use_wal(&connection)?;
     connection.pragma_update(None, "synchronous", synchronous)?;
-    // A checkpoint copies the WAL into the file and stalls one batch; 16 MiB apart they are rare.
-    connection.pragma_update(None, "wal_autocheckpoint", 4_096)?;
+    length.watch(&mut connection)?;
     Ok(connection)
 }
 

@@ -6,19 +6,22 @@
 //! - **the journal**: every change of them, on disk before anybody hears of it ([`journal`]);
 //! - **the log**: claims in the journal that the ledger does not have yet, in memory as well;
 //! - **the pen**: the one mutex around the journal. Whoever changes anything holds the pen from the
-//!   decision to the commit, so changes have one order and that order is the journal's. Readers
-//!   never need it.
+//!   decision to the commit, so changes have one order and that order is the journal's. Of the readers
+//!   only [`Gate::reading`] takes it, to see item and log at one instant;
+//! - **the mender**: a thread that brings a journal back that could not be written ([`mender`]).
 //!
 //! What a crash does at each point: before the commit, the change never was, and nobody was told.
 //! After it, the restart finds it in the journal and applies it with the same code that applied it
 //! the first time.
 //!
-//! What a failed write does: the gate then does not know whether the change is in the journal. It
-//! tells everyone in the batch *busy*, decides nothing more, and before its next step reads the
-//! whole journal back from disk and takes that for the truth. A full disk therefore stops
-//! admission and loses nothing.
+//! What a failed write does: everyone in the batch is told *busy*, and what the batch took is put back
+//! in memory, which then holds exactly what was promised. The journal goes to the mender, and until it
+//! is back nobody is admitted and nothing changes. Nothing is read back from the disk: what the file
+//! should hold is known, and where the file is in doubt it is written anew. A full disk therefore stops
+//! admission and loses nothing, and costs a small write now and then.
 
 mod journal;
+mod mender;
 mod record;
 mod shelf;
 
@@ -28,11 +31,13 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
+        mpsc,
     },
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::{Mutex, RwLock};
 use sale::{
     Claim, ClaimLog, EntryId, Epoch, ItemId, LogEntry, LogError, Millis, OrderNo, SharedClock,
     UserId,
@@ -40,7 +45,8 @@ use sale::{
 use tokio::sync::Notify;
 
 pub use journal::OpenError;
-use journal::{Journal, JournalError};
+use journal::{Acked, Journal, JournalError};
+use mender::Broken;
 use record::Record;
 use shelf::Shelf;
 
@@ -59,11 +65,8 @@ pub const REWRITE_AFTER_ENTRIES: u64 = 20_000;
 /// nor a restart take for ever.
 const REWRITE_AT_ONCE_TIMES: u64 = 10;
 /// A moment is quiet when nobody was admitted for this long and no more claims than this wait.
-const QUIET_MS: Millis = 1_000;
+const QUIET: Duration = Duration::from_secs(1);
 const QUIET_CLAIMS_MAX: u64 = 1_000;
-
-/// After a failed write, how long everyone is told *busy* before the next try.
-const UNWRITABLE_MS: Millis = 200;
 
 #[derive(Clone, Copy, Debug)]
 pub struct SoloOptions {
@@ -90,14 +93,21 @@ struct Inner {
 }
 
 struct Pen {
-    journal: Journal,
+    /// None while it cannot be written: then the mender has it.
+    journal: Option<Journal>,
+    mender: mpsc::Sender<Broken>,
     last_seq: u64,
     /// The items' rows contain all entries up to about this one.
     rewritten_seq: u64,
     /// When somebody was last admitted.
-    admitted_ms: Millis,
-    /// Set by a failed write: do nothing before this time, then read everything back.
-    doubt: Option<Millis>,
+    admitted: Option<Instant>,
+}
+
+impl Pen {
+    /// The journal, before anything is changed that must be in it.
+    fn journal(&mut self) -> std::result::Result<&mut Journal, JournalError> {
+        self.journal.as_mut().ok_or(JournalError::Away)
+    }
 }
 
 #[derive(Default)]
@@ -108,6 +118,8 @@ struct Log {
     by_order: HashMap<OrderNo, u64>,
     /// No entry at or below this number is left.
     acked: u64,
+    /// Entries beyond it that were acknowledged while the journal could not be written.
+    unsaved: Vec<u64>,
 }
 
 impl Log {
@@ -121,6 +133,26 @@ impl Log {
     fn claim(&self, order_no: OrderNo) -> Option<&Claim> {
         let (entry, _) = self.entries.get(self.by_order.get(&order_no)?)?;
         entry.claims.iter().find(|claim| claim.order_no == order_no)
+    }
+
+    /// These entries are in the ledger. Answers what the journal has to know, and how many claims it
+    /// were.
+    fn settle(&mut self, ids: &[EntryId], last_seq: u64) -> (Acked, u64) {
+        let (mut settled, mut claims) = (Vec::new(), 0);
+        for id in ids {
+            if let Some((entry, _)) = self.entries.remove(&id.0) {
+                for claim in &entry.claims {
+                    self.by_order.remove(&claim.order_no);
+                }
+                claims += entry.claims.len() as u64;
+                settled.push(id.0);
+            }
+        }
+        // Everything before the oldest entry that is left.
+        let oldest = self.entries.keys().next().copied();
+        self.acked = oldest.map_or(last_seq, |oldest| oldest - 1);
+        settled.retain(|seq| *seq > self.acked);
+        (Acked { cursor: self.acked, beyond: settled }, claims)
     }
 
     fn claims(&self) -> impl Iterator<Item = &Claim> {
@@ -137,16 +169,17 @@ impl SoloGate {
     ) -> std::result::Result<SoloGate, OpenError> {
         let path = data.join(JOURNAL_FILE);
         let journal = Journal::open(&path)?;
+        let (mender, broken) = mpsc::channel();
         let gate = SoloGate(Arc::new(Inner {
             options,
             clock,
             path: path.clone(),
             pen: Mutex::new(Pen {
-                journal,
+                journal: None,
+                mender,
                 last_seq: 0,
                 rewritten_seq: 0,
-                admitted_ms: 0,
-                doubt: None,
+                admitted: None,
             }),
             shelves: RwLock::default(),
             log: Mutex::default(),
@@ -154,15 +187,9 @@ impl SoloGate {
             backlog: AtomicU64::new(0),
             rush: Rush::default(),
         }));
-        let unusable = |e: JournalError| OpenError::Unusable(path.clone(), e.to_string());
-        {
-            let mut pen = gate.0.pen.lock();
-            let replayed = gate.0.read_back(&mut pen).map_err(unusable)?;
-            if replayed > REWRITE_AFTER_ENTRIES {
-                gate.0.rewrite(&mut pen).map_err(unusable)?;
-            }
-            pen.journal.trim().map_err(unusable)?;
-        }
+        let unusable = |e: String| OpenError::Unusable(path.clone(), e);
+        gate.0.begin(journal).map_err(|e| unusable(e.to_string()))?;
+        mender::start(broken, Arc::downgrade(&gate.0)).map_err(|e| unusable(e.to_string()))?;
         Ok(gate)
     }
 
@@ -188,7 +215,7 @@ impl SoloGate {
                 return Ok(false);
             }
             inner.rewrite(pen)?;
-            let trimmed = pen.journal.trim()?;
+            let trimmed = pen.journal()?.trim()?;
             tracing::info!(entries, trimmed, "the journal was tidied up");
             Ok(true)
         })
@@ -202,83 +229,81 @@ impl SoloGate {
     ) -> Result<T> {
         let inner = self.0.clone();
         let done = tokio::task::spawn_blocking(move || {
-            let mut pen = inner.sure_pen()?;
+            let mut pen = inner.pen.lock();
             let done = change(&inner, &mut pen);
-            inner.note_failure(&mut pen, done)
+            done.map_err(|error| {
+                let told = GateError(error.to_string());
+                inner.note_failure(&mut pen, error);
+                told
+            })
         });
         done.await.map_err(|e| GateError(e.to_string()))?
     }
 }
 
 impl Inner {
-    /// The pen, with everything known again that a failed write left in doubt.
-    fn sure_pen(&self) -> Result<MutexGuard<'_, Pen>> {
-        let mut pen = self.pen.lock();
-        if let Some(until_ms) = pen.doubt {
-            if self.clock.now_ms() < until_ms {
-                return Err(GateError("the journal cannot be written".into()));
-            }
-            let known = pen
-                .journal
-                .reopen()
-                .map_err(|e| GateError(e.to_string()))
-                .and_then(|()| self.read_back(&mut pen).map_err(|e| GateError(e.to_string())));
-            if let Err(error) = known {
-                pen.doubt = Some(self.clock.now_ms() + UNWRITABLE_MS);
-                return Err(error);
-            }
-            pen.doubt = None;
-        }
-        Ok(pen)
+    /// Something could not be written: the journal goes to the mender. What was to be written must be
+    /// undone in memory, or not have been done yet.
+    fn note_failure(&self, pen: &mut Pen, error: JournalError) {
+        let Some(journal) = pen.journal.take() else { return };
+        let path = self.path.display();
+        tracing::error!(%path, %error, "the journal cannot be written; nobody is admitted until it can");
+        // The mender ends only when this gate is gone.
+        let _ = pen.mender.send(Broken::by(journal, &error));
     }
 
-    fn note_failure<T>(
+    /// Take what the journal holds for the truth.
+    fn begin(&self, mut journal: Journal) -> std::result::Result<(), JournalError> {
+        let mut pen = self.pen.lock();
+        let replayed = self.read_back(&mut pen, &journal)?;
+        if replayed > REWRITE_AFTER_ENTRIES {
+            self.put_all(&mut journal, pen.last_seq)?;
+            pen.rewritten_seq = pen.last_seq;
+        }
+        journal.trim()?;
+        pen.journal = Some(journal);
+        Ok(())
+    }
+
+    /// Answers how many entries were applied.
+    fn read_back(
         &self,
         pen: &mut Pen,
-        done: std::result::Result<T, JournalError>,
-    ) -> Result<T> {
-        done.map_err(|error| {
-            tracing::error!(path = %self.path.display(), %error, "the journal cannot be written");
-            pen.doubt = Some(self.clock.now_ms() + UNWRITABLE_MS);
-            GateError(error.to_string())
-        })
-    }
-
-    /// Take what the journal holds for the truth. Answers how many entries were applied.
-    fn read_back(&self, pen: &mut Pen) -> std::result::Result<u64, JournalError> {
-        let contents = pen.journal.read_all()?;
+        journal: &Journal,
+    ) -> std::result::Result<u64, JournalError> {
+        let contents = journal.read_all()?;
         pen.last_seq = contents.last_seq;
         pen.rewritten_seq = contents.last_seq - contents.replayed;
         let shelf = |shelf: Shelf| (shelf.item, Arc::new(RwLock::new(shelf)));
         *self.shelves.write() = contents.shelves.into_iter().map(shelf).collect();
         let mut log = self.log.lock();
-        log.acked = log.acked.max(contents.acked);
+        log.acked = contents.acked;
         for stored in contents.unsettled {
-            // What a worker already has, or has just put into the ledger, is not delivered again.
-            if stored.seq > log.acked && !log.entries.contains_key(&stored.seq) {
-                let epoch = journal::epoch_of(&stored.record);
-                let Record::Claims { claims, .. } = stored.record else { continue };
-                log.push(LogEntry { id: EntryId(stored.seq, 0), item: stored.item, epoch, claims });
-            }
+            let epoch = journal::epoch_of(&stored.record);
+            let Record::Claims { claims, .. } = stored.record else { continue };
+            log.push(LogEntry { id: EntryId(stored.seq, 0), item: stored.item, epoch, claims });
         }
         self.backlog.store(log.by_order.len() as u64, Ordering::Release);
-        drop(log);
-        self.arrived.notify_one();
         Ok(contents.replayed)
     }
 
     fn is_quiet(&self, pen: &Pen) -> bool {
-        self.clock.now_ms() - pen.admitted_ms >= QUIET_MS
+        pen.admitted.is_none_or(|admitted| admitted.elapsed() >= QUIET)
             && self.backlog.load(Ordering::Acquire) <= QUIET_CLAIMS_MAX
     }
 
     /// Write every item anew, so that the next start has nothing to apply.
     fn rewrite(&self, pen: &mut Pen) -> std::result::Result<(), JournalError> {
+        let last_seq = pen.last_seq;
+        self.put_all(pen.journal()?, last_seq)?;
+        pen.rewritten_seq = last_seq;
+        Ok(())
+    }
+
+    fn put_all(&self, journal: &mut Journal, as_of: u64) -> std::result::Result<(), JournalError> {
         let shelves: Vec<_> = self.shelves.read().values().cloned().collect();
         let guards: Vec<_> = shelves.iter().map(|shelf| shelf.read()).collect();
-        pen.journal.put_items(pen.last_seq, guards.iter().map(|shelf| &**shelf))?;
-        pen.rewritten_seq = pen.last_seq;
-        Ok(())
+        journal.put_items(as_of, guards.iter().map(|shelf| &**shelf))
     }
 
     fn shelf(&self, item: ItemId) -> Option<Arc<RwLock<Shelf>>> {
@@ -294,8 +319,7 @@ impl Inner {
     ) -> std::result::Result<Changed, JournalError> {
         let item = shelf.read().item;
         let borrowed: Vec<_> = records.iter().map(|record| (item, record)).collect();
-        pen.journal.append(pen.last_seq + 1, &borrowed)?;
-        pen.last_seq += records.len() as u64;
+        self.append(pen, &borrowed)?;
         let mut shelf = shelf.write();
         let units = records.iter().map(|record| shelf.apply(record).units).sum();
         Ok(Changed { item, version: shelf.version, units })
@@ -332,6 +356,24 @@ impl Inner {
         (verdicts, won)
     }
 
+    /// Write changes down. When this returns they are on disk.
+    fn append(
+        &self,
+        pen: &mut Pen,
+        records: &[(ItemId, &Record)],
+    ) -> std::result::Result<(), JournalError> {
+        let first = pen.last_seq + 1;
+        let journal = pen.journal()?;
+        journal.append(first, records)?;
+        let long = journal.checkpoint();
+        pen.last_seq += records.len() as u64;
+        if let Err(error) = long {
+            // What was written is written; what comes next waits for the mender.
+            self.note_failure(pen, error);
+        }
+        Ok(())
+    }
+
     /// The durable half of admitting, and the news to the workers.
     fn write_down(
         &self,
@@ -340,12 +382,24 @@ impl Inner {
     ) -> std::result::Result<(), JournalError> {
         let records: Vec<_> = won.iter().map(|(item, record)| (*item, record)).collect();
         let first = pen.last_seq + 1;
-        pen.journal.append(first, &records)?;
-        pen.last_seq += records.len() as u64;
-        pen.admitted_ms = self.clock.now_ms();
+        if let Err(error) = self.append(pen, &records) {
+            self.take_back(&won);
+            return Err(error);
+        }
+        pen.admitted = Some(Instant::now());
         self.rush.note(won.iter().map(|(_, record)| record.claims()).sum());
         self.enlist(first, won);
         Ok(())
+    }
+
+    /// These winners could not be written down: nobody was told, and their units are there again.
+    fn take_back(&self, won: &[(ItemId, Record)]) {
+        for (item, record) in won {
+            if let (Record::Claims { claims, .. }, Some(shelf)) = (record, self.shelf(*item)) {
+                let mut shelf = shelf.write();
+                claims.iter().for_each(|claim| shelf.untake(claim));
+            }
+        }
     }
 
     fn enlist(&self, first: u64, won: Vec<(ItemId, Record)>) {
@@ -362,16 +416,21 @@ impl Inner {
 
     fn admit(&self, batch: Vec<Attempt>) -> Vec<Verdict> {
         let busy = |n: usize| vec![Verdict::Busy(Busy::Unwritable); n];
-        let Ok(mut pen) = self.sure_pen() else { return busy(batch.len()) };
+        let mut pen = self.pen.lock();
+        if pen.journal.is_none() {
+            return busy(batch.len());
+        }
         let (verdicts, won) = self.decide(&batch);
         if won.is_empty() {
             return verdicts;
         }
-        let written = self.write_down(&mut pen, won);
-        match self.note_failure(&mut pen, written) {
+        match self.write_down(&mut pen, won) {
             Ok(()) => verdicts,
             // Even a "sold out" of this batch may rest on units that were not really taken.
-            Err(_) => busy(batch.len()),
+            Err(error) => {
+                self.note_failure(&mut pen, error);
+                busy(batch.len())
+            }
         }
     }
 
@@ -421,8 +480,7 @@ impl Inner {
             return Ok(Vec::new());
         }
         let borrowed: Vec<_> = records.iter().map(|(item, record)| (*item, record)).collect();
-        pen.journal.append(pen.last_seq + 1, &borrowed)?;
-        pen.last_seq += records.len() as u64;
+        self.append(pen, &borrowed)?;
         let apply = |(item, record): &(ItemId, Record)| {
             self.shelf(*item).map(|shelf| shelf.write().apply(record))
         };
@@ -473,22 +531,15 @@ impl ClaimLog for SoloGate {
     async fn ack(&self, entries: &[EntryId]) -> std::result::Result<(), LogError> {
         let entries = entries.to_vec();
         let acked = self.with_pen(move |inner, pen| {
-            let acked = {
-                let mut log = inner.log.lock();
-                for id in entries {
-                    if let Some((entry, _)) = log.entries.remove(&id.0) {
-                        for claim in &entry.claims {
-                            log.by_order.remove(&claim.order_no);
-                        }
-                        inner.backlog.fetch_sub(entry.claims.len() as u64, Ordering::AcqRel);
-                    }
-                }
-                // Everything before the oldest entry that is left.
-                let oldest = log.entries.keys().next().copied();
-                log.acked = oldest.map_or(pen.last_seq, |oldest| oldest - 1);
-                log.acked
-            };
-            pen.journal.ack(acked)
+            let (acked, claims) = inner.log.lock().settle(&entries, pen.last_seq);
+            inner.backlog.fetch_sub(claims, Ordering::AcqRel);
+            // That it is settled is true whether or not it can be written: at worst the entry is
+            // delivered again after a restart, and the ledger knows it. So nobody waits for the disk.
+            if let Err(error) = pen.journal().and_then(|journal| journal.ack(&acked)) {
+                inner.log.lock().unsaved.extend(acked.beyond);
+                inner.note_failure(pen, error);
+            }
+            Ok(())
         });
         acked.await.map_err(|e| LogError(e.0))
     }
@@ -610,7 +661,8 @@ impl Gate for SoloGate {
                 }
                 Shelf::load(&loading, before.as_deref())
             };
-            pen.journal.put_items(pen.last_seq, [&shelf])?;
+            let last_seq = pen.last_seq;
+            pen.journal()?.put_items(last_seq, [&shelf])?;
             inner.shelves.write().insert(loading.item, Arc::new(RwLock::new(shelf)));
             Ok(true)
         })
@@ -638,9 +690,9 @@ impl Gate for SoloGate {
 
     async fn unload(&self, item: ItemId) -> Result<()> {
         self.with_pen(move |inner, pen| {
-            pen.journal.remove_item(item)?;
+            pen.journal()?.remove_item(item)?;
             inner.shelves.write().remove(&item);
-            let trimmed = pen.journal.trim()?;
+            let trimmed = pen.journal()?.trim()?;
             tracing::debug!(%item, trimmed, "the item left the gate");
             Ok(())
         })
@@ -734,6 +786,6 @@ impl Gate for SoloGate {
     }
 
     async fn ping(&self) -> Result<()> {
-        self.with_pen(|_, pen| pen.journal.probe()).await
+        self.with_pen(|_, pen| pen.journal()?.probe()).await
     }
 }

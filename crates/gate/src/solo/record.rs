@@ -12,6 +12,9 @@ use crate::{
     },
 };
 
+/// What the journal stores in `kind` for claims.
+pub(super) const CLAIMS_KIND: i64 = 1;
+
 /// A change of one item. The number is what the journal stores in `kind`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Record {
@@ -38,7 +41,7 @@ impl Record {
 
     pub(super) fn kind(&self) -> i64 {
         match self {
-            Record::Claims { .. } => 1,
+            Record::Claims { .. } => CLAIMS_KIND,
             Record::Release { .. } => 2,
             Record::Adjust { .. } => 3,
             Record::ForgetAdjust { .. } => 4,
@@ -73,7 +76,7 @@ impl Record {
     pub(super) fn decode(kind: i64, item: ItemId, bytes: &[u8]) -> Result<Record, Garbled> {
         let mut from = Bytes(bytes);
         let record = match kind {
-            1 => {
+            CLAIMS_KIND => {
                 let (epoch, claimed_ms, claims) = decode_claims(item, &mut from)?;
                 Record::Claims { epoch, claimed_ms, claims }
             }

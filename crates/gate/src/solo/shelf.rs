@@ -150,6 +150,20 @@ impl Shelf {
         self.put_mark(claim.user.clone(), Mark::of(claim));
     }
 
+    /// Undo the taking of units whose claim could not be written down. The buyer was told nothing, so
+    /// the key is not spent either.
+    pub(super) fn untake(&mut self, claim: &Claim) {
+        let holds = |mark: &Mark| mark.order_no == claim.order_no;
+        if self.marks.get(&claim.user).is_some_and(holds)
+            && let Some(mark) = self.marks.swap_remove(&claim.user)
+        {
+            self.left += i64::from(mark.quantity);
+            self.marked_units -= i64::from(mark.quantity);
+        }
+        // Never back: somebody may have seen the number between the two.
+        self.version += 1;
+    }
+
     /// Make a change that is in the journal.
     pub(super) fn apply(&mut self, record: &Record) -> Changed {
         let before = self.left;
@@ -325,6 +339,20 @@ mod tests {
         let again = after.decide(&attempt(2, "u1", 1, Some(7)), 1_500, 0);
         assert!(matches!(again, Verdict::Admitted { repeated: true, .. }), "{again:?}");
         assert_eq!(after.left, 1, "the old answer took no new unit");
+    }
+
+    #[test]
+    fn units_whose_claim_was_not_written_are_there_again_and_the_key_is_new() {
+        let mut shelf = shelf(1);
+        let before = shelf.clone();
+        let verdict = shelf.decide(&attempt(1, "u1", 1, Some(7)), 1_500, 0);
+        let Verdict::Admitted { claim, .. } = verdict else { panic!("{verdict:?}") };
+        shelf.untake(&claim);
+        shelf.untake(&claim);
+        assert!(shelf.version > before.version);
+        assert_eq!(Shelf { version: before.version, ..shelf.clone() }, before);
+        let again = shelf.decide(&attempt(2, "u1", 1, Some(7)), 1_500, 0);
+        assert!(matches!(again, Verdict::Admitted { repeated: false, .. }), "{again:?}");
     }
 
     #[test]

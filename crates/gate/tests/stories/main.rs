@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod disk;
 mod redis;
 mod redis_fences;
 mod solo;

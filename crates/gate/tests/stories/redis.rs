@@ -466,6 +466,25 @@ async fn a_move_whose_mover_died_is_finished_by_anybody() {
 }
 
 #[tokio::test]
+async fn a_dead_movers_clock_does_not_keep_its_units_away() {
+    let house = House::one();
+    let gate = house.open().await;
+    load(&gate, loading(1, 2, 2)).await;
+    let key = |partition: usize, what: &str| format!("{}:{{p{partition}}}:{what}", house.prefix);
+    house.call(&["SET", &key(3, "stock:42"), "0"]);
+    // It died an hour from now, or so its clock said; or ours was set back since.
+    let ahead = std::time::SystemTime::now() + Duration::from_secs(3_600);
+    let since = ahead.duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
+    house.call(&["HSET", &key(3, "moves"), "dead-1", &format!("42:1:2:1:{since}")]);
+    gate.upkeep().await.unwrap();
+    assert_eq!(house.call(&["HLEN", &key(3, "moves")]), "1", "its mover may be about to finish it");
+    tokio::time::sleep(Duration::from_millis(1_010)).await;
+    gate.upkeep().await.unwrap();
+    assert_eq!(house.call(&["HLEN", &key(3, "moves")]), "0");
+    assert_eq!(house.call(&["GET", &key(2, "stock:42")]), "2");
+}
+
+#[tokio::test]
 async fn writes_that_went_back_freeze_the_item_until_it_is_loaded_anew() {
     let house = House::one();
     let gate = house.open().await;

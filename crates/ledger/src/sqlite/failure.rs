@@ -37,6 +37,13 @@ impl From<serde_json::Error> for Failure {
     }
 }
 
+impl Failure {
+    /// Is it unknown what of the file is on the disk?
+    pub(super) fn leaves_file_in_doubt(&self) -> bool {
+        matches!(self, Failure::Sql(error) if sqlite_file::is_in_doubt(error))
+    }
+}
+
 /// Is the ledger as a whole out of order, whatever was asked of it?
 pub(super) fn is_unavailable(error: &SqlError) -> bool {
     matches!(

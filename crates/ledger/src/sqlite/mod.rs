@@ -19,6 +19,7 @@ mod settle;
 mod stock;
 
 use std::{
+    io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -30,9 +31,10 @@ use sale::{
     FailedClaim, Item, ItemId, Millis, NewActivity, Order, OrderBook, OrderNo, OrderStatus,
     Settled, SharedClock, UserId, VoidReason,
 };
+use sqlite_file::Length;
 
 use self::{
-    connections::{Readers, Writer, begin},
+    connections::{Readers, WritableFile, Writer, begin},
     failure::Outcome,
 };
 use crate::{
@@ -73,10 +75,20 @@ pub struct SqliteLedger {
 impl SqliteLedger {
     /// Opens or creates the file and brings its schema up to date. Blocks; call it at start.
     pub fn open(path: &Path, clock: SharedClock) -> std::result::Result<Self, OpenError> {
-        let conn = prepare(path)?;
-        let writer = Writer::start(conn)
+        match sqlite_file::secure(path) {
+            // Somebody looks at it. Whoever they are, they hold the index of the WAL, and it does not
+            // show what the process before us failed to write.
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                tracing::warn!(path = %path.display(), %error, "the ledger's file is not secured");
+            }
+            secured => secured.map_err(|error| not_writable(path, &error))?,
+        }
+        let length = connections::wal_length();
+        let conn = prepare(path, &length)?;
+        let readers = Readers::new(path);
+        let writer = Writer::start(WritableFile::new(path, conn, length, readers.clone()))
             .map_err(|error| OpenError::Other { path: path.into(), cause: error.to_string() })?;
-        Ok(SqliteLedger { writer: Arc::new(writer), readers: Readers::new(path), clock })
+        Ok(SqliteLedger { writer: Arc::new(writer), readers, clock })
     }
 
     /// One transaction on the writer thread, rolled back if `work` fails.
@@ -102,8 +114,18 @@ impl SqliteLedger {
     }
 }
 
+/// After an I/O error, when nobody has the file open any more.
+fn reopen(path: &Path, length: &Length) -> std::result::Result<Connection, OpenError> {
+    sqlite_file::secure(path).map_err(|error| not_writable(path, &error))?;
+    prepare(path, length)
+}
+
+fn not_writable(path: &Path, error: &io::Error) -> OpenError {
+    OpenError::NotWritable { path: path.to_owned(), cause: error.to_string() }
+}
+
 /// A connection to a file of the right schema that can be written.
-fn prepare(path: &Path) -> std::result::Result<Connection, OpenError> {
+fn prepare(path: &Path, length: &Length) -> std::result::Result<Connection, OpenError> {
     let failed = |error: rusqlite::Error| {
         let (path, cause) = (path.to_owned(), error.to_string());
         if failure::is_unavailable(&error) {
@@ -120,9 +142,11 @@ fn prepare(path: &Path) -> std::result::Result<Connection, OpenError> {
     if found > SCHEMA_VERSION {
         return Err(newer(found));
     }
-    connections::configure_writer(&conn).map_err(failed)?;
+    connections::configure_writer(&mut conn, length).map_err(failed)?;
     migrations::migrate(&mut conn).map_err(failed)?.map_err(newer)?;
+    length.check(&conn).map_err(failed)?;
     connections::opened(&conn).map_err(failed)?;
+    sqlite_file::sync_names(path).map_err(|error| not_writable(path, &error))?;
     Ok(conn)
 }
 
@@ -461,6 +485,7 @@ impl Ledger for SqliteLedger {
             conn.prepare_cached("SELECT 1 FROM tb_seckill_activity LIMIT 1")?.exists([])?;
             Ok(())
         };
+        self.writer.check()?;
         Ok(self.read(one).await?)
     }
 }

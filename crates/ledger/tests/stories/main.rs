@@ -7,6 +7,7 @@
 
 mod books;
 mod buyers;
+mod disk;
 mod money;
 mod mysql;
 mod operators;
@@ -95,6 +96,11 @@ impl Shop {
     }
 
     pub(crate) async fn activity_of(&self, stocks: &[i64]) -> Activity {
+        self.create_activity(&Shop::new_activity(stocks), self.now()).await.unwrap()
+    }
+
+    /// With items of this much stock.
+    pub(crate) fn new_activity(stocks: &[i64]) -> NewActivity {
         let item = |stock: &i64| NewItem {
             name: "iPhone 15 Pro".into(),
             image_url: "/img/phone.jpg".into(),
@@ -105,14 +111,13 @@ impl Shop {
             limit_per_user: 5,
             shards: 1,
         };
-        let new = NewActivity {
+        NewActivity {
             name: "双十一".into(),
             opens_ms: NOON_MS,
             closes_ms: NOON_MS + 3_600_000,
             pay_within_ms: PAY_WITHIN_MS_DEFAULT,
             items: stocks.iter().map(item).collect(),
-        };
-        self.create_activity(&new, self.now()).await.unwrap()
+        }
     }
 
     pub(crate) fn claim(&self, item: ItemId, user: &str, quantity: u32) -> Claim {

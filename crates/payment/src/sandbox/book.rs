@@ -3,8 +3,13 @@
 //! A payment's row only says what was done *to the payment* (open, failed, closed). Whether it is
 //! paid or refunded follows from its charges, so the two can never disagree, and late money needs
 //! nobody to notice that it landed.
+//!
+//! The processes of a cluster may share one file of books, so nobody can be sure to have it alone. Where
+//! somebody does, at a start and after a fault, what is read of it is made to be what is on the disk
+//! ([`sqlite_file`] says why); where another process has it open, that one's index of the WAL tells what
+//! was really committed.
 
-use std::path::Path;
+use std::{io, path::Path};
 
 use rusqlite::{
     Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params,
@@ -54,7 +59,13 @@ CREATE TABLE notices (
 CREATE INDEX notices_due ON notices (next_try_ms) WHERE state = 'waiting';
 ";
 
-pub(super) struct Book(Connection);
+/// Pages that the WAL may have before it is moved into the file.
+const WAL_PAGES_MAX: u32 = 1_000;
+
+pub(super) struct Book {
+    db: Connection,
+    length: sqlite_file::Length,
+}
 
 /// A payment with all its charges, also those that have not landed.
 pub(super) struct Payment {
@@ -77,9 +88,17 @@ type Sql<T> = rusqlite::Result<T>;
 
 impl Book {
     pub(super) fn open(path: &Path) -> Result<Self, ProviderError> {
+        let failed =
+            |error: io::Error| ProviderError::Unavailable(format!("{}: {error}", path.display()));
+        match sqlite_file::secure(path) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {}
+            secured => secured.map_err(failed)?,
+        }
         let mut db = Connection::open(path)?;
-        db.pragma_update(None, "journal_mode", "WAL")?;
+        sqlite_file::use_wal(&db)?;
         db.pragma_update(None, "synchronous", "FULL")?;
+        let length = sqlite_file::Length::new(WAL_PAGES_MAX);
+        length.watch(&mut db)?;
         db.pragma_update(None, "foreign_keys", true)?;
         let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let version: i64 = tx.pragma_query_value(None, "user_version", |row| row.get(0))?;
@@ -96,15 +115,26 @@ impl Book {
             }
         }
         tx.commit()?;
-        Ok(Book(db))
+        sqlite_file::sync_names(path).map_err(failed)?;
+        Ok(Book { db, length })
+    }
+
+    /// After a fault: close them, and touch the file no more.
+    pub(super) fn close_untouched(self) {
+        sqlite_file::close_untouched(self.db);
+    }
+
+    /// Move the WAL into the file if it has grown long.
+    pub(super) fn checkpoint(&self) -> Sql<()> {
+        self.length.check(&self.db)
     }
 
     pub(super) fn payment_by_txn(&self, txn: &str) -> Sql<Option<Payment>> {
-        payment(&self.0, "txn", txn)
+        payment(&self.db, "txn", txn)
     }
 
     pub(super) fn payment_by_order(&self, order_no: OrderNo) -> Sql<Option<Payment>> {
-        payment(&self.0, "order_no", &order_no.to_string())
+        payment(&self.db, "order_no", &order_no.to_string())
     }
 
     /// The number of the order's one payment, made now if there is none.
@@ -215,7 +245,7 @@ impl Book {
     }
 
     pub(super) fn bill(&self, now_ms: Millis) -> Sql<Vec<Charge>> {
-        charges(&self.0, "WHERE c.paid_ms <= ?1 ORDER BY c.paid_ms, c.id", now_ms)
+        charges(&self.db, "WHERE c.paid_ms <= ?1 ORDER BY c.paid_ms, c.id", now_ms)
     }
 
     /// Notices due now, and when the next one will be if there is none.
@@ -224,7 +254,7 @@ impl Book {
         now_ms: Millis,
         limit: usize,
     ) -> Sql<(Vec<DueNotice>, Option<Millis>)> {
-        let mut select = self.0.prepare_cached(
+        let mut select = self.db.prepare_cached(
             "SELECT id, body, tries FROM notices WHERE state = 'waiting' AND next_try_ms <= ?1
              ORDER BY next_try_ms, id LIMIT ?2",
         )?;
@@ -233,7 +263,7 @@ impl Book {
                 Ok(DueNotice { id: row.get(0)?, body: row.get(1)?, tries: row.get(2)? })
             })?
             .collect::<Sql<Vec<_>>>()?;
-        let next = self.0.query_row(
+        let next = self.db.query_row(
             "SELECT min(next_try_ms) FROM notices WHERE state = 'waiting'",
             [],
             |row| row.get(0),
@@ -259,7 +289,7 @@ impl Book {
     }
 
     fn begin(&mut self) -> Sql<Transaction<'_>> {
-        self.0.transaction_with_behavior(TransactionBehavior::Immediate)
+        self.db.transaction_with_behavior(TransactionBehavior::Immediate)
     }
 }
 

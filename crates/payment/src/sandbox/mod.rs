@@ -27,7 +27,10 @@ mod deliver;
 mod options;
 mod signature;
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use http::HeaderMap;
@@ -57,8 +60,9 @@ pub struct Sandbox(Arc<Company>);
 
 struct Company {
     /// One connection: SQLite has one writer anyway, and the sandbox is no bottleneck worth more.
-    /// Locked on blocking threads only.
-    book: Mutex<Book>,
+    /// Locked on blocking threads only. None after a fault: whoever comes next opens them again.
+    book: Mutex<Option<Book>>,
+    path: PathBuf,
     options: SandboxOptions,
     clock: SharedClock,
     /// A notice may be due now.
@@ -131,8 +135,9 @@ impl Sandbox {
         clock: SharedClock,
     ) -> Result<Sandbox, ProviderError> {
         options.validate().map_err(|invalid| ProviderError::Refused(invalid.to_string()))?;
-        let book = Mutex::new(Book::open(path)?);
-        Ok(Sandbox(Arc::new(Company { book, options, clock, wake: Notify::new() })))
+        let book = Mutex::new(Some(Book::open(path)?));
+        let path = path.to_owned();
+        Ok(Sandbox(Arc::new(Company { book, path, options, clock, wake: Notify::new() })))
     }
 
     /// Does this token stand in the address of this payment's cashier?
@@ -168,12 +173,51 @@ impl Sandbox {
     ) -> Result<T, E>
     where
         T: Send + 'static,
-        E: From<ProviderError> + Send + 'static,
+        E: From<ProviderError> + Fault + Send + 'static,
     {
         let company = self.0.clone();
-        tokio::task::spawn_blocking(move || work(&mut company.book.lock()))
+        tokio::task::spawn_blocking(move || company.work(work))
             .await
             .unwrap_or_else(|died| Err(ProviderError::Unavailable(died.to_string()).into()))
+    }
+}
+
+impl Company {
+    fn work<T, E: From<ProviderError> + Fault>(
+        &self,
+        work: impl FnOnce(&mut Book) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let mut open = self.book.lock();
+        let mut book = match open.take() {
+            Some(book) => book,
+            None => Book::open(&self.path)?,
+        };
+        let done = work(&mut book);
+        let fault = done.as_ref().is_err_and(Fault::is_fault);
+        // Whatever it was, nothing is written to the file as it is now: the disk may have failed.
+        if fault || book.checkpoint().is_err() {
+            book.close_untouched();
+        } else {
+            *open = Some(book);
+        }
+        done
+    }
+}
+
+/// Tells a fault of the books from a "no".
+trait Fault {
+    fn is_fault(&self) -> bool;
+}
+
+impl Fault for ProviderError {
+    fn is_fault(&self) -> bool {
+        matches!(self, ProviderError::Unavailable(_))
+    }
+}
+
+impl Fault for ActError {
+    fn is_fault(&self) -> bool {
+        matches!(self, ActError::Unavailable(_))
     }
 }
 

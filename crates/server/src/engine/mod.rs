@@ -121,7 +121,7 @@ impl Engine {
         parts: Parts,
     ) -> Result<Arc<Engine>, OpenError> {
         let Parts { gate, ledger, commons, numbers } = parts;
-        let lanes = start_lanes(&config, &gate, &commons, &numbers, &clock)?;
+        let lanes = start_lanes(&config, &gate, &commons, &numbers)?;
         let sandbox = open_sandbox(&config, data, secret, &clock)?;
         let alerts = Alerts::start(alert_options(&config));
         let outbox_wake = Arc::new(Notify::new());
@@ -279,7 +279,6 @@ fn start_lanes(
     gate: &Arc<dyn Gate>,
     commons: &Arc<dyn Commons>,
     numbers: &Arc<OrderNumbers>,
-    clock: &SharedClock,
 ) -> Result<Lanes, OpenError> {
     let options = LaneOptions {
         queue_max: config.lane.queue_max,
@@ -288,7 +287,7 @@ fn start_lanes(
     };
     let (commons, node_of) = (commons.clone(), numbers.clone());
     let may_number = Arc::new(move || may_number(&*commons, &node_of));
-    let lanes = Lanes::start(options, gate.clone(), numbers.clone(), may_number, clock.clone());
+    let lanes = Lanes::start(options, gate.clone(), numbers.clone(), may_number);
     lanes.map_err(OpenError::Lanes)
 }
 
