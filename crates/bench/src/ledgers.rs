@@ -117,6 +117,7 @@ async fn sale(
         opens_ms: 1,
         closes_ms: i64::MAX,
         pay_within_ms: PAY_WITHIN_MS_DEFAULT,
+        publish_ms: None,
         items: vec![item],
     };
     let mut made = ledger.create_activity(&activity, SystemClock.now_ms()).await?;

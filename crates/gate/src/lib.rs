@@ -171,6 +171,8 @@ pub struct Loaded {
     pub item: ItemId,
     pub epoch: Epoch,
     pub shut: Option<Shut>,
+    /// Opening and closing, of one that is whole.
+    pub window: (Millis, Millis),
     pub presence: Presence,
 }
 
@@ -292,6 +294,10 @@ pub trait Gate: ClaimLog {
     /// Claims of one buyer that the gate holds, newest first; some may be in the ledger already. Those
     /// of an item that is being loaded may be missing.
     async fn queued_of(&self, user: &UserId) -> Result<Vec<Claim>>;
+
+    /// A claim on the log by its number alone. For operators: where the log is elsewhere, all of it may
+    /// have to be read.
+    async fn on_log(&self, order_no: OrderNo) -> Result<Option<Claim>>;
 
     /// Units left as last known, without asking anybody. For pages.
     fn left(&self, item: ItemId) -> Option<i64>;

@@ -15,7 +15,8 @@ pub(crate) const LETTER_COLUMNS: &str = "state, tries, next_try_at, cause, creat
 pub(crate) const ITS_OWN_ORDER: &str = "EXISTS (SELECT 1 FROM tb_seckill_order AS o
      WHERE o.order_no = d.order_no AND o.product_id = d.product_id AND o.user_id = d.user_id)";
 
-pub(crate) const ACTIVITY_COLUMNS: &str = "id, name, opens_at, closes_at, pay_within_ms, state";
+pub(crate) const ACTIVITY_COLUMNS: &str = "id, name, opens_at, closes_at, pay_within_ms, \
+     state, publish_at, version";
 
 /// The code of no activity's state.
 pub(crate) const NO_STATE: i64 = -1;

@@ -14,6 +14,7 @@
 //!   and idempotent at the other end.
 
 mod columns;
+mod drafts;
 #[cfg(feature = "mysql")]
 pub mod mysql;
 mod outbox;
@@ -26,15 +27,16 @@ use std::collections::HashSet;
 
 use async_trait::async_trait;
 use sale::{
-    Activity, ActivityId, ActivityMove, Claim, CloseReason, Epoch, Invalid, Item, ItemId, Millis,
-    NewActivity, Order, OrderBook, OrderNo, UserId, VoidReason,
+    Activity, ActivityId, ActivityMove, Claim, CloseReason, DraftPlan, Epoch, Invalid, Item,
+    ItemId, Millis, NewActivity, Order, OrderBook, OrderNo, UserId, VoidReason,
 };
 
 pub use rows::{
-    Adjusted, AdminToken, AuditRow, Closing, Credit, DeadLetter, DeadLetterState, ItemBooks,
-    JobRun, KnownAdjustment, Moved, MovedActivity, NewAudit, NewJobRun, OrderFilter, Origin,
-    OutboxMessage, OutboxQueue, OutboxRow, Overdue, PaymentKind, PaymentNotice, PaymentProblem,
-    PaymentRow, RefundDone, Release, Role, StockLogRow, StockLogType, Unanswered, WarmBasis,
+    Adjusted, AdminToken, AuditRow, Closing, Credit, DeadLetter, DeadLetterState, EditedActivity,
+    ItemBooks, JobRun, KnownAdjustment, Moved, MovedActivity, NewAudit, NewJobRun, OrderCount,
+    OrderFilter, Origin, OutboxMessage, OutboxQueue, OutboxRow, Overdue, PaymentKind,
+    PaymentNotice, PaymentProblem, PaymentRow, RefundDone, Release, Role, StatusCount, StockLogRow,
+    StockLogType, Unanswered, WarmBasis,
 };
 
 /// How many times a batch reads a fresh version after losing a race, before it gives up.
@@ -89,15 +91,49 @@ pub trait Ledger: OrderBook {
         now_ms: Millis,
     ) -> Result<MovedActivity>;
 
-    /// Draft activities only: replace name, window, pay_within (items stay).
-    async fn reschedule(
+    /// Replaces a draft and its items, if it is still the one of this version. The caller has validated
+    /// the plan. Refused (with the field) if it would change the stock of an item that was adjusted, or
+    /// remove one. `audit` is written in the same transaction.
+    async fn edit_draft(
         &self,
         id: ActivityId,
-        name: &str,
-        opens_ms: Millis,
-        closes_ms: Millis,
-        pay_within_ms: Millis,
-    ) -> Result<Activity>;
+        version: i64,
+        new: &DraftPlan,
+        audit: &NewAudit,
+        now_ms: Millis,
+    ) -> Result<EditedActivity>;
+
+    /// Moves the window of an activity that buyers know of and that has not opened by `now_ms`, if it is
+    /// still the one of this version.
+    async fn postpone(
+        &self,
+        id: ActivityId,
+        version: i64,
+        window: (Millis, Millis),
+        audit: &NewAudit,
+        now_ms: Millis,
+    ) -> Result<EditedActivity>;
+
+    /// Drafts whose `publish_at` has come, earliest first.
+    async fn publish_due(&self, now_ms: Millis, limit: usize) -> Result<Vec<Activity>>;
+
+    /// A draft publishes itself, if it is still the one of this version. False if it is not.
+    async fn publish_planned(
+        &self,
+        id: ActivityId,
+        version: i64,
+        audit: &NewAudit,
+        now_ms: Millis,
+    ) -> Result<bool>;
+
+    /// A draft that was to publish itself will not, if it is still the one of this version.
+    async fn forget_publish(
+        &self,
+        id: ActivityId,
+        version: i64,
+        audit: &NewAudit,
+        now_ms: Millis,
+    ) -> Result<bool>;
 
     // ── warming ─────────────────────────────────────────────────────────────────────────────
 
@@ -145,8 +181,18 @@ pub trait Ledger: OrderBook {
     /// Those of these orders that exist, in any order.
     async fn orders_by_no(&self, numbers: &[OrderNo]) -> Result<Vec<Order>>;
 
-    /// Newest first, those before `before` if given.
+    /// Newest first, those before `before` if given; by payment ([`OrderFilter::by_payment`]) the
+    /// latest payment first.
     async fn orders(&self, filter: &OrderFilter) -> Result<Vec<Order>>;
+
+    /// Counts at most `limit` orders of an item, those numbered above `after`: a whole sale is counted
+    /// piece by piece, so that no reader is held up by millions.
+    async fn count_orders(
+        &self,
+        item: ItemId,
+        after: Option<OrderNo>,
+        limit: usize,
+    ) -> Result<OrderCount>;
 
     /// Orders unpaid past their deadline, earliest deadline first.
     async fn overdue(&self, now_ms: Millis, limit: usize) -> Result<Vec<Overdue>>;
@@ -205,6 +251,9 @@ pub trait Ledger: OrderBook {
     /// Oldest first.
     async fn payments(&self, no: OrderNo) -> Result<Vec<PaymentRow>>;
 
+    /// The money that came in for these orders, oldest first.
+    async fn money_of(&self, orders: &[OrderNo]) -> Result<Vec<PaymentRow>>;
+
     /// Orders numbered above `after` for which a payment was opened at a provider that never told
     /// us of money, lowest number first, at most `limit` orders.
     async fn unanswered_payments(&self, after: OrderNo, limit: usize) -> Result<Vec<Unanswered>>;
@@ -234,13 +283,14 @@ pub trait Ledger: OrderBook {
 
     async fn dead_letter(&self, no: OrderNo) -> Result<Option<DeadLetter>>;
 
-    /// Claims of one buyer that are retrying or dead, newest first, those before `before` if given.
-    async fn failed_of(
+    /// Those of one buyer, newest first. `state: None` means retrying and dead.
+    async fn dead_letters_of(
         &self,
         user: &UserId,
+        state: Option<DeadLetterState>,
         before: Option<OrderNo>,
         limit: usize,
-    ) -> Result<Vec<Claim>>;
+    ) -> Result<Vec<DeadLetter>>;
 
     /// `Dead` (or `Retrying`) → `Retrying`, due now, tries counted anew.
     async fn replay(&self, no: OrderNo, now_ms: Millis) -> Result<Moved<DeadLetterState>>;

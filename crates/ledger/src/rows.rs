@@ -32,6 +32,15 @@ pub struct MovedActivity {
     pub moved: bool,
 }
 
+/// An activity after a compare-and-set of its version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EditedActivity {
+    /// As it is now, whoever changed it.
+    pub activity: Activity,
+    /// This call changed it; otherwise nothing was changed.
+    pub edited: bool,
+}
+
 #[derive(Clone, Debug)]
 pub struct WarmBasis {
     pub activity: Activity,
@@ -107,16 +116,67 @@ pub struct StockLogRow {
     pub created_ms: Millis,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OrderFilter {
+    pub order_no: Option<OrderNo>,
     pub user: Option<UserId>,
     pub activity: Option<ActivityId>,
     pub item: Option<ItemId>,
     pub status: Option<OrderStatus>,
     pub from_ms: Option<Millis>,
     pub to_ms: Option<Millis>,
+    /// When it was paid. With either of these the latest payment comes first.
+    pub paid_from_ms: Option<Millis>,
+    pub paid_to_ms: Option<Millis>,
     pub before: Option<OrderNo>,
     pub limit: usize,
+}
+
+impl OrderFilter {
+    pub fn by_payment(&self) -> bool {
+        self.paid_from_ms.is_some() || self.paid_to_ms.is_some()
+    }
+
+    /// A page begins after an order; if it is by payment, that is one that was paid.
+    pub(crate) fn page_after_paid(paid_ms: Option<Millis>) -> Result<Millis, Invalid> {
+        paid_ms.ok_or_else(|| Invalid::new("before", "must be an order that was paid"))
+    }
+}
+
+/// Orders of one item in one status.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StatusCount {
+    pub orders: u64,
+    pub units: i64,
+    pub amount: i64,
+}
+
+impl std::ops::AddAssign for StatusCount {
+    fn add_assign(&mut self, more: StatusCount) {
+        self.orders += more.orders;
+        self.units += more.units;
+        self.amount += more.amount;
+    }
+}
+
+/// A piece of the count of an item's orders.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OrderCount {
+    pub by_status: Vec<(OrderStatus, StatusCount)>,
+    /// Where the next piece begins; `None` if this was the last.
+    pub next: Option<OrderNo>,
+}
+
+impl OrderCount {
+    /// From rows of a status, its count and the last number of it.
+    pub(crate) fn of(rows: Vec<(OrderStatus, StatusCount, OrderNo)>, limit: usize) -> OrderCount {
+        let counted: u64 = rows.iter().map(|(_, count, _)| count.orders).sum();
+        let last = rows.iter().map(|(_, _, last)| *last).max();
+        OrderCount {
+            by_status: rows.into_iter().map(|(status, count, _)| (status, count)).collect(),
+            next: last.filter(|_| counted >= limit as u64),
+        }
+    }
 }
 
 /// An order past its deadline, and where a payment was opened for it.

@@ -162,7 +162,21 @@ pub struct Activity {
     pub closes_ms: Millis,
     pub pay_within_ms: Millis,
     pub state: ActivityState,
+    /// When a draft publishes itself; afterwards, when it was to.
+    #[serde(default)]
+    pub publish_ms: Option<Millis>,
+    /// Grows with every edit and every move: whoever edits says which one they have seen.
+    #[serde(default)]
+    pub version: i64,
     pub items: Vec<Item>,
+}
+
+impl Activity {
+    /// Buyers know of it and cannot buy yet.
+    pub fn is_awaited(&self, now_ms: Millis) -> bool {
+        matches!(self.state, ActivityState::Published | ActivityState::Paused)
+            && now_ms < self.opens_ms
+    }
 }
 
 /// An item as the ledger knows it.
@@ -218,6 +232,8 @@ pub struct NewActivity {
     pub opens_ms: Millis,
     pub closes_ms: Millis,
     pub pay_within_ms: Millis,
+    /// When it publishes itself, if it does.
+    pub publish_ms: Option<Millis>,
     pub items: Vec<NewItem>,
 }
 
@@ -254,11 +270,30 @@ pub fn check_not_over(closes_ms: Millis, now_ms: Millis) -> Result<(), Invalid> 
     Err(Invalid::new("closes_at", over).zh(format!("已经过去：{closed}，现在是 {now}")))
 }
 
+/// A time at which a draft can publish itself.
+fn check_publish(publish_ms: Millis, closes_ms: Millis, now_ms: Millis) -> Result<(), Invalid> {
+    let refused = |en, zh| Err(Invalid::new("publish_at", en).zh(zh));
+    check_time(publish_ms).map_err(|why| Invalid::time("publish_at", why))?;
+    if publish_ms >= closes_ms {
+        return refused("must be before closes_at", "必须早于 closes_at");
+    }
+    if publish_ms <= now_ms {
+        return refused(
+            "is past: publish it, or give a later time",
+            "已经过去：请直接发布，或改为更晚的时间",
+        );
+    }
+    Ok(())
+}
+
 impl NewActivity {
     /// Does this make sense, asked for at this time?
     pub fn validate(&self, now_ms: Millis) -> Result<(), Invalid> {
         check_name("name", &self.name)?;
         check_window(self.opens_ms, self.closes_ms, now_ms)?;
+        if let Some(publish_ms) = self.publish_ms {
+            check_publish(publish_ms, self.closes_ms, now_ms)?;
+        }
         if !(PAY_WITHIN_MS_MIN..=PAY_WITHIN_MS_MAX).contains(&self.pay_within_ms) {
             let range = format!("must be from {PAY_WITHIN_MS_MIN} to {PAY_WITHIN_MS_MAX}");
             return Err(Invalid::new("pay_within_ms", range));
@@ -328,6 +363,7 @@ mod tests {
             opens_ms: NOW_MS + 1_000,
             closes_ms: NOW_MS + 2_000,
             pay_within_ms: PAY_WITHIN_MS_DEFAULT,
+            publish_ms: None,
             items: vec![NewItem {
                 name: "iPhone 15 Pro 256GB".into(),
                 image_url: String::new(),
@@ -387,6 +423,11 @@ mod tests {
         let (field, problem) = refused(NOW_MS * 1_000, NOW_MS * 1_001);
         assert_eq!(field, "opens_at");
         assert!(problem.contains("microseconds") || problem.contains("micro-"), "{problem}");
+        for publish_ms in [NOW_MS, NOW_MS + 2_000, NOW_MS / 1_000] {
+            let plan = NewActivity { publish_ms: Some(publish_ms), ..activity() };
+            let why = plan.validate(NOW_MS).unwrap_err();
+            assert!(why.field == "publish_at" && why.problem_zh.is_some(), "{why:?}");
+        }
         let (field, problem) = refused(NOW_MS - 2_000, NOW_MS);
         assert_eq!(field, "closes_at");
         assert!(problem.starts_with("is over: it was 2027-01-15T08:00:00Z"), "{problem}");

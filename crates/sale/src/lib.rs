@@ -12,6 +12,7 @@ mod activity;
 mod book;
 mod claim;
 mod clock;
+mod edit;
 mod ids;
 mod keys;
 mod log;
@@ -32,6 +33,7 @@ pub use activity::{
 pub use book::{BookError, FailedClaim, OrderBook, Settled};
 pub use claim::{Claim, KeyHash};
 pub use clock::{Clock, ManualClock, SharedClock, SystemClock};
+pub use edit::{ActivityEdit, DraftPlan, ItemEdit};
 pub use ids::{ActivityId, InvalidUserId, ItemId, USER_ID_CHARS_MAX, UserId};
 pub use keys::{Keys, MAC_BYTES};
 pub use log::{ClaimLog, EntryId, LogEntry, LogError};

@@ -363,7 +363,7 @@ pub(super) const LOOKED_AT_ONCE: usize = 64;
 
 /// How much of an item is there, and what is left of it if it is whole.
 fn presence(item: ItemId, looks: Option<&[Option<Look>]>) -> (Loaded, Option<i64>) {
-    let none = Loaded { item, epoch: 0, shut: None, presence: Presence::Unknown };
+    let none = Loaded { item, epoch: 0, shut: None, window: (0, 0), presence: Presence::Unknown };
     let Some(looks) = looks else { return (none, None) };
     let here = || looks.iter().flatten();
     let epoch = here().map(|look| look.epoch).max().unwrap_or(0);
@@ -375,8 +375,9 @@ fn presence(item: ItemId, looks: Option<&[Option<Look>]>) -> (Loaded, Option<i64
         (None, Some(_)) => Presence::Whole,
         (None, None) => Presence::Torn,
     };
+    let window = here().next().map_or((0, 0), |look| (look.opens_ms, look.closes_ms));
     let left = whole.map(|looks| looks.iter().map(|look| look.left).sum());
-    (Loaded { epoch, shut, presence, ..none }, left)
+    (Loaded { epoch, shut, window, presence, ..none }, left)
 }
 
 pub(super) fn bare_mark(claim: &Claim) -> Vec<u8> {

@@ -17,6 +17,7 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
+    ops::ControlFlow,
     sync::Arc,
     time::Duration,
 };
@@ -24,7 +25,7 @@ use std::{
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use redis::{RedisResult, Value, from_redis_value};
-use sale::{Claim, EntryId, ItemId, LogEntry, LogError};
+use sale::{Claim, EntryId, ItemId, LogEntry, LogError, OrderNo};
 use tokio::sync::{Notify, mpsc};
 
 use super::{
@@ -346,19 +347,58 @@ impl Inner {
         }
         let mut claims = Vec::new();
         for partition in partitions {
-            let mut from = "-".to_owned();
-            loop {
-                let mut range = redis::cmd("XRANGE");
-                range.arg(self.keys.orders(partition)).arg(&from).arg("+");
-                range.arg("COUNT").arg(super::SCAN_ROWS);
-                let page = read_rows(partition, self.link.ask(&range).await?);
-                let Some(last) = page.last else { break };
-                from = format!("({}", id_text(last));
-                let of_item = page.entries.into_iter().filter(|entry| entry.item == item);
+            self.read_stream(partition, |entries| {
+                let of_item = entries.into_iter().filter(|entry| entry.item == item);
                 claims.extend(of_item.flat_map(|entry| entry.claims));
-            }
+                ControlFlow::Continue(())
+            })
+            .await?;
         }
         Ok(claims)
+    }
+
+    /// A claim on the streams by its number, which tells neither the item nor the buyer: all are read
+    /// until it is found.
+    pub(super) async fn on_log(&self, order_no: OrderNo) -> Result<Option<Claim>> {
+        let streams = (0..self.options.partitions).map(|partition| async move {
+            let mut found = None;
+            self.read_stream(partition, |entries| {
+                let mut claims = entries.into_iter().flat_map(|entry| entry.claims);
+                found = claims.find(|claim| claim.order_no == order_no);
+                if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })
+            .await?;
+            Ok::<_, GateError>(found)
+        });
+        let mut nowhere = Ok(None);
+        for found in join_all(streams).await {
+            match found {
+                Ok(Some(claim)) => return Ok(Some(claim)),
+                Ok(None) => {}
+                Err(error) => nowhere = Err(error),
+            }
+        }
+        nowhere
+    }
+
+    /// Shows all entries of a stream, a page at a time, until somebody has seen enough.
+    async fn read_stream(
+        &self,
+        partition: usize,
+        mut see: impl FnMut(Vec<LogEntry>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let mut from = "-".to_owned();
+        loop {
+            let mut range = redis::cmd("XRANGE");
+            range.arg(self.keys.orders(partition)).arg(&from).arg("+");
+            range.arg("COUNT").arg(super::SCAN_ROWS);
+            let page = read_rows(partition, self.link.ask(&range).await?);
+            let Some(last) = page.last else { return Ok(()) };
+            from = format!("({}", id_text(last));
+            if see(page.entries).is_break() {
+                return Ok(());
+            }
+        }
     }
 
     /// Forget workers that are gone.

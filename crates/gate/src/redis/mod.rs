@@ -1123,6 +1123,10 @@ impl Gate for RedisGate {
         Ok(claims)
     }
 
+    async fn on_log(&self, order_no: OrderNo) -> Result<Option<Claim>> {
+        self.0.on_log(order_no).await
+    }
+
     fn left(&self, item: ItemId) -> Option<i64> {
         self.0.lefts.read().get(&item).map(|left| (*left).max(0))
     }

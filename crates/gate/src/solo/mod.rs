@@ -707,6 +707,7 @@ impl Gate for SoloGate {
                 item: shelf.item,
                 epoch: shelf.epoch,
                 shut: shelf.shut,
+                window: (shelf.opens_ms, shelf.closes_ms),
                 presence: Presence::Whole,
             }
         });
@@ -764,6 +765,10 @@ impl Gate for SoloGate {
             marked.into_iter().filter_map(|order_no| log.claim(order_no).cloned()).collect();
         claims.sort_by_key(|claim| std::cmp::Reverse(claim.order_no));
         Ok(claims)
+    }
+
+    async fn on_log(&self, order_no: OrderNo) -> Result<Option<Claim>> {
+        Ok(self.0.log.lock().claim(order_no).cloned())
     }
 
     fn left(&self, item: ItemId) -> Option<i64> {

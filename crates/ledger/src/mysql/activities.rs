@@ -2,8 +2,8 @@
 
 use mysql_async::Row;
 use sale::{
-    Activity, ActivityId, ActivityMove, ActivityState, Epoch, Invalid, Item, ItemId, ItemState,
-    Millis, NewActivity, OrderNo,
+    Activity, ActivityId, ActivityMove, ActivityState, Epoch, Item, ItemId, ItemState, Millis,
+    NewActivity, NewItem, OrderNo,
 };
 
 use super::{
@@ -27,6 +27,8 @@ fn read_activity(row: &Row) -> Outcome<Activity> {
         closes_ms: get(row, 3)?,
         pay_within_ms: get(row, 4)?,
         state: coded(row, 5, ActivityState::from_code)?,
+        publish_ms: get(row, 6)?,
+        version: get(row, 7)?,
         items: Vec::new(),
     })
 }
@@ -57,24 +59,37 @@ pub(super) async fn create(
     let state = ActivityState::Draft.code();
     tx.change(
         "INSERT INTO tb_seckill_activity
-             (name, opens_at, closes_at, pay_within_ms, state, created_at, updated_at)
-         VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (&new.name, new.opens_ms, new.closes_ms, new.pay_within_ms, state, now_ms, now_ms),
+             (name, opens_at, closes_at, pay_within_ms, publish_at, state, created_at, updated_at)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            &new.name,
+            new.opens_ms,
+            new.closes_ms,
+            new.pay_within_ms,
+            new.publish_ms,
+            state,
+            now_ms,
+            now_ms,
+        ),
     )
     .await?;
     let id = ActivityId(tx.inserted_id()?);
-    create_items(tx, id, new).await?;
+    create_items(tx, id, &new.items).await?;
     one(tx, id).await?.ok_or(Failure::NotFound)
 }
 
-async fn create_items(tx: &mut Session, activity: ActivityId, new: &NewActivity) -> Outcome<()> {
+pub(super) async fn create_items<'i>(
+    tx: &mut Session,
+    activity: ActivityId,
+    items: impl IntoIterator<Item = &'i NewItem>,
+) -> Outcome<()> {
     let mut insert = Insert::new(
         tx,
         "INSERT INTO tb_seckill_product (activity_id, name, image_url, price, origin_price,
              currency, stock, total, limit_per_user, shards, state) VALUES ",
         "",
     );
-    for item in &new.items {
+    for item in items {
         insert.row(&[
             activity.0.into(),
             item.name.as_str().into(),
@@ -132,7 +147,7 @@ pub(super) async fn item(session: &mut Session, id: ItemId) -> Outcome<Option<It
 }
 
 /// The state of an activity nobody else can move before this transaction ends.
-async fn locked_state(tx: &mut Session, id: ActivityId) -> Outcome<ActivityState> {
+pub(super) async fn locked_state(tx: &mut Session, id: ActivityId) -> Outcome<ActivityState> {
     let sql = "SELECT state FROM tb_seckill_activity WHERE id = ? FOR UPDATE";
     let state = tx.first(sql, (id.0,), |row| coded(row, 0, ActivityState::from_code)).await?;
     state.ok_or(Failure::NotFound)
@@ -151,7 +166,8 @@ pub(super) async fn move_by(
     if moved {
         step.check_window(before.closes_ms, now_ms).map_err(Failure::Refused)?;
         tx.change(
-            "UPDATE tb_seckill_activity SET state = ?, updated_at = ? WHERE id = ? AND state = ?",
+            "UPDATE tb_seckill_activity SET state = ?, updated_at = ?, version = version + 1
+             WHERE id = ? AND state = ?",
             (to.code(), now_ms, id.0, from.code()),
         )
         .await?;
@@ -165,35 +181,6 @@ pub(super) async fn move_by(
     }
     let activity = one(tx, id).await?.ok_or(Failure::NotFound)?;
     Ok(MovedActivity { activity, moved })
-}
-
-#[derive(Clone)]
-pub(super) struct Schedule {
-    pub(super) name: String,
-    pub(super) opens_ms: Millis,
-    pub(super) closes_ms: Millis,
-    pub(super) pay_within_ms: Millis,
-}
-
-pub(super) async fn reschedule(
-    tx: &mut Session,
-    id: ActivityId,
-    new: &Schedule,
-    now_ms: Millis,
-) -> Outcome<Activity> {
-    if locked_state(tx, id).await? != ActivityState::Draft {
-        return Err(Failure::Refused(Invalid::new("state", "only a draft can be rescheduled")));
-    }
-    if new.closes_ms <= new.opens_ms {
-        return Err(Failure::Refused(Invalid::new("closes_at", "must be after opens_at")));
-    }
-    tx.change(
-        "UPDATE tb_seckill_activity
-         SET name = ?, opens_at = ?, closes_at = ?, pay_within_ms = ?, updated_at = ? WHERE id = ?",
-        (&new.name, new.opens_ms, new.closes_ms, new.pay_within_ms, now_ms, id.0),
-    )
-    .await?;
-    one(tx, id).await?.ok_or(Failure::NotFound)
 }
 
 pub(super) async fn begin_warm(

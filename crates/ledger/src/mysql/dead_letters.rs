@@ -153,8 +153,7 @@ pub(super) async fn list(
     before: Option<OrderNo>,
     limit: usize,
 ) -> Outcome<Vec<DeadLetter>> {
-    let open = [DeadLetterState::Retrying, DeadLetterState::Dead];
-    let (one, other) = state.map_or((open[0], open[1]), |state| (state, state));
+    let (one, other) = states(state);
     let sql = format!(
         "SELECT {CLAIM_COLUMNS}, {LETTER_COLUMNS} FROM tb_dead_letter
          WHERE state IN (?, ?) AND order_no < ? ORDER BY order_no DESC LIMIT ?"
@@ -182,18 +181,25 @@ pub(super) async fn open_of(session: &mut Session, item: ItemId) -> Outcome<Vec<
     session.all(&sql, (item.0,), claim).await
 }
 
-/// The claims of a buyer that hold units without being orders.
-pub(super) async fn open_of_user(
+pub(super) async fn of_user(
     session: &mut Session,
     user: &UserId,
+    state: Option<DeadLetterState>,
     before: Option<OrderNo>,
     limit: usize,
-) -> Outcome<Vec<Claim>> {
+) -> Outcome<Vec<DeadLetter>> {
+    let (one, other) = states(state);
     let sql = format!(
-        "SELECT {CLAIM_COLUMNS} FROM tb_dead_letter
-         WHERE user_id = ? AND state IN (0, 1) AND order_no < ? ORDER BY order_no DESC LIMIT ?"
+        "SELECT {CLAIM_COLUMNS}, {LETTER_COLUMNS} FROM tb_dead_letter
+         WHERE user_id = ? AND state IN (?, ?) AND order_no < ? ORDER BY order_no DESC LIMIT ?"
     );
-    session.all(&sql, (user.as_str(), below(before), at_most(limit)), claim).await
+    let asked = (user.as_str(), one.code(), other.code(), below(before), at_most(limit));
+    session.all(&sql, asked, read).await
+}
+
+/// The state asked for, twice; those that are open if none is.
+fn states(asked: Option<DeadLetterState>) -> (DeadLetterState, DeadLetterState) {
+    asked.map_or((DeadLetterState::Retrying, DeadLetterState::Dead), |state| (state, state))
 }
 
 pub(super) async fn replay(

@@ -13,6 +13,7 @@ mod activities;
 mod columns;
 mod connections;
 mod dead_letters;
+mod drafts;
 mod failure;
 mod health;
 mod migrations;
@@ -36,8 +37,8 @@ use std::{
 use async_trait::async_trait;
 use mysql_async::{Opts, OptsBuilder};
 use sale::{
-    Activity, ActivityId, ActivityMove, ActivityState, BookError, Claim, CloseReason, Epoch,
-    FailedClaim, Item, ItemId, Millis, NewActivity, Order, OrderBook, OrderNo, OrderStatus,
+    Activity, ActivityId, ActivityMove, ActivityState, BookError, Claim, CloseReason, DraftPlan,
+    Epoch, FailedClaim, Item, ItemId, Millis, NewActivity, Order, OrderBook, OrderNo, OrderStatus,
     Settled, SharedClock, UserId, VoidReason,
 };
 
@@ -46,10 +47,10 @@ use self::{
     failure::{Failure, Outcome},
 };
 use crate::{
-    Adjusted, AdminToken, AuditRow, Closing, Credit, DeadLetter, DeadLetterState, ItemBooks,
-    JobRun, KnownAdjustment, Ledger, Moved, MovedActivity, NewAudit, NewJobRun, OrderFilter,
-    OutboxQueue, OutboxRow, Overdue, PaymentNotice, PaymentProblem, PaymentRow, RefundDone, Result,
-    Role, StockLogRow, Unanswered, WarmBasis,
+    Adjusted, AdminToken, AuditRow, Closing, Credit, DeadLetter, DeadLetterState, EditedActivity,
+    ItemBooks, JobRun, KnownAdjustment, Ledger, Moved, MovedActivity, NewAudit, NewJobRun,
+    OrderCount, OrderFilter, OutboxQueue, OutboxRow, Overdue, PaymentNotice, PaymentProblem,
+    PaymentRow, RefundDone, Result, Role, StockLogRow, Unanswered, WarmBasis,
 };
 
 pub use connections::LOCK_TRIES_MAX;
@@ -307,17 +308,54 @@ impl Ledger for MysqlLedger {
         write!(self, |tx| activities::move_by(tx, id, step, audit.as_ref(), now_ms))
     }
 
-    async fn reschedule(
+    async fn edit_draft(
         &self,
         id: ActivityId,
-        name: &str,
-        opens_ms: Millis,
-        closes_ms: Millis,
-        pay_within_ms: Millis,
-    ) -> Result<Activity> {
-        let new = activities::Schedule { name: name.into(), opens_ms, closes_ms, pay_within_ms };
-        let now_ms = self.clock.now_ms();
-        write!(self, |tx| activities::reschedule(tx, id, &new, now_ms))
+        version: i64,
+        new: &DraftPlan,
+        audit: &NewAudit,
+        now_ms: Millis,
+    ) -> Result<EditedActivity> {
+        let (new, audit) = (new.clone(), audit.clone());
+        write!(self, |tx| drafts::edit(tx, id, version, &new, &audit, now_ms))
+    }
+
+    async fn postpone(
+        &self,
+        id: ActivityId,
+        version: i64,
+        window: (Millis, Millis),
+        audit: &NewAudit,
+        now_ms: Millis,
+    ) -> Result<EditedActivity> {
+        let audit = audit.clone();
+        write!(self, |tx| drafts::postpone(tx, id, version, window, &audit, now_ms))
+    }
+
+    async fn publish_due(&self, now_ms: Millis, limit: usize) -> Result<Vec<Activity>> {
+        read!(self, |session| drafts::publish_due(session, now_ms, limit))
+    }
+
+    async fn publish_planned(
+        &self,
+        id: ActivityId,
+        version: i64,
+        audit: &NewAudit,
+        now_ms: Millis,
+    ) -> Result<bool> {
+        let audit = audit.clone();
+        write!(self, |tx| drafts::publish_planned(tx, id, version, &audit, now_ms))
+    }
+
+    async fn forget_publish(
+        &self,
+        id: ActivityId,
+        version: i64,
+        audit: &NewAudit,
+        now_ms: Millis,
+    ) -> Result<bool> {
+        let audit = audit.clone();
+        write!(self, |tx| drafts::forget_publish(tx, id, version, &audit, now_ms))
     }
 
     async fn begin_warm(&self, item: ItemId, expected: Epoch) -> Result<Option<Epoch>> {
@@ -371,6 +409,15 @@ impl Ledger for MysqlLedger {
     async fn orders(&self, filter: &OrderFilter) -> Result<Vec<Order>> {
         let filter = filter.clone();
         look!(self, |session| orders::list(session, &filter))
+    }
+
+    async fn count_orders(
+        &self,
+        item: ItemId,
+        after: Option<OrderNo>,
+        limit: usize,
+    ) -> Result<OrderCount> {
+        read!(self, |session| orders::count(session, item, after, limit))
     }
 
     async fn overdue(&self, now_ms: Millis, limit: usize) -> Result<Vec<Overdue>> {
@@ -431,6 +478,11 @@ impl Ledger for MysqlLedger {
         look!(self, |session| payments::of_order(session, no))
     }
 
+    async fn money_of(&self, orders: &[OrderNo]) -> Result<Vec<PaymentRow>> {
+        let orders = orders.to_vec();
+        read!(self, |session| payments::received(session, &orders))
+    }
+
     async fn unanswered_payments(&self, after: OrderNo, limit: usize) -> Result<Vec<Unanswered>> {
         look!(self, |session| payments::unanswered(session, after, limit))
     }
@@ -471,14 +523,15 @@ impl Ledger for MysqlLedger {
         look!(self, |session| dead_letters::one(session, no))
     }
 
-    async fn failed_of(
+    async fn dead_letters_of(
         &self,
         user: &UserId,
+        state: Option<DeadLetterState>,
         before: Option<OrderNo>,
         limit: usize,
-    ) -> Result<Vec<Claim>> {
+    ) -> Result<Vec<DeadLetter>> {
         let user = user.clone();
-        look!(self, |session| dead_letters::open_of_user(session, &user, before, limit))
+        read!(self, |session| dead_letters::of_user(session, &user, state, before, limit))
     }
 
     async fn replay(&self, no: OrderNo, now_ms: Millis) -> Result<Moved<DeadLetterState>> {

@@ -8,7 +8,7 @@ use sale::{
 };
 
 use super::{
-    columns::{at_most, get, key_bits, money, order, parsed, parsed_or_null},
+    columns::{at_most, coded, get, key_bits, money, order, parsed, parsed_or_null},
     connections::Session,
     dead_letters,
     failure::{Failure, Outcome},
@@ -16,7 +16,8 @@ use super::{
     text::{Insert, number_lists, quoted},
 };
 use crate::{
-    Closing, DeadLetterState, OrderFilter, OrderNos, Overdue, PaymentKind, Release,
+    Closing, DeadLetterState, OrderCount, OrderFilter, OrderNos, Overdue, PaymentKind, Release,
+    StatusCount,
     columns::ORDER_COLUMNS,
     shelf::{Entry, Shelf, Terms},
     verdict::Owner,
@@ -114,14 +115,24 @@ pub(super) async fn move_status(
 }
 
 pub(super) async fn list(session: &mut Session, filter: &OrderFilter) -> Outcome<Vec<Order>> {
-    let asked: [(&str, Option<Value>); 7] = [
+    let after_paid = match filter.before {
+        Some(no) if filter.by_payment() => {
+            let paid_ms = one(session, no).await?.and_then(|order| order.paid_ms);
+            Some(OrderFilter::page_after_paid(paid_ms).map_err(Failure::Refused)?)
+        }
+        _ => None,
+    };
+    let asked: [(&str, Option<Value>); 10] = [
+        ("order_no = ?", filter.order_no.map(|no| no.to_string().into())),
         ("user_id = ?", filter.user.as_ref().map(|user| user.as_str().into())),
         ("activity_id = ?", filter.activity.map(|id| id.0.into())),
         ("product_id = ?", filter.item.map(|id| id.0.into())),
         ("status = ?", filter.status.map(|status| status.code().into())),
         ("created_at >= ?", filter.from_ms.map(Value::from)),
         ("created_at < ?", filter.to_ms.map(Value::from)),
-        ("order_no < ?", filter.before.map(|no| no.to_string().into())),
+        ("paid_at >= ?", filter.paid_from_ms.map(Value::from)),
+        ("paid_at < ?", filter.paid_to_ms.map(Value::from)),
+        ("paid_at <= ?", after_paid.map(Value::from)),
     ];
     let (mut conditions, mut values) = (String::from("TRUE"), Vec::new());
     for (condition, value) in asked {
@@ -131,12 +142,47 @@ pub(super) async fn list(session: &mut Session, filter: &OrderFilter) -> Outcome
             values.push(value);
         }
     }
+    if let Some(before) = filter.before {
+        // Of those that were paid at the same time, the ones before it by their numbers.
+        let page = match after_paid {
+            Some(_) => " AND (paid_at < ? OR order_no < ?)",
+            None => " AND order_no < ?",
+        };
+        conditions.push_str(page);
+        values.extend(after_paid.map(Value::from));
+        values.push(before.to_string().into());
+    }
     values.push(at_most(filter.limit).into());
+    let sequence =
+        if filter.by_payment() { "paid_at DESC, order_no DESC" } else { "order_no DESC" };
     let sql = format!(
         "SELECT {ORDER_COLUMNS} FROM tb_seckill_order WHERE {conditions}
-         ORDER BY order_no DESC LIMIT ?"
+         ORDER BY {sequence} LIMIT ?"
     );
     session.all(&sql, values, order).await
+}
+
+pub(super) async fn count(
+    session: &mut Session,
+    item: ItemId,
+    after: Option<OrderNo>,
+    limit: usize,
+) -> Outcome<OrderCount> {
+    // By the item's index and no other: all orders there ever were are many more.
+    let sql = "SELECT status, COUNT(*), CAST(SUM(quantity) AS SIGNED), CAST(SUM(amount) AS SIGNED),
+             MAX(order_no)
+         FROM (
+             SELECT status, quantity, amount, order_no
+             FROM tb_seckill_order FORCE INDEX (ix_order_product)
+             WHERE product_id = ? AND order_no > ? ORDER BY order_no LIMIT ?
+         ) AS piece GROUP BY status";
+    let after = after.map(|no| no.to_string()).unwrap_or_default();
+    let read = |row: &Row| {
+        let count = StatusCount { orders: get(row, 1)?, units: get(row, 2)?, amount: get(row, 3)? };
+        Ok((coded(row, 0, OrderStatus::from_code)?, count, parsed(row, 4)?))
+    };
+    let rows = session.all(sql, (item.0, after, at_most(limit)), read).await?;
+    Ok(OrderCount::of(rows, limit))
 }
 
 /// Found without a lock: before an order is closed its providers are asked, and no lock should wait

@@ -22,6 +22,7 @@ use super::{
     operators,
     orders::{self, move_status},
     outbox, stock,
+    text::number_lists,
 };
 use crate::{
     Credit, Moved, NewAudit, OutboxMessage, PaymentKind, PaymentNotice, PaymentProblem, PaymentRow,
@@ -78,6 +79,22 @@ async fn find(
 pub(super) async fn of_order(session: &mut Session, no: OrderNo) -> Outcome<Vec<PaymentRow>> {
     let sql = format!("SELECT {PAYMENT_COLUMNS} FROM tb_payment WHERE order_no = ? ORDER BY id");
     session.all(&sql, (no.to_string(),), read).await
+}
+
+pub(super) async fn received(
+    session: &mut Session,
+    orders: &[OrderNo],
+) -> Outcome<Vec<PaymentRow>> {
+    let mut found = Vec::new();
+    let kind = PaymentKind::Pay.code();
+    for numbers in number_lists(orders.iter().copied()) {
+        let sql = format!(
+            "SELECT {PAYMENT_COLUMNS} FROM tb_payment
+             WHERE order_no IN {numbers} AND kind = {kind} ORDER BY id"
+        );
+        found.extend(session.all_of_text(&sql, read).await?);
+    }
+    Ok(found)
 }
 
 pub(super) async fn open(

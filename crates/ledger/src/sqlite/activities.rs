@@ -2,8 +2,8 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use sale::{
-    Activity, ActivityId, ActivityMove, ActivityState, Epoch, Invalid, Item, ItemId, ItemState,
-    Millis, NewActivity, NewItem, OrderNo,
+    Activity, ActivityId, ActivityMove, ActivityState, Epoch, Item, ItemId, ItemState, Millis,
+    NewActivity, NewItem, OrderNo,
 };
 
 use super::{
@@ -25,6 +25,8 @@ fn read_activity(row: &Row<'_>) -> rusqlite::Result<Activity> {
         closes_ms: row.get(3)?,
         pay_within_ms: row.get(4)?,
         state: coded(row, 5, ActivityState::from_code)?,
+        publish_ms: row.get(6)?,
+        version: row.get(7)?,
         items: Vec::new(),
     })
 }
@@ -50,14 +52,15 @@ fn read_item(row: &Row<'_>) -> rusqlite::Result<Item> {
 pub(super) fn create(tx: &Connection, new: &NewActivity, now_ms: Millis) -> Outcome<Activity> {
     tx.prepare_cached(
         "INSERT INTO tb_seckill_activity
-             (name, opens_at, closes_at, pay_within_ms, state, created_at, updated_at)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6)",
+             (name, opens_at, closes_at, pay_within_ms, publish_at, state, created_at, updated_at)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7)",
     )?
     .execute(params![
         new.name,
         new.opens_ms,
         new.closes_ms,
         new.pay_within_ms,
+        new.publish_ms,
         ActivityState::Draft.code(),
         now_ms
     ])?;
@@ -66,7 +69,7 @@ pub(super) fn create(tx: &Connection, new: &NewActivity, now_ms: Millis) -> Outc
     one(tx, id)?.ok_or(Failure::NotFound)
 }
 
-fn create_item(tx: &Connection, activity: ActivityId, new: &NewItem) -> Outcome<()> {
+pub(super) fn create_item(tx: &Connection, activity: ActivityId, new: &NewItem) -> Outcome<()> {
     tx.prepare_cached(
         "INSERT INTO tb_seckill_product (activity_id, name, image_url, price, origin_price,
              currency, stock, total, limit_per_user, shards, state)
@@ -127,13 +130,6 @@ pub(super) fn item(conn: &Connection, id: ItemId) -> Outcome<Option<Item>> {
     Ok(conn.prepare_cached(&sql)?.query_row([id.0], read_item).optional()?)
 }
 
-fn state_of(conn: &Connection, id: ActivityId) -> Outcome<ActivityState> {
-    conn.prepare_cached("SELECT state FROM tb_seckill_activity WHERE id = ?1")?
-        .query_row([id.0], |row| coded(row, 0, ActivityState::from_code))
-        .optional()?
-        .ok_or(Failure::NotFound)
-}
-
 pub(super) fn move_by(
     tx: &Connection,
     id: ActivityId,
@@ -147,7 +143,7 @@ pub(super) fn move_by(
     if moved {
         step.check_window(before.closes_ms, now_ms).map_err(Failure::Refused)?;
         tx.prepare_cached(
-            "UPDATE tb_seckill_activity SET state = ?1, updated_at = ?2
+            "UPDATE tb_seckill_activity SET state = ?1, updated_at = ?2, version = version + 1
              WHERE id = ?3 AND state = ?4",
         )?
         .execute(params![to.code(), now_ms, id.0, from.code()])?;
@@ -161,42 +157,6 @@ pub(super) fn move_by(
     }
     let activity = one(tx, id)?.ok_or(Failure::NotFound)?;
     Ok(MovedActivity { activity, moved })
-}
-
-pub(super) struct Schedule {
-    pub(super) name: String,
-    pub(super) opens_ms: Millis,
-    pub(super) closes_ms: Millis,
-    pub(super) pay_within_ms: Millis,
-}
-
-pub(super) fn reschedule(
-    tx: &Connection,
-    id: ActivityId,
-    new: &Schedule,
-    now_ms: Millis,
-) -> Outcome<Activity> {
-    if state_of(tx, id)? != ActivityState::Draft {
-        return Err(Failure::Refused(Invalid::new("state", "only a draft can be rescheduled")));
-    }
-    if new.closes_ms <= new.opens_ms {
-        return Err(Failure::Refused(Invalid::new("closes_at", "must be after opens_at")));
-    }
-    tx.prepare_cached(
-        "UPDATE tb_seckill_activity
-         SET name = ?1, opens_at = ?2, closes_at = ?3, pay_within_ms = ?4, updated_at = ?5
-         WHERE id = ?6 AND state = ?7",
-    )?
-    .execute(params![
-        new.name,
-        new.opens_ms,
-        new.closes_ms,
-        new.pay_within_ms,
-        now_ms,
-        id.0,
-        ActivityState::Draft.code()
-    ])?;
-    one(tx, id)?.ok_or(Failure::NotFound)
 }
 
 pub(super) fn begin_warm(tx: &Connection, id: ItemId, expected: Epoch) -> Outcome<Option<Epoch>> {

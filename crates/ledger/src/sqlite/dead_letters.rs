@@ -144,8 +144,7 @@ pub(super) fn list(
     before: Option<OrderNo>,
     limit: usize,
 ) -> Outcome<Vec<DeadLetter>> {
-    let open = [DeadLetterState::Retrying, DeadLetterState::Dead];
-    let (one, other) = state.map_or((open[0], open[1]), |state| (state, state));
+    let (one, other) = states(state);
     let sql = format!(
         "SELECT {CLAIM_COLUMNS}, {LETTER_COLUMNS} FROM tb_dead_letter
          WHERE state IN (?1, ?2) AND (?3 IS NULL OR order_no < ?3)
@@ -176,22 +175,29 @@ pub(super) fn open_of(conn: &Connection, item: ItemId) -> Outcome<Vec<Claim>> {
     Ok(rows.collect::<rusqlite::Result<_>>()?)
 }
 
-/// The claims of a buyer that hold units without being orders.
-pub(super) fn open_of_user(
+pub(super) fn of_user(
     conn: &Connection,
     user: &UserId,
+    state: Option<DeadLetterState>,
     before: Option<OrderNo>,
     limit: usize,
-) -> Outcome<Vec<Claim>> {
+) -> Outcome<Vec<DeadLetter>> {
     let sql = format!(
-        "SELECT {CLAIM_COLUMNS} FROM tb_dead_letter
-         WHERE user_id = ?1 AND state IN (0, 1) AND (?2 IS NULL OR order_no < ?2)
-         ORDER BY order_no DESC LIMIT ?3"
+        "SELECT {CLAIM_COLUMNS}, {LETTER_COLUMNS} FROM tb_dead_letter
+         WHERE user_id = ?1 AND state IN (?2, ?3) AND (?4 IS NULL OR order_no < ?4)
+         ORDER BY order_no DESC LIMIT ?5"
     );
+    let (one, other) = states(state);
     let before = before.map(|no| no.to_string());
     let mut statement = conn.prepare_cached(&sql)?;
-    let rows = statement.query_map(params![user.as_str(), before, at_most(limit)], claim)?;
+    let asked = params![user.as_str(), one.code(), other.code(), before, at_most(limit)];
+    let rows = statement.query_map(asked, read)?;
     Ok(rows.collect::<rusqlite::Result<_>>()?)
+}
+
+/// The state asked for, twice; those that are open if none is.
+fn states(asked: Option<DeadLetterState>) -> (DeadLetterState, DeadLetterState) {
+    asked.map_or((DeadLetterState::Retrying, DeadLetterState::Dead), |state| (state, state))
 }
 
 pub(super) fn replay(

@@ -8,6 +8,7 @@ mod activities;
 mod columns;
 mod connections;
 mod dead_letters;
+mod drafts;
 mod failure;
 mod migrations;
 mod operators;
@@ -27,8 +28,8 @@ use std::{
 use async_trait::async_trait;
 use rusqlite::Connection;
 use sale::{
-    Activity, ActivityId, ActivityMove, ActivityState, BookError, Claim, CloseReason, Epoch,
-    FailedClaim, Item, ItemId, Millis, NewActivity, Order, OrderBook, OrderNo, OrderStatus,
+    Activity, ActivityId, ActivityMove, ActivityState, BookError, Claim, CloseReason, DraftPlan,
+    Epoch, FailedClaim, Item, ItemId, Millis, NewActivity, Order, OrderBook, OrderNo, OrderStatus,
     Settled, SharedClock, UserId, VoidReason,
 };
 use sqlite_file::Length;
@@ -38,10 +39,10 @@ use self::{
     failure::Outcome,
 };
 use crate::{
-    Adjusted, AdminToken, AuditRow, Closing, Credit, DeadLetter, DeadLetterState, ItemBooks,
-    JobRun, KnownAdjustment, Ledger, Moved, MovedActivity, NewAudit, NewJobRun, OrderFilter,
-    OutboxQueue, OutboxRow, Overdue, PaymentNotice, PaymentProblem, PaymentRow, RefundDone, Result,
-    Role, StockLogRow, Unanswered, WarmBasis,
+    Adjusted, AdminToken, AuditRow, Closing, Credit, DeadLetter, DeadLetterState, EditedActivity,
+    ItemBooks, JobRun, KnownAdjustment, Ledger, Moved, MovedActivity, NewAudit, NewJobRun,
+    OrderCount, OrderFilter, OutboxQueue, OutboxRow, Overdue, PaymentNotice, PaymentProblem,
+    PaymentRow, RefundDone, Result, Role, StockLogRow, Unanswered, WarmBasis,
 };
 
 pub use connections::BUSY_TIMEOUT_MS;
@@ -212,17 +213,54 @@ impl Ledger for SqliteLedger {
         Ok(self.write(work).await?)
     }
 
-    async fn reschedule(
+    async fn edit_draft(
         &self,
         id: ActivityId,
-        name: &str,
-        opens_ms: Millis,
-        closes_ms: Millis,
-        pay_within_ms: Millis,
-    ) -> Result<Activity> {
-        let new = activities::Schedule { name: name.into(), opens_ms, closes_ms, pay_within_ms };
-        let now_ms = self.clock.now_ms();
-        Ok(self.write(move |tx| activities::reschedule(tx, id, &new, now_ms)).await?)
+        version: i64,
+        new: &DraftPlan,
+        audit: &NewAudit,
+        now_ms: Millis,
+    ) -> Result<EditedActivity> {
+        let (new, audit) = (new.clone(), audit.clone());
+        Ok(self.write(move |tx| drafts::edit(tx, id, version, &new, &audit, now_ms)).await?)
+    }
+
+    async fn postpone(
+        &self,
+        id: ActivityId,
+        version: i64,
+        window: (Millis, Millis),
+        audit: &NewAudit,
+        now_ms: Millis,
+    ) -> Result<EditedActivity> {
+        let audit = audit.clone();
+        Ok(self.write(move |tx| drafts::postpone(tx, id, version, window, &audit, now_ms)).await?)
+    }
+
+    async fn publish_due(&self, now_ms: Millis, limit: usize) -> Result<Vec<Activity>> {
+        Ok(self.read(move |conn| drafts::publish_due(conn, now_ms, limit)).await?)
+    }
+
+    async fn publish_planned(
+        &self,
+        id: ActivityId,
+        version: i64,
+        audit: &NewAudit,
+        now_ms: Millis,
+    ) -> Result<bool> {
+        let audit = audit.clone();
+        Ok(self.write(move |tx| drafts::publish_planned(tx, id, version, &audit, now_ms)).await?)
+    }
+
+    async fn forget_publish(
+        &self,
+        id: ActivityId,
+        version: i64,
+        audit: &NewAudit,
+        now_ms: Millis,
+    ) -> Result<bool> {
+        let audit = audit.clone();
+        Ok(self.write(move |tx| drafts::forget_publish(tx, id, version, &audit, now_ms)).await?)
     }
 
     async fn begin_warm(&self, item: ItemId, expected: Epoch) -> Result<Option<Epoch>> {
@@ -276,6 +314,15 @@ impl Ledger for SqliteLedger {
     async fn orders(&self, filter: &OrderFilter) -> Result<Vec<Order>> {
         let filter = filter.clone();
         Ok(self.read(move |conn| orders::list(conn, &filter)).await?)
+    }
+
+    async fn count_orders(
+        &self,
+        item: ItemId,
+        after: Option<OrderNo>,
+        limit: usize,
+    ) -> Result<OrderCount> {
+        Ok(self.read(move |conn| orders::count(conn, item, after, limit)).await?)
     }
 
     async fn overdue(&self, now_ms: Millis, limit: usize) -> Result<Vec<Overdue>> {
@@ -336,6 +383,11 @@ impl Ledger for SqliteLedger {
         Ok(self.read(move |conn| payments::of_order(conn, no)).await?)
     }
 
+    async fn money_of(&self, orders: &[OrderNo]) -> Result<Vec<PaymentRow>> {
+        let orders = orders.to_vec();
+        Ok(self.read(move |conn| payments::received(conn, &orders)).await?)
+    }
+
     async fn unanswered_payments(&self, after: OrderNo, limit: usize) -> Result<Vec<Unanswered>> {
         Ok(self.read(move |conn| payments::unanswered(conn, after, limit)).await?)
     }
@@ -376,14 +428,15 @@ impl Ledger for SqliteLedger {
         Ok(self.read(move |conn| dead_letters::one(conn, no)).await?)
     }
 
-    async fn failed_of(
+    async fn dead_letters_of(
         &self,
         user: &UserId,
+        state: Option<DeadLetterState>,
         before: Option<OrderNo>,
         limit: usize,
-    ) -> Result<Vec<Claim>> {
+    ) -> Result<Vec<DeadLetter>> {
         let user = user.clone();
-        Ok(self.read(move |conn| dead_letters::open_of_user(conn, &user, before, limit)).await?)
+        Ok(self.read(move |conn| dead_letters::of_user(conn, &user, state, before, limit)).await?)
     }
 
     async fn replay(&self, no: OrderNo, now_ms: Millis) -> Result<Moved<DeadLetterState>> {

@@ -8,13 +8,14 @@ use sale::{
 };
 
 use super::{
-    columns::{at_most, key_bits, money, order, parsed},
+    columns::{at_most, coded, key_bits, money, order, parsed},
     dead_letters,
     failure::{Failure, Outcome},
     outbox, stock,
 };
 use crate::{
-    Closing, DeadLetterState, OrderFilter, OrderNos, Overdue, PaymentKind, Release,
+    Closing, DeadLetterState, OrderCount, OrderFilter, OrderNos, Overdue, PaymentKind, Release,
+    StatusCount,
     columns::ORDER_COLUMNS,
     shelf::{Entry, Shelf, Terms},
     verdict::Owner,
@@ -114,19 +115,37 @@ pub(super) fn move_status(
 }
 
 pub(super) fn list(conn: &Connection, filter: &OrderFilter) -> Outcome<Vec<Order>> {
+    let number = |no: Option<OrderNo>| no.map(|no| no.to_string());
     let user = filter.user.as_ref().map(UserId::as_str);
     let (activity, item) = (filter.activity.map(|id| id.0), filter.item.map(|id| id.0));
     let status = filter.status.map(OrderStatus::code);
-    let before = filter.before.map(|no| no.to_string());
-    let asked: [(&str, Option<&dyn ToSql>); 7] = [
+    let (order_no, before) = (number(filter.order_no), number(filter.before));
+    let after_paid = match filter.before {
+        Some(no) if filter.by_payment() => {
+            let paid_ms = one(conn, no)?.and_then(|order| order.paid_ms);
+            Some(OrderFilter::page_after_paid(paid_ms).map_err(Failure::Refused)?)
+        }
+        _ => None,
+    };
+    // Of those that were paid at the same time, the ones before it by their numbers.
+    let page = match after_paid {
+        Some(_) => "(paid_at < ? OR order_no < ?)",
+        None => "order_no < ?",
+    };
+    let mut asked: Vec<(&str, Option<&dyn ToSql>)> = vec![
+        ("order_no = ?", order_no.as_ref().map(|value| value as _)),
         ("user_id = ?", user.as_ref().map(|value| value as _)),
         ("activity_id = ?", activity.as_ref().map(|value| value as _)),
         ("product_id = ?", item.as_ref().map(|value| value as _)),
         ("status = ?", status.as_ref().map(|value| value as _)),
         ("created_at >= ?", filter.from_ms.as_ref().map(|value| value as _)),
         ("created_at < ?", filter.to_ms.as_ref().map(|value| value as _)),
-        ("order_no < ?", before.as_ref().map(|value| value as _)),
+        ("paid_at >= ?", filter.paid_from_ms.as_ref().map(|value| value as _)),
+        ("paid_at < ?", filter.paid_to_ms.as_ref().map(|value| value as _)),
     ];
+    if let Some(paid_ms) = &after_paid {
+        asked.push(("paid_at <= ?", Some(paid_ms)));
+    }
     let (mut conditions, mut values) = (String::from("1"), Vec::new());
     for (condition, value) in asked {
         if let Some(value) = value {
@@ -135,15 +154,47 @@ pub(super) fn list(conn: &Connection, filter: &OrderFilter) -> Outcome<Vec<Order
             values.push(value);
         }
     }
+    if let Some(before) = &before {
+        conditions.push_str(" AND ");
+        conditions.push_str(page);
+        values.extend(after_paid.as_ref().map(|paid_ms| paid_ms as &dyn ToSql));
+        values.push(before);
+    }
     let limit = at_most(filter.limit);
     values.push(&limit);
+    let sequence =
+        if filter.by_payment() { "paid_at DESC, order_no DESC" } else { "order_no DESC" };
     let sql = format!(
         "SELECT {ORDER_COLUMNS} FROM tb_seckill_order WHERE {conditions}
-         ORDER BY order_no DESC LIMIT ?"
+         ORDER BY {sequence} LIMIT ?"
     );
     let mut statement = conn.prepare_cached(&sql)?;
     let rows = statement.query_map(values.as_slice(), order)?;
     Ok(rows.collect::<rusqlite::Result<_>>()?)
+}
+
+pub(super) fn count(
+    conn: &Connection,
+    item: ItemId,
+    after: Option<OrderNo>,
+    limit: usize,
+) -> Outcome<OrderCount> {
+    let mut statement = conn.prepare_cached(
+        "SELECT status, COUNT(*), SUM(quantity), SUM(amount), MAX(order_no) FROM (
+             SELECT status, quantity, amount, order_no FROM tb_seckill_order
+             WHERE product_id = ?1 AND order_no > ?2 ORDER BY order_no LIMIT ?3)
+         GROUP BY status",
+    )?;
+    let after = after.map(|no| no.to_string()).unwrap_or_default();
+    let rows = statement.query_map(params![item.0, after, at_most(limit)], |row| {
+        let count = StatusCount {
+            orders: row.get::<_, i64>(1)? as u64,
+            units: row.get(2)?,
+            amount: row.get(3)?,
+        };
+        Ok((coded(row, 0, OrderStatus::from_code)?, count, parsed(row, 4)?))
+    })?;
+    Ok(OrderCount::of(rows.collect::<rusqlite::Result<_>>()?, limit))
 }
 
 pub(super) fn overdue(conn: &Connection, now_ms: Millis, limit: usize) -> Outcome<Vec<Overdue>> {

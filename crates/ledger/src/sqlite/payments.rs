@@ -79,6 +79,17 @@ pub(super) fn of_order(conn: &Connection, no: OrderNo) -> Outcome<Vec<PaymentRow
     Ok(rows.collect::<rusqlite::Result<_>>()?)
 }
 
+pub(super) fn received(conn: &Connection, orders: &[OrderNo]) -> Outcome<Vec<PaymentRow>> {
+    let sql = format!(
+        "SELECT {PAYMENT_COLUMNS} FROM tb_payment
+         WHERE order_no IN (SELECT value FROM json_each(?1)) AND kind = ?2 ORDER BY id"
+    );
+    let mut statement = conn.prepare_cached(&sql)?;
+    let asked = params![serde_json::to_string(orders)?, PaymentKind::Pay.code()];
+    let rows = statement.query_map(asked, read)?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
+}
+
 pub(super) fn open(
     tx: &Connection,
     no: OrderNo,

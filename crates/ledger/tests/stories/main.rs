@@ -11,6 +11,7 @@ mod disk;
 mod money;
 mod mysql;
 mod operators;
+mod plans;
 mod sqlite;
 
 use std::{
@@ -116,8 +117,13 @@ impl Shop {
             opens_ms: NOON_MS,
             closes_ms: NOON_MS + 3_600_000,
             pay_within_ms: PAY_WITHIN_MS_DEFAULT,
+            publish_ms: None,
             items: stocks.iter().map(item).collect(),
         }
+    }
+
+    pub(crate) async fn publish(&self, id: ActivityId) {
+        self.move_activity(id, ActivityMove::Publish, self.now()).await.unwrap();
     }
 
     pub(crate) fn claim(&self, item: ItemId, user: &str, quantity: u32) -> Claim {

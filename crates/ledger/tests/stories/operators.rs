@@ -1,16 +1,17 @@
 //! Operators: sales prepared, stock changed, failed claims looked after, and who did what.
 
 use ledger::{
-    Adjusted, DeadLetterState, KnownAdjustment, LedgerError, Moved, NewAudit, NewJobRun, Origin,
-    OutboxMessage, OutboxQueue, Release, Role, StockLogType,
+    Adjusted, DeadLetterState, KnownAdjustment, LedgerError, Moved, NewAudit, NewJobRun,
+    OrderFilter, Origin, OutboxMessage, OutboxQueue, Release, Role, StatusCount, StockLogType,
 };
 use sale::{
-    ActivityId, ActivityMove, ActivityState, BookError, Claim, FailedClaim, ItemId, ItemState,
-    OrderStatus, Reason, STOCK_MAX, VoidReason,
+    ActivityId, ActivityMove, ActivityState, BookError, Claim, CloseReason, FailedClaim, ItemId,
+    ItemState, OrderNo, OrderStatus, Reason, STOCK_MAX, VoidReason,
 };
 use serde_json::json;
+use std::collections::BTreeMap;
 
-use crate::{NOON_MS, Shop, check, deed, numbers_of};
+use crate::{NOON_MS, PRICE, Shop, check, deed, numbers_of};
 
 fn failed(claim: &Claim, tries: u32, next_try_ms: Option<i64>) -> FailedClaim {
     FailedClaim { claim: claim.clone(), tries, next_try_ms, cause: "the row is refused".into() }
@@ -25,13 +26,6 @@ async fn an_activity_is_prepared_published_and_ended_for_good() {
         assert_eq!((phone.stock, phone.total, phone.version, phone.epoch), (10, 10, 0, 0));
         assert_eq!((phone.limit_per_user, phone.origin_price), (5, Some(799_900)));
         assert!(shop.log(phone.id).await.is_empty());
-        let moved =
-            shop.reschedule(draft.id, "双十二", NOON_MS + 1, NOON_MS + 2, 60_000).await.unwrap();
-        assert_eq!((moved.name.as_str(), moved.pay_within_ms), ("双十二", 60_000));
-        assert_eq!(moved.items, draft.items);
-        let backwards = shop.reschedule(draft.id, "x", 2, 1, 60_000).await.unwrap_err();
-        assert!(matches!(backwards, LedgerError::Refused(why) if why.field == "closes_at"));
-
         let does = async |step| shop.move_activity(draft.id, step, shop.now()).await.unwrap();
         let was = Moved::Was;
         assert_eq!(does(ActivityMove::Pause).await, was(ActivityState::Draft));
@@ -41,8 +35,6 @@ async fn an_activity_is_prepared_published_and_ended_for_good() {
         assert_eq!(does(ActivityMove::Pause).await, Moved::Done);
         assert_eq!(does(ActivityMove::Publish).await, was(ActivityState::Paused), "not resumed");
         assert_eq!(does(ActivityMove::Resume).await, Moved::Done);
-        let late = shop.reschedule(draft.id, "x", 1, 2, 60_000).await.unwrap_err();
-        assert!(matches!(late, LedgerError::Refused(why) if why.field == "state"));
         assert_eq!(does(ActivityMove::End).await, Moved::Done);
         let ended = shop.activity(draft.id).await.unwrap().unwrap();
         assert!(ended.items.iter().all(|item| item.state == ItemState::Ended));
@@ -216,8 +208,10 @@ async fn a_buyer_finds_what_failed() {
         let activity = shop.activity_of(&[10, 10, 10]).await;
         let [phone, pad, pen] = [0, 1, 2].map(|n| shop.claim(activity.items[n].id, "ann", 1));
         let bobs = shop.claim(phone.item, "bob", 1);
-        let of_ann =
-            async |before, limit| shop.failed_of(&phone.user, before, limit).await.unwrap();
+        let of_ann = async |before, limit| -> Vec<Claim> {
+            let found = shop.dead_letters_of(&phone.user, None, before, limit).await.unwrap();
+            found.into_iter().map(|letter| letter.claim).collect()
+        };
         assert_eq!(of_ann(None, 10).await, []);
         let letters = [
             failed(&phone, 16, None),
@@ -233,6 +227,9 @@ async fn a_buyer_finds_what_failed() {
         shop.settle(pen.item, std::slice::from_ref(&pen)).await.unwrap();
         shop.void(&[pad], VoidReason::Operator, shop.now()).await.unwrap();
         assert_eq!(of_ann(None, 10).await[..], *std::slice::from_ref(&phone));
+        let voided = Some(DeadLetterState::Voided);
+        let voided = shop.dead_letters_of(&phone.user, voided, None, 10).await.unwrap();
+        assert_eq!(voided.len(), 1);
     })
     .await;
 }
@@ -521,6 +518,88 @@ async fn all_instances_share_the_first_secret() {
         assert_eq!(first, "the first candidate");
         let second = shop.shared_secret("another candidate", shop.now()).await.unwrap();
         assert_eq!(second, first);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn orders_are_found_by_when_they_were_paid_page_by_page() {
+    check(async |shop| {
+        let item = shop.sale_of(10).await;
+        let mut paid = Vec::new();
+        for n in 0..4 {
+            // Two of them in the same millisecond.
+            shop.clock.set(NOON_MS + [0, 20, 20, 30][n]);
+            paid.push(shop.paid(item.id, &format!("u{n}")).await.0);
+        }
+        shop.bought(item.id, "unpaid", 1).await;
+        // The notice is of 100 ms before.
+        let (from, to) = (NOON_MS - 80, NOON_MS - 70);
+        let found = async |filter: OrderFilter| -> Vec<OrderNo> {
+            let found = shop.orders(&filter).await.unwrap();
+            found.into_iter().map(|order| order.order_no).collect()
+        };
+        let between = |from, to, before, limit| OrderFilter {
+            paid_from_ms: from,
+            paid_to_ms: to,
+            before,
+            limit,
+            ..OrderFilter::default()
+        };
+        let no = |n: usize| paid[n].order_no;
+        let all = found(between(Some(0), None, None, 9)).await;
+        assert_eq!(all, [no(3), no(2), no(1), no(0)], "the latest payment first");
+        assert_eq!(found(between(Some(from), Some(to), None, 9)).await, [no(2), no(1)]);
+        let mut pages = Vec::new();
+        let mut before = None;
+        loop {
+            let page = found(between(None, Some(i64::MAX), before, 1)).await;
+            let Some(last) = page.last() else { break };
+            before = Some(*last);
+            pages.extend(page);
+        }
+        assert_eq!(pages, all, "a page begins after the one before it");
+        let unpaid = shop.bought(item.id, "other", 1).await.order_no;
+        let lost = shop.orders(&between(Some(0), None, Some(unpaid), 9)).await.unwrap_err();
+        assert!(matches!(lost, LedgerError::Refused(why) if why.field == "before"));
+        let one = OrderFilter { order_no: Some(no(1)), limit: 9, ..OrderFilter::default() };
+        assert_eq!(found(one).await, [no(1)]);
+
+        let money = shop.money_of(&[no(0), no(3), unpaid]).await.unwrap();
+        let of: Vec<_> = money.iter().map(|row| (row.order_no, row.provider.as_str())).collect();
+        assert_eq!(of, [(no(0), "wechat"), (no(3), "wechat")]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_orders_of_an_item_are_counted_piece_by_piece() {
+    check(async |shop| {
+        let activity = shop.activity_of(&[100, 100]).await;
+        let (item, other) = (activity.items[0].id, activity.items[1].id);
+        for n in 0..3 {
+            shop.paid(item, &format!("u{n}")).await;
+        }
+        shop.bought(item, "two", 2).await;
+        shop.bought(other, "elsewhere", 1).await;
+        let closed = shop.bought(item, "gone", 3).await.order_no;
+        shop.close(&[closed], CloseReason::Cancelled, shop.now()).await.unwrap();
+        for limit in [1, 2, 4, 100] {
+            let (mut counted, mut after) = (BTreeMap::new(), None);
+            loop {
+                let piece = shop.count_orders(item, after, limit).await.unwrap();
+                for (status, count) in piece.by_status {
+                    *counted.entry(status.code()).or_insert(StatusCount::default()) += count;
+                }
+                after = piece.next;
+                if after.is_none() {
+                    break;
+                }
+            }
+            let count = |orders, units| StatusCount { orders, units, amount: units * PRICE };
+            let expected = [(0, count(1, 2)), (1, count(3, 3)), (2, count(1, 3))];
+            assert_eq!(counted, BTreeMap::from(expected), "{limit} at a time");
+        }
     })
     .await;
 }

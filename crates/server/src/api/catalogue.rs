@@ -182,6 +182,8 @@ mod tests {
             closes_ms: 2_000,
             pay_within_ms: 1_000,
             state,
+            publish_ms: None,
+            version: 0,
             items: Vec::new(),
         };
         let found = SaleState::of(&activity, left, now_ms);

@@ -16,11 +16,7 @@ use axum::{
 use futures_util::stream::{self, Stream};
 use sale::{OrderStatus, UserId};
 
-use super::{
-    Shared,
-    order::OrderJson,
-    orders::{of_buyer, own},
-};
+use super::{Shared, order::OrderJson, orders::own};
 use crate::{
     auth::Buyer,
     engine::{Listener, OrderView},
@@ -47,7 +43,7 @@ pub(super) async fn listen(
         Problem::new(Code::RateLimited).retry_after_ms(RETRY_AFTER_MS).inside(error)
     })?;
     let mut first = VecDeque::new();
-    for view in of_buyer(&app.engine, &user, None, RECENT_MAX).await? {
+    for view in app.engine.orders_of(&user, None, RECENT_MAX).await? {
         if may_change(view.status()) {
             first.push_back(OrderJson::of(&app.engine, view).await?);
         }

@@ -189,7 +189,8 @@ fn public_and_buyers() -> OpenApiRouter<Shared> {
 fn operators() -> OpenApiRouter<Shared> {
     OpenApiRouter::default()
         .routes(routes!(admin::activities::list, admin::activities::create))
-        .routes(routes!(admin::activities::show, admin::activities::reschedule))
+        .routes(routes!(admin::activities::show, admin::plans::edit))
+        .routes(routes!(admin::totals::show))
         .routes(routes!(admin::activities::publish))
         .routes(routes!(admin::activities::pause))
         .routes(routes!(admin::activities::resume))
@@ -201,6 +202,7 @@ fn operators() -> OpenApiRouter<Shared> {
         .routes(routes!(admin::items::stock_log))
         .routes(routes!(admin::orders::list))
         .routes(routes!(admin::orders::show))
+        .routes(routes!(admin::orders::cancel))
         .routes(routes!(admin::orders::refund))
         .routes(routes!(admin::dead_letters::list))
         .routes(routes!(admin::dead_letters::show))

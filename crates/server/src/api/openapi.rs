@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use bytes::Bytes;
 use http::StatusCode;
+use ledger::DeadLetterState;
 use sale::{ActivityState, ItemState, OrderStatus, Reason};
 use utoipa::{
     ToSchema,
@@ -46,6 +47,10 @@ struct ProblemSchema {
     opens_at: Option<i64>,
     /// With `conflict`: what it is instead.
     state: Option<String>,
+    /// With `conflict`, if somebody else has changed an activity since: its version now.
+    version: Option<i64>,
+    /// With `conflict`, if somebody else has changed an activity since: what it is now.
+    activity: Option<super::admin::activities::LedgerActivity>,
     /// When to try again, in milliseconds; the header `Retry-After` says it in seconds.
     retry_after_ms: Option<u64>,
 }
@@ -65,6 +70,7 @@ pub fn document() -> OpenApi {
             ("get", &mut item.get),
             ("post", &mut item.post),
             ("put", &mut item.put),
+            ("patch", &mut item.patch),
             ("delete", &mut item.delete),
         ];
         for (method, operation) in operations {
@@ -185,6 +191,11 @@ pub(super) fn reason() -> Schema {
             Reason::ALL.map(|reason| Some(reason.as_str())).into_iter().chain([None]),
         ));
     Schema::Object(text.build())
+}
+
+pub(super) fn failed_state() -> Schema {
+    let states = [DeadLetterState::Retrying, DeadLetterState::Dead];
+    one_of("Why it is no order yet.", states.map(DeadLetterState::as_str))
 }
 
 /// Buyers see no drafts.

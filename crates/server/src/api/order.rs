@@ -1,12 +1,13 @@
 //! An order as everybody sees it: the buyer, the event stream and the operators.
 
+use ledger::DeadLetterState;
 use sale::{Claim, Currency, ItemId, Money, Order, OrderNo, OrderStatus, Reason, UserId};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::openapi;
 use crate::{
-    engine::{Engine, OrderView},
+    engine::{Engine, Found, OrderView},
     problem::Problem,
 };
 
@@ -41,6 +42,11 @@ pub(super) struct OrderJson {
     /// While queued: when it will be an order at the latest, at the rate of the last seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) eta_ms: Option<u64>,
+    /// For operators, while queued: it failed, and is tried again (`retrying`) or waits for a person
+    /// (`dead`), see `/admin/dead-letters`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = openapi::failed_state)]
+    pub(super) failed: Option<&'static str>,
 }
 
 impl OrderJson {
@@ -49,6 +55,14 @@ impl OrderJson {
             OrderView::Known(order) => Ok(order.into()),
             OrderView::Queued(claim) => OrderJson::queued(engine, claim).await,
         }
+    }
+
+    /// As operators see it.
+    pub(super) async fn found(engine: &Engine, found: Found) -> Result<OrderJson, Problem> {
+        let user = found.view.user().clone();
+        let mut order = OrderJson::of(engine, found.view).await?.with_user(user);
+        order.failed = found.failed.map(DeadLetterState::as_str);
+        Ok(order)
     }
 
     /// With the buyer's name, for operators.
@@ -80,6 +94,7 @@ impl OrderJson {
             paid_at: None,
             closed_at: None,
             eta_ms: (backlog > 0).then(|| engine.eta_ms(backlog)),
+            failed: None,
         })
     }
 }
@@ -105,6 +120,7 @@ impl From<Order> for OrderJson {
             paid_at: order.paid_ms,
             closed_at: order.closed_ms,
             eta_ms: None,
+            failed: None,
         }
     }
 }

@@ -1,10 +1,7 @@
 //! A buyer's own orders.
 
-use std::collections::{BTreeMap, HashSet};
-
 use axum::extract::State;
-use ledger::OrderFilter;
-use sale::{Claim, OrderNo, UserId};
+use sale::{OrderNo, UserId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -45,43 +42,13 @@ pub(super) async fn list(
     Query(page): Query<Page>,
 ) -> Result<Json<Orders>, Problem> {
     let rows = paging::rows(page.limit)?;
-    let views = of_buyer(&app.engine, &user, page.before, rows).await?;
+    let views = app.engine.orders_of(&user, page.before, rows).await?;
     let next = paging::next(&views, rows, OrderView::order_no);
     let mut orders = Vec::with_capacity(views.len());
     for view in views {
         orders.push(OrderJson::of(&app.engine, view).await?);
     }
     Ok(Json(Orders { orders, next }))
-}
-
-/// Newest first, at most `rows`.
-pub(super) async fn of_buyer(
-    engine: &Engine,
-    user: &UserId,
-    before: Option<OrderNo>,
-    rows: usize,
-) -> Result<Vec<OrderView>, Problem> {
-    // In the order in which a claim moves: from the log to the orders, perhaps by way of those that
-    // failed. One that moves in between is then seen twice, never not at all.
-    let queued = engine.gate.queued_of(user).await?;
-    let failed = engine.ledger.failed_of(user, before, rows).await?;
-    let filter =
-        OrderFilter { user: Some(user.clone()), before, limit: rows, ..OrderFilter::default() };
-    let known = engine.ledger.orders(&filter).await?;
-    let settled: HashSet<OrderNo> = known.iter().map(|order| order.order_no).collect();
-    let waiting: BTreeMap<OrderNo, Claim> = queued
-        .into_iter()
-        .filter(|claim| before.is_none_or(|before| claim.order_no < before))
-        .chain(failed)
-        .filter(|claim| !settled.contains(&claim.order_no))
-        .map(|claim| (claim.order_no, claim))
-        .collect();
-    let waiting = waiting.into_values().map(OrderView::Queued);
-    let mut views: Vec<OrderView> =
-        waiting.chain(known.into_iter().map(OrderView::Known)).collect();
-    views.sort_by_key(|view| std::cmp::Reverse(view.order_no()));
-    views.truncate(rows);
-    Ok(views)
 }
 
 /// The order, if it is this buyer's. Whether others exist is nobody's business.

@@ -2,8 +2,9 @@
 
 use gate::GateError;
 use payment::{ProviderError, sandbox::ActError};
-use sale::OrderStatus;
+use sale::{Activity, OrderStatus};
 
+use super::admin::activities::LedgerActivity;
 use crate::{
     engine::{LookupError, OperateError, PayError, ReconcileError, WarmError},
     problem::{Code, Problem},
@@ -17,6 +18,20 @@ pub(super) fn conflict(state: &'static str) -> Problem {
             format!("当前状态为 {state}，无法执行此操作。"),
         )
         .with("state", state)
+}
+
+/// Somebody else was faster. What is true now is told, so that nobody need ask before they decide.
+fn changed(now: Activity) -> Problem {
+    let version = now.version;
+    let (state, activity) = (now.state.as_str(), LedgerActivity::from(now));
+    Problem::new(Code::Conflict)
+        .detail(
+            format!("Somebody else has changed it since: it is version {version} now."),
+            format!("已被他人修改：当前版本为 {version}。"),
+        )
+        .with("state", state)
+        .with("version", version)
+        .with("activity", serde_json::to_value(activity).unwrap_or_default())
 }
 
 impl From<GateError> for Problem {
@@ -40,6 +55,14 @@ impl From<OperateError> for Problem {
             OperateError::NotFound => Problem::not_found(),
             OperateError::Invalid(invalid) => invalid.into(),
             OperateError::Conflict(state) => conflict(state),
+            OperateError::Changed(now) => changed(*now),
+            OperateError::NotAtGate(ref now) => Problem::busy(&error)
+                .detail(
+                    "The new window is in the books. The gate does not answer; it admits nobody until \
+                     it has heard of it, by itself.",
+                    "新的时间已写入账本；闸口暂无应答，恢复后会自动更新，在此之前不会放行。",
+                )
+                .with("version", now.version),
             OperateError::Unknown(no) => Problem::busy(&error)
                 .detail(
                     format!(

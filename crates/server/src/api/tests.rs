@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use futures_util::StreamExt;
 use http::Method;
+use ledger::PaymentNotice;
 use sale::{Claim, FailedClaim, ItemId, SaleToken};
 use serde_json::{Value, json};
 
@@ -416,18 +417,11 @@ async fn a_plan_that_makes_no_sense_is_refused_with_its_field() {
     let made = create(plan(json!([item()]))).await.is(201);
     assert_eq!((&made["state"], &made["pay_within_ms"]), (&json!("draft"), &json!(1_800_000)));
     assert_eq!(made["items"][0]["currency"], "CNY");
-    let path = format!("/admin/activities/{}", made["id"]);
-    let change = |body: Value| shop.admin(Method::PUT, &path).json(body).send();
-    let new = json!({"name": "later", "opens_at": OPENS_MS + 5, "closes_at": CLOSES_MS + 5, "pay_within_ms": 60_000});
-    assert_eq!(change(new.clone()).await.is(200)["name"], "later");
-    let bad = json!({"name": "later", "opens_at": CLOSES_MS, "closes_at": OPENS_MS});
-    change(bad).await.is_refused(422, "invalid", Some("closes_at"));
     let id = made["id"].as_i64().unwrap();
     shop.move_to(id, "warm").await.is_refused(409, "conflict", None);
     shop.move_to(id, "resume").await.is_refused(409, "conflict", None);
     shop.move_to(id, "publish").await.is(200);
     shop.move_to(id, "publish").await.is(200);
-    change(new).await.is_refused(409, "conflict", None);
     shop.move_to(999, "publish").await.is_refused(404, "not_found", None);
 }
 
@@ -477,6 +471,82 @@ async fn a_time_is_milliseconds_or_says_its_offset_and_is_refused_with_the_reaso
     }
     let span = "from=2027-01-15T08:00:00Z&to=2027-01-15T17:00:00+08:00";
     shop.admin(Method::GET, &format!("/admin/orders?{span}")).send().await.is(200);
+}
+
+#[tokio::test]
+async fn a_draft_is_edited_with_its_items_by_one_at_a_time() {
+    let shop = Shop::open().await;
+    let plan = json!({"name": "sale", "opens_at": OPENS_MS, "closes_at": CLOSES_MS,
+        "publish_at": "2027-01-15T16:00:00.500+08:00",
+        "items": [{"name": "phone", "price": 100, "stock": 5, "origin_price": 200},
+            {"name": "case", "price": 10, "stock": 50}]});
+    let made = shop.admin(Method::POST, "/admin/activities").json(plan).send().await.is(201);
+    assert_eq!(made["publish_at"], NOW_MS + 500);
+    let id = made["id"].as_i64().unwrap();
+    let path = format!("/admin/activities/{id}");
+    let edit = |body: Value| shop.admin(Method::PATCH, &path).json(body).send();
+    let (phone, case) = (&made["items"][0]["id"], &made["items"][1]["id"]);
+
+    edit(json!({"name": "x"})).await.is_refused(422, "invalid", Some("version"));
+    let seen = &made["version"];
+    for (change, field) in [
+        (json!({"opens_at": CLOSES_MS}), "closes_at"),
+        (json!({"closes_at": OPENS_MS / 1_000}), "closes_at"),
+        (json!({"publish_at": CLOSES_MS}), "publish_at"),
+        (json!({"publish_at": NOW_MS}), "publish_at"),
+        (json!({"items": []}), "items"),
+        (json!({"items": [{"id": 999}]}), "items[0].id"),
+        (json!({"items": [{"id": phone}, {"id": phone}]}), "items[1].id"),
+        (json!({"items": [{"name": "new", "price": 1}]}), "items[0].stock"),
+        (json!({"items": [{"id": phone, "stock": 0}]}), "items[0].stock"),
+        (json!({"items": [{"id": phone, "colour": 1}]}), "items[0].colour"),
+        (json!({"opens": 1}), "opens"),
+    ] {
+        let mut body = change;
+        body["version"] = seen.clone();
+        edit(body).await.is_refused(422, "invalid", Some(field));
+    }
+    let change = json!({"version": seen, "name": "later", "publish_at": null,
+        "items": [{"id": phone, "stock": 7, "origin_price": null}, {"name": "box", "price": 3, "stock": 4}]});
+    let now = edit(change.clone()).await.is(200);
+    assert_eq!((&now["name"], &now["publish_at"]), (&json!("later"), &Value::Null));
+    let items = &now["items"];
+    assert_eq!((&items[0]["stock"], &items[0]["price"]), (&json!(7), &json!(100)));
+    assert_eq!((&items[0]["origin_price"], &items[1]["name"]), (&Value::Null, &json!("box")));
+    shop.admin(Method::GET, &format!("/admin/items/{case}")).send().await.is_refused(
+        404,
+        "not_found",
+        None,
+    );
+
+    // Somebody who has not seen that overwrites nothing, and is told what is true.
+    let late = edit(change).await;
+    late.is_refused(409, "conflict", None);
+    assert_eq!((&late.json()["version"], &late.json()["activity"]), (&now["version"], &now));
+
+    // Published and awaited: its window may be moved, and nothing else.
+    shop.move_to(id, "publish").await.is(200);
+    let seen = shop.admin(Method::GET, &path).send().await.is(200)["version"].clone();
+    assert!(seen.as_i64() > now["version"].as_i64());
+    edit(json!({"version": seen, "name": "x"})).await.is_refused(422, "invalid", Some("name"));
+    edit(json!({"version": seen, "opens_at": NOW_MS})).await.is_refused(
+        422,
+        "invalid",
+        Some("opens_at"),
+    );
+    let moved = edit(json!({"version": seen, "opens_at": OPENS_MS + 9})).await.is(200);
+    assert_eq!(moved["opens_at"], OPENS_MS + 9);
+    let shown = shop.get(&format!("/api/v1/activities/{id}")).send().await.is(200);
+    assert_eq!(shown["opens_at"], OPENS_MS + 9);
+    shop.clock.set(OPENS_MS + 9);
+    let open = edit(json!({"version": moved["version"], "closes_at": CLOSES_MS + 9})).await;
+    open.is_refused(409, "conflict", None);
+    assert_eq!(open.json()["state"], "open");
+    shop.move_to(id, "end").await.is(200);
+    let seen = shop.admin(Method::GET, &path).send().await.is(200)["version"].clone();
+    edit(json!({"version": seen, "name": "x"})).await.is_refused(409, "conflict", None);
+    let actions = shop.admin(Method::GET, "/admin/audit").send().await.is(200).to_string();
+    assert!(actions.contains("activity.edit") && actions.contains("activity.postpone"));
 }
 
 #[tokio::test]
@@ -677,6 +747,156 @@ async fn operators_search_and_export_orders() {
 }
 
 #[tokio::test]
+async fn operators_find_a_claim_wherever_it_is_and_cancel_what_is_unpaid() {
+    let shop = Shop::open().await;
+    let (activity, item) = shop.stage(5, 1).await;
+    shop.clock.set(OPENS_MS);
+    let unpaid = shop.buy("ann", item).await;
+    shop.settled("ann", &unpaid).await;
+    let engine = &shop.app.engine;
+    engine.workers.as_ref().unwrap().stop().await;
+    let queued = shop.buy("bob", item).await;
+    let claim = Claim {
+        order_no: engine.numbers.next(),
+        item: ItemId(item),
+        user: "bob".parse().unwrap(),
+        quantity: 1,
+        epoch: 1,
+        claimed_ms: OPENS_MS,
+        key: None,
+    };
+    let dead = claim.order_no.to_string();
+    let failed = FailedClaim { claim, tries: 16, next_try_ms: None, cause: "poison".into() };
+    engine.ledger.defer(&[failed]).await.unwrap();
+
+    let search = |query: String| shop.admin(Method::GET, &format!("/admin/orders?{query}")).send();
+    let found = async |query: String| -> Vec<(String, String, Value)> {
+        let found = search(query).await.is(200)["orders"].clone();
+        let word = |order: &Value, name: &str| order[name].as_str().unwrap().to_owned();
+        let orders = found.as_array().unwrap().iter();
+        orders
+            .map(|order| (word(order, "order_no"), word(order, "status"), order["failed"].clone()))
+            .collect()
+    };
+    let told = |no: &String, status: &str, failed: Value| (no.clone(), status.to_owned(), failed);
+    let bobs = [told(&dead, "queued", json!("dead")), told(&queued, "queued", Value::Null)];
+    assert_eq!(found("user_id=bob".into()).await, bobs);
+    assert_eq!(found("user_id=bob&status=queued&limit=1".into()).await, bobs[..1]);
+    assert_eq!(found(format!("user_id=bob&before={dead}")).await, bobs[1..]);
+    assert_eq!(found(format!("user_id=bob&activity_id={activity}&item_id={item}")).await, bobs);
+    for nothing in ["status=unpaid", "activity_id=99", "item_id=99", "paid_from=1800000000000"] {
+        assert_eq!(found(format!("user_id=bob&{nothing}")).await, [], "{nothing}");
+    }
+    assert_eq!(found(format!("order_no={queued}")).await, bobs[1..]);
+    assert_eq!(found(format!("order_no={dead}")).await, bobs[..1]);
+    assert_eq!(found(format!("order_no={unpaid}")).await, [told(&unpaid, "unpaid", Value::Null)]);
+    assert_eq!(found(format!("order_no={}", engine.numbers.next())).await, []);
+    let both = search(format!("order_no={unpaid}&user_id=ann")).await;
+    both.is_refused(422, "invalid", Some("order_no"));
+    search("status=queued".into()).await.is_refused(422, "invalid", Some("status"));
+    let whole = shop.admin(Method::GET, &format!("/admin/orders/{queued}")).send().await.is(200);
+    assert_eq!(
+        (&whole["order"]["status"], &whole["order"]["user_id"]),
+        (&json!("queued"), &json!("bob"))
+    );
+
+    let letters = async |query: String| {
+        let asked = shop.admin(Method::GET, &format!("/admin/dead-letters?{query}"));
+        asked.send().await.is(200)["dead_letters"].as_array().unwrap().len()
+    };
+    assert_eq!(letters("user_id=bob".into()).await, 1);
+    assert_eq!(letters("user_id=bob&state=retrying".into()).await, 0);
+    assert_eq!(letters("user_id=ann".into()).await, 0);
+    assert_eq!(letters(format!("order_no={dead}")).await, 1);
+    assert_eq!(letters(format!("order_no={queued}")).await, 0);
+
+    let cancel = |no: &str| shop.admin(Method::POST, &format!("/admin/orders/{no}/cancel")).send();
+    let waits = cancel(&queued).await;
+    waits.is_refused(409, "conflict", None);
+    assert_eq!(waits.json()["state"], "queued");
+    cancel(&engine.numbers.next().to_string()).await.is_refused(404, "not_found", None);
+    for _ in 0..2 {
+        let closed = cancel(&unpaid).await.is(200);
+        assert_eq!(
+            (&closed["order"]["status"], &closed["order"]["reason"]),
+            (&json!("closed"), &json!("cancelled"))
+        );
+    }
+    let audit = shop.admin(Method::GET, "/admin/audit?limit=2").send().await.is(200);
+    assert_eq!(audit["entries"][1]["action"], "order.cancel");
+    assert_eq!(audit["entries"][0]["detail"], json!({"repeated": true}));
+}
+
+#[tokio::test]
+async fn operators_see_what_a_sale_came_to_and_who_was_paid_how() {
+    let shop = Shop::open().await;
+    let (activity, item) = shop.stage(9, 2).await;
+    shop.clock.set(OPENS_MS);
+    let engine = &shop.app.engine;
+    let mut orders = Vec::new();
+    for (user, txn, paid_ms) in [
+        ("ann", Some("42001"), OPENS_MS + 10),
+        ("bob", Some("=1+1"), OPENS_MS + 20),
+        ("eve", None, 0),
+    ] {
+        let no = shop.buy(user, item).await;
+        shop.settled(user, &no).await;
+        let order_no = no.parse().unwrap();
+        if let Some(txn) = txn {
+            let amount = engine.ledger.order(order_no).await.unwrap().unwrap().amount;
+            let (provider, provider_txn) = ("wechat".into(), txn.into());
+            let notice = PaymentNotice { provider, provider_txn, order_no, amount, paid_ms };
+            engine.ledger.credit(&notice, OPENS_MS).await.unwrap();
+        }
+        orders.push(no);
+    }
+    shop.admin(Method::POST, &format!("/admin/orders/{}/refund", orders[1])).send().await.is(200);
+    shop.move_to(activity, "end").await.is(200);
+
+    let path = format!("/admin/activities/{activity}/totals");
+    let totals = shop.admin(Method::GET, &path).send().await.is(200);
+    assert_eq!((&totals["state"], &totals["counted_at"]), (&json!("ended"), &json!(OPENS_MS)));
+    let (of_item, of_all) = (&totals["items"][0], &totals["currencies"][0]);
+    let price = of_item["revenue"].as_i64().unwrap();
+    assert_eq!((&of_item["units_sold"], price), (&json!(1), 699_900));
+    assert_eq!(of_item["refunding"], price);
+    assert_eq!(of_item["orders"]["unpaid"], json!({"orders": 1, "units": 1, "amount": price}));
+    assert_eq!(of_item["orders"]["void"]["orders"], 0);
+    assert_eq!((&of_all["currency"], &of_all["revenue"]), (&json!("CNY"), &json!(price)));
+    shop.admin(Method::GET, "/admin/activities/99/totals").send().await.is_refused(
+        404,
+        "not_found",
+        None,
+    );
+
+    let table = async |query: &str| {
+        let path = format!("/admin/orders?format=csv&{query}");
+        shop.admin(Method::GET, &path).send().await.text
+    };
+    let all = table("").await;
+    let lines: Vec<_> = all.split("\r\n").collect();
+    assert!(lines[0].ends_with(",provider,provider_txn"), "{all}");
+    assert!(lines[1].starts_with(&orders[2]) && lines[1].ends_with(",,"), "{all}");
+    assert!(lines[2].ends_with(r#",wechat,"'=1+1""#), "{all}");
+    assert!(lines[3].ends_with(",wechat,42001"), "{all}");
+    // By when it was paid, the latest first.
+    let paid =
+        table(&format!("paid_from={}&paid_to=2027-01-15T08:00:01.021Z", OPENS_MS + 10)).await;
+    let numbers: Vec<_> =
+        paid.split("\r\n").skip(1).map(|line| line.split(',').next().unwrap()).collect();
+    assert_eq!(numbers, [&orders[1], &orders[0], ""]);
+    let page = shop
+        .admin(Method::GET, &format!("/admin/orders?paid_from={}&limit=1", OPENS_MS))
+        .send()
+        .await
+        .is(200);
+    assert_eq!(page["next"], json!(orders[1]));
+    let rest = format!("/admin/orders?paid_from={}&before={}", OPENS_MS, orders[1]);
+    let rest = shop.admin(Method::GET, &rest).send().await.is(200);
+    assert_eq!(rest["orders"][0]["order_no"], json!(orders[0]));
+}
+
+#[tokio::test]
 async fn a_stream_begins_with_what_is_true_and_ends_with_the_server() {
     let shop = Shop::open_with(|config| config.push.streams_per_user_max = 1).await;
     let (_, item) = shop.stage(5, 1).await;
@@ -817,7 +1037,7 @@ async fn the_document_and_the_routes_agree() {
             let missing = matches!(response.status().as_u16(), 404 | 405);
             assert!(!missing || by_handler, "{method} {path} is not routed");
         }
-        let wrong = shop.ask(Method::PATCH, &filled).send().await;
+        let wrong = shop.ask(Method::TRACE, &filled).send().await;
         wrong.is_refused(405, "method_not_allowed", None);
         let mut allowed: Vec<_> =
             wrong.headers["allow"].to_str().unwrap().split(',').map(str::to_owned).collect();

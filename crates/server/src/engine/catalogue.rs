@@ -104,6 +104,7 @@ mod tests {
             opens_ms: NOW_MS,
             closes_ms: NOW_MS + 1,
             pay_within_ms: 1,
+            publish_ms: None,
             items: vec![],
         };
         for _ in 0..ACTIVITIES_MAX {

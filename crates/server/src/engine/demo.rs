@@ -1,6 +1,8 @@
 //! The demo sale of a first start, so that there is something to buy after one command.
 
-use sale::{Activity, ActivityMove, ActivityState, Currency, Millis, NewActivity, NewItem};
+use sale::{
+    Activity, ActivityEdit, ActivityMove, ActivityState, Currency, Millis, NewActivity, NewItem,
+};
 
 use super::{Engine, operating::OperateError};
 
@@ -18,7 +20,12 @@ impl Engine {
             [] => self.create_activity("demo", &new).await?,
             // Its opening may be long past by now.
             [only] if only.state == ActivityState::Draft && only.name == NAME => {
-                self.reschedule("demo", only.id, &new).await?
+                let edit = ActivityEdit {
+                    opens_ms: Some(new.opens_ms),
+                    closes_ms: Some(new.closes_ms),
+                    ..ActivityEdit::default()
+                };
+                self.edit_activity("demo", only.id, only.version, &edit).await?
             }
             _ => return Ok(None),
         };
@@ -44,6 +51,7 @@ fn demo_sale(opens_ms: Millis) -> NewActivity {
         opens_ms,
         closes_ms: opens_ms + LASTS_MS,
         pay_within_ms: sale::PAY_WITHIN_MS_DEFAULT,
+        publish_ms: None,
         items: vec![
             item("iPhone 15 Pro 256GB", 699_900, 799_900, 10_000, 1),
             item("AirPods Pro 2", 149_900, 189_900, 500, 2),

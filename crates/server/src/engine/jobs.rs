@@ -90,6 +90,8 @@ pub(super) fn start(engine: &Arc<Engine>, stop: &watch::Receiver<bool>) -> Vec<J
         handles.extend([
             job("warm", config.warm_poll_ms, &engine.warm_wake)
                 .spawn(|e| async move { e.warming().await }),
+            job("publish", config.warm_poll_ms, &nobody)
+                .spawn(|e| async move { e.publish_due().await }),
             job("lifecycle", config.warm_poll_ms, &nobody)
                 .spawn(|e| async move { e.lifecycle().await }),
             job("timeout", config.timeout_poll_ms, &nobody)

@@ -9,6 +9,7 @@ mod adopting;
 mod buying;
 mod catalogue;
 mod demo;
+mod finding;
 mod jobs;
 mod news;
 #[cfg(test)]
@@ -17,9 +18,11 @@ mod operating;
 mod parts;
 mod patience;
 mod paying;
+mod planning;
 mod reconcile;
 #[cfg(test)]
 pub(crate) mod restless;
+mod totals;
 mod warming;
 
 use std::{
@@ -50,11 +53,14 @@ use tokio::{
 use adopting::Adopter;
 pub use buying::{ClaimAnswer, LookupError, OrderView};
 pub use catalogue::{Catalogue, Snapshot};
+pub use finding::Found;
+pub(crate) use finding::fits;
 pub use news::{Listener, News, NewsOptions, TooMany};
 pub use operating::{AtGate, LOCAL_TOKEN, OperateError};
 pub use parts::{LEDGER_FILE, OpenError, Parts};
 pub use paying::{NoticeFailure, PayError, Providers};
 pub use reconcile::{Finding, ItemReport, ItemVerdict, RECONCILE_JOB, ReconcileError, Report};
+pub use totals::{ItemTotals, Totals};
 pub use warming::{WarmError, Warmed};
 
 use self::patience::{PROVIDER_ANSWER_MAX, Patient};
@@ -105,6 +111,7 @@ pub struct Engine {
     panicking: Mutex<BTreeSet<&'static str>>,
     /// Up to which order the last comparison asked the providers, if it did not get to the end.
     asked_up_to: Mutex<Option<OrderNo>>,
+    totals_kept: totals::TotalsKept,
     stop: watch::Sender<bool>,
     jobs: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -162,6 +169,7 @@ impl Engine {
             asked_up_to: Mutex::default(),
             gate_turn: tokio::sync::Mutex::new(()),
             reconcile_turn: tokio::sync::Mutex::new(()),
+            totals_kept: totals::TotalsKept::default(),
             stop: watch::Sender::new(false),
             jobs: Mutex::default(),
         });

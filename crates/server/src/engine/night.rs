@@ -17,8 +17,8 @@ use payment::{
     QueryOutcome, RefundOutcome, RefundRequest,
 };
 use sale::{
-    Activity, ActivityMove, Currency, ItemId, Keys, ManualClock, Millis, Money, NewActivity,
-    NewItem, OrderNo,
+    Activity, ActivityId, ActivityMove, Currency, ItemId, Keys, ManualClock, Millis, Money,
+    NewActivity, NewItem, OrderNo,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -89,6 +89,7 @@ impl Night {
             opens_ms: NOW_MS - 1,
             closes_ms: NOW_MS + 3_600_000,
             pay_within_ms: 60_000,
+            publish_ms: None,
             items: vec![item],
         };
         let id = engine.create_activity("ann", &new).await.unwrap().id;
@@ -96,6 +97,10 @@ impl Night {
         let (activity, _) = publish.unwrap();
         engine.warm_activity("ann", id, false).await.unwrap();
         activity
+    }
+
+    pub(super) async fn publish(&self, id: ActivityId) {
+        self.engine.move_activity("ann", id, ActivityMove::Publish).await.unwrap();
     }
 
     /// Buys one, and waits until it is an order.

@@ -30,6 +30,12 @@ pub enum OperateError {
     /// It is not in a state in which this can be done.
     #[error("it is {0}")]
     Conflict(&'static str),
+    /// Somebody else has changed it since the caller saw it. This is what it is now.
+    #[error("somebody else has changed it")]
+    Changed(Box<Activity>),
+    /// It is in the books, as it is here; the gate does not answer, and follows when it does.
+    #[error("the gate has not heard of it yet")]
+    NotAtGate(Box<Activity>),
     /// It may have been done. Asking again with this number does it once.
     #[error("it is not known whether {0} was done")]
     Unknown(OrderNo),
@@ -117,7 +123,7 @@ impl Engine {
     }
 
     /// Two shards in one partition would be one: a cluster has no more of them than partitions.
-    fn check_shards(&self, new: &NewActivity) -> std::result::Result<(), Invalid> {
+    pub(super) fn check_shards(&self, new: &NewActivity) -> std::result::Result<(), Invalid> {
         let partitions = self.gate.partitions();
         let too_many = |item: &sale::NewItem| item.shards as usize > partitions;
         match new.items.iter().position(too_many) {
@@ -127,22 +133,6 @@ impl Engine {
             }
             _ => Ok(()),
         }
-    }
-
-    pub async fn reschedule(
-        &self,
-        who: impl Into<Actor>,
-        id: ActivityId,
-        new: &NewActivity,
-    ) -> Result<Activity> {
-        new.validate(self.clock.now_ms())?;
-        let activity = self
-            .ledger
-            .reschedule(id, &new.name, new.opens_ms, new.closes_ms, new.pay_within_ms)
-            .await?;
-        let detail = json!({"opens_at": new.opens_ms, "closes_at": new.closes_ms});
-        self.audit(who, "activity.reschedule", format!("activity:{id}"), detail).await?;
-        Ok(activity)
     }
 
     /// Publish, pause, resume or end. Doing it twice is doing it once.

@@ -186,6 +186,11 @@ impl Gate for Restless {
         self.gate.queued_of(user).await
     }
 
+    async fn on_log(&self, order_no: OrderNo) -> Result<Option<Claim>> {
+        self.told.can_tell()?;
+        self.gate.on_log(order_no).await
+    }
+
     fn left(&self, item: ItemId) -> Option<i64> {
         self.gate.left(item)
     }

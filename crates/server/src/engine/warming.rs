@@ -178,7 +178,7 @@ impl Engine {
                 continue;
             }
             for item in &activity.items {
-                if let Err(error) = self.keep_warm(item, loaded.get(&item.id)).await {
+                if let Err(error) = self.keep_warm(&activity, item, loaded.get(&item.id)).await {
                     tracing::warn!(item = %item.id, %error, "item could not be warmed, will try again");
                 }
             }
@@ -186,6 +186,8 @@ impl Engine {
             let wanted = shut_of(activity.state);
             let differs = |item: &&Item| {
                 let here = loaded.get(&item.id).filter(|here| is_whole(item, here));
+                // One with another window stays shut until it is loaded anew.
+                let here = here.filter(|here| here.window == window_of(&activity));
                 here.is_some_and(|here| here.shut != Some(Shut::Frozen) && here.shut != wanted)
             };
             let untold: Vec<ItemId> =
@@ -243,12 +245,21 @@ impl Engine {
         Err(WarmError::Contended)
     }
 
-    async fn keep_warm(&self, item: &Item, here: Option<&Loaded>) -> Result<(), WarmError> {
+    async fn keep_warm(
+        &self,
+        activity: &Activity,
+        item: &Item,
+        here: Option<&Loaded>,
+    ) -> Result<(), WarmError> {
         match here {
             // Neither what is being loaded nor what cannot be read now gets better by another load.
             Some(here) if is_being_loaded(here) || here.presence == Presence::Unknown => Ok(()),
-            // Somebody who was about to load it was overtaken and then died.
-            Some(here) if is_whole(item, here) && here.shut == Some(Shut::Frozen) => {
+            // Somebody who was about to load it was overtaken and then died; or somebody who moved the
+            // window died, or lost the gate, before it heard of that.
+            Some(here)
+                if is_whole(item, here)
+                    && (here.shut == Some(Shut::Frozen) || here.window != window_of(activity)) =>
+            {
                 self.rebuild(item.id).await.map(drop)
             }
             Some(here) if is_whole(item, here) => Ok(()),
@@ -266,6 +277,10 @@ fn shut_of(state: ActivityState) -> Option<Shut> {
         ActivityState::Ended => Some(Shut::Ended),
         ActivityState::Draft | ActivityState::Published => None,
     }
+}
+
+fn window_of(activity: &Activity) -> (Millis, Millis) {
+    (activity.opens_ms, activity.closes_ms)
 }
 
 /// Is all of it there, in the life that the ledger knows?

@@ -42,6 +42,7 @@ mod kills;
 mod manners;
 mod money;
 mod operators;
+mod plans;
 mod rehearse;
 mod rush;
 mod startup;

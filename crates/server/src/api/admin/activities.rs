@@ -47,6 +47,10 @@ pub(in super::super) struct LedgerActivity {
     pay_within_ms: i64,
     #[schema(schema_with = openapi::activity_state)]
     state: ActivityState,
+    /// When a draft publishes itself; afterwards, when it was to. Null: an operator publishes it.
+    publish_at: Option<i64>,
+    /// Grows with every change; whoever changes it says which one they have seen.
+    version: i64,
     items: Vec<LedgerItem>,
     /// In answers to publish, pause, resume and end.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -81,6 +85,8 @@ impl From<Activity> for LedgerActivity {
             closes_at: activity.closes_ms,
             pay_within_ms: activity.pay_within_ms,
             state: activity.state,
+            publish_at: activity.publish_ms,
+            version: activity.version,
             items: activity.items.into_iter().map(LedgerItem::from).collect(),
             at_gate: None,
         }
@@ -97,6 +103,8 @@ pub(in super::super) struct Plan {
     #[serde(default = "pay_within_ms")]
     #[schema(default = pay_within_ms)]
     pay_within_ms: i64,
+    /// Publish it by itself at this time, which is before `closes_at`.
+    publish_at: Option<GivenTime>,
     /// At least one.
     items: Vec<PlannedItem>,
 }
@@ -144,6 +152,7 @@ impl From<Plan> for NewActivity {
             opens_ms: plan.opens_at.0,
             closes_ms: plan.closes_at.0,
             pay_within_ms: plan.pay_within_ms,
+            publish_ms: plan.publish_at.map(|time| time.0),
             items: plan.items.into_iter().map(NewItem::from).collect(),
         }
     }
@@ -162,17 +171,6 @@ impl From<PlannedItem> for NewItem {
             shards: item.shards,
         }
     }
-}
-
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(in super::super) struct Schedule {
-    name: String,
-    opens_at: GivenTime,
-    closes_at: GivenTime,
-    #[serde(default = "pay_within_ms")]
-    #[schema(default = pay_within_ms)]
-    pay_within_ms: i64,
 }
 
 #[derive(Deserialize, utoipa::IntoParams)]
@@ -227,50 +225,6 @@ pub(in super::super) async fn show(
 ) -> Result<Json<LedgerActivity>, Problem> {
     let found = app.engine.ledger.activity(ActivityId(id)).await?;
     Ok(Json(found.ok_or_else(Problem::not_found)?.into()))
-}
-
-/// Change name, window and time to pay of a draft.
-#[utoipa::path(put, path = "/admin/activities/{id}", tag = "admin", security(("operator" = [])),
-    params(("id" = i64, Path, description = "The activity")), request_body = Schedule,
-    responses(
-        (status = OK, body = LedgerActivity),
-        (status = NOT_FOUND, description = "No such activity"),
-        (status = CONFLICT, description = "It is no draft any more"),
-        (status = UNPROCESSABLE_ENTITY, description = "`invalid`, with the `field`")))]
-pub(in super::super) async fn reschedule(
-    State(app): State<Shared>,
-    AsOperator(who): AsOperator,
-    Path(id): Path<i64>,
-    Json(schedule): Json<Schedule>,
-) -> Result<Json<LedgerActivity>, Problem> {
-    let id = ActivityId(id);
-    let before = app.engine.ledger.activity(id).await?.ok_or_else(Problem::not_found)?;
-    if before.state != ActivityState::Draft {
-        return Err(super::super::refusals::conflict(before.state.as_str()));
-    }
-    let new = NewActivity {
-        name: schedule.name,
-        opens_ms: schedule.opens_at.0,
-        closes_ms: schedule.closes_at.0,
-        pay_within_ms: schedule.pay_within_ms,
-        items: before.items.into_iter().map(as_planned).collect(),
-    };
-    let moved = finish(async move { app.engine.reschedule(&who, id, &new).await }).await?;
-    Ok(Json(moved.into()))
-}
-
-/// The items stay as they are; they are only named so that the whole plan can be judged.
-fn as_planned(item: sale::Item) -> NewItem {
-    NewItem {
-        name: item.name,
-        image_url: item.image_url,
-        price: item.price.minor,
-        origin_price: item.origin_price,
-        currency: item.price.currency,
-        stock: item.total.max(1),
-        limit_per_user: item.limit_per_user,
-        shards: item.shards,
-    }
 }
 
 async fn move_by(

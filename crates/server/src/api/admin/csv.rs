@@ -1,20 +1,35 @@
 //! Orders as comma-separated values (RFC 4180), for spreadsheets.
 //!
 //! A spreadsheet runs what looks like a formula. User ids and item names are other people's words,
-//! so a cell that begins like one is given an apostrophe, which spreadsheets take for "text".
+//! so a cell that begins like one is given an apostrophe, which spreadsheets take for "text". An order
+//! that was paid twice names both payments, the one that counted first.
 
-use std::fmt::Write;
+use std::{collections::HashMap, fmt::Write};
 
-use sale::Order;
+use ledger::PaymentRow;
+use sale::{Order, OrderNo};
 
 pub(super) const HEAD: &str = "order_no,user_id,activity_id,item_id,item_name,quantity,price,amount,\
-currency,status,reason,created_at,pay_deadline,paid_at,closed_at\r\n";
+currency,status,reason,created_at,pay_deadline,paid_at,closed_at,provider,provider_txn\r\n";
 
-/// One line per order.
-pub(super) fn lines(orders: &[Order]) -> String {
-    let mut text = String::with_capacity(orders.len() * 192);
+/// One line per order. `money` is what came in for any of them, oldest first.
+pub(super) fn lines(orders: &[Order], money: &[PaymentRow]) -> String {
+    let mut by_order: HashMap<OrderNo, Vec<&PaymentRow>> = HashMap::new();
+    for payment in money {
+        by_order.entry(payment.order_no).or_default().push(payment);
+    }
+    let mut text = String::with_capacity(orders.len() * 256);
     for order in orders {
         line(&mut text, order);
+        let money = by_order.get(&order.order_no).map_or(&[][..], Vec::as_slice);
+        let joined = |each: fn(&PaymentRow) -> &str| {
+            money.iter().map(|payment| each(payment)).collect::<Vec<_>>().join(";")
+        };
+        text.push(',');
+        cell(&mut text, &joined(|payment| &payment.provider));
+        text.push(',');
+        cell(&mut text, &joined(|payment| &payment.provider_txn));
+        text.push_str("\r\n");
     }
     text
 }
@@ -28,7 +43,7 @@ fn line(text: &mut String, order: &Order) {
     cell(text, &order.item_name);
     let _ = write!(
         text,
-        ",{},{},{},{},{},{},{},{},{},{}\r\n",
+        ",{},{},{},{},{},{},{},{},{},{}",
         order.quantity,
         order.price.minor,
         order.amount.minor,

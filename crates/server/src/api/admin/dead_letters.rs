@@ -25,6 +25,12 @@ pub(in super::super) struct LettersPage {
     /// Unless told, those retrying and dead.
     #[param(inline)]
     state: Option<LetterState>,
+    /// Only letters of this buyer.
+    #[param(value_type = Option<String>)]
+    user_id: Option<UserId>,
+    /// Only the letter of this number, in whatever state; asked for alone.
+    #[param(value_type = Option<String>)]
+    order_no: Option<OrderNo>,
     /// Only letters before this one.
     #[param(value_type = Option<String>)]
     before: Option<OrderNo>,
@@ -128,8 +134,23 @@ pub(in super::super) async fn list(
     Query(page): Query<LettersPage>,
 ) -> Result<Json<Letters>, Problem> {
     let rows = paging::rows(page.limit)?;
+    let ledger = &app.engine.ledger;
     let state = page.state.map(Into::into);
-    let found = app.engine.ledger.dead_letters(state, page.before, rows).await?;
+    let found = match (page.order_no, &page.user_id) {
+        (Some(no), None) if state.is_none() && page.before.is_none() => {
+            ledger.dead_letter(no).await?.into_iter().collect()
+        }
+        (Some(_), _) => {
+            let problem = "names one letter: ask for it alone";
+            return Err(Problem::invalid_in(
+                "order_no",
+                problem,
+                "已指定单个死信，请勿同时使用其他条件",
+            ));
+        }
+        (None, Some(user)) => ledger.dead_letters_of(user, state, page.before, rows).await?,
+        (None, None) => ledger.dead_letters(state, page.before, rows).await?,
+    };
     let next = paging::next(&found, rows, |letter| letter.claim.order_no);
     Ok(Json(Letters { dead_letters: found.into_iter().map(Into::into).collect(), next }))
 }

@@ -8,6 +8,8 @@ pub(super) mod dead_letters;
 pub(super) mod items;
 pub(super) mod orders;
 pub(super) mod overview;
+pub(super) mod plans;
 pub(super) mod reconcile;
 pub(super) mod sandbox;
 pub(super) mod tokens;
+pub(super) mod totals;

@@ -1,6 +1,6 @@
-//! All orders: searched, exported, looked at, refunded.
+//! All orders: searched, exported, looked at, cancelled, refunded.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use axum::{
     body::Body,
@@ -22,7 +22,7 @@ use utoipa::ToSchema;
 use super::{
     super::{
         Shared,
-        access::{AsAdmin, AsViewer},
+        access::{AsAdmin, AsOperator, AsViewer},
         finish::finish,
         order::OrderJson,
         orders::Orders,
@@ -32,7 +32,7 @@ use super::{
     csv,
 };
 use crate::{
-    engine::{Engine, OrderView},
+    engine::{Engine, OrderView, fits},
     extract::{Json, Path, Query, plain_id},
     problem::Problem,
 };
@@ -44,13 +44,17 @@ const CSV_PAGE_ROWS: usize = 500;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(in super::super) struct Search {
+    /// One order or claim by its number, wherever it is; asked for alone.
+    #[param(value_type = Option<String>)]
+    order_no: Option<OrderNo>,
+    /// With it, claims on their way to the ledger are found as well: `queued`, and those that `failed`.
     #[param(value_type = Option<String>)]
     user_id: Option<UserId>,
     #[serde(default, deserialize_with = "plain_id")]
     item_id: Option<i64>,
     #[serde(default, deserialize_with = "plain_id")]
     activity_id: Option<i64>,
-    /// Any status but `queued`: those are not in the ledger yet.
+    /// `queued` needs `user_id`: those are not in the ledger yet.
     #[param(value_type = Option<String>)]
     status: Option<OrderStatus>,
     /// Made at or after this time.
@@ -59,6 +63,12 @@ pub(in super::super) struct Search {
     /// Made before this time.
     #[param(value_type = Option<GivenTime>)]
     to: Option<QueryTime>,
+    /// Paid at or after this time. With this or `paid_to` the latest payment comes first.
+    #[param(value_type = Option<GivenTime>)]
+    paid_from: Option<QueryTime>,
+    /// Paid before this time.
+    #[param(value_type = Option<GivenTime>)]
+    paid_to: Option<QueryTime>,
     /// Only orders before this one.
     #[param(value_type = Option<String>)]
     before: Option<OrderNo>,
@@ -86,19 +96,34 @@ impl Search {
     }
 
     fn filter(self, limit: usize) -> Result<OrderFilter, Problem> {
-        if self.status == Some(OrderStatus::Queued) {
-            return Err(Problem::invalid("status", "cannot be queued: those are no orders yet"));
-        }
-        Ok(OrderFilter {
+        let ms = |time: Option<QueryTime>| time.map(|time| time.0);
+        let filter = OrderFilter {
+            order_no: self.order_no,
             user: self.user_id,
             activity: self.activity_id.map(ActivityId),
             item: self.item_id.map(ItemId),
             status: self.status,
-            from_ms: self.from.map(|time| time.0),
-            to_ms: self.to.map(|time| time.0),
+            from_ms: ms(self.from),
+            to_ms: ms(self.to),
+            paid_from_ms: ms(self.paid_from),
+            paid_to_ms: ms(self.paid_to),
             before: self.before,
             limit,
-        })
+        };
+        if filter.status == Some(OrderStatus::Queued) && filter.user.is_none() {
+            let problem = "queued needs user_id: a claim on its way is found by its buyer";
+            return Err(Problem::invalid_in("status", problem, "为 queued 时必须同时给出 user_id"));
+        }
+        let alone = OrderFilter { order_no: None, limit: 0, ..filter.clone() };
+        if filter.order_no.is_some() && alone != OrderFilter::default() {
+            let problem = "names one order: ask for it alone";
+            return Err(Problem::invalid_in(
+                "order_no",
+                problem,
+                "已指定单个订单，请勿同时使用其他条件",
+            ));
+        }
+        Ok(filter)
     }
 }
 
@@ -125,21 +150,68 @@ pub(in super::super) async fn list(
     if filter.user.is_some() {
         app.engine.note_reading(&who, "orders.search", asked_for(&filter)).await?;
     }
-    let found = app.engine.ledger.orders(&filter).await?;
-    let next = paging::next(&found, rows, |order| order.order_no);
-    let orders = found.into_iter().map(shown).collect();
+    let orders = match filter.order_no {
+        Some(no) => numbered(&app.engine, no).await?,
+        None => matching(&app.engine, &filter).await?,
+    };
+    let next = paging::next(&orders, rows, |order| order.order_no);
     Ok(([(VARY, "accept")], Json(Orders { orders, next })).into_response())
+}
+
+async fn numbered(engine: &Engine, no: OrderNo) -> Result<Vec<OrderJson>, Problem> {
+    match engine.find_order(no).await? {
+        Some(found) => Ok(vec![OrderJson::found(engine, found).await?]),
+        None => Ok(Vec::new()),
+    }
+}
+
+async fn matching(engine: &Engine, filter: &OrderFilter) -> Result<Vec<OrderJson>, Problem> {
+    // Those on their way first: one that arrives meanwhile is seen twice, never not at all.
+    let waiting = waiting(engine, filter).await?;
+    let mut orders: Vec<OrderJson> = match filter.status {
+        Some(OrderStatus::Queued) => Vec::new(),
+        _ => engine.ledger.orders(filter).await?.into_iter().map(shown).collect(),
+    };
+    if waiting.is_empty() {
+        return Ok(orders);
+    }
+    let known: HashSet<OrderNo> = orders.iter().map(|order| order.order_no).collect();
+    orders.extend(waiting.into_iter().filter(|order| !known.contains(&order.order_no)));
+    orders.sort_by_key(|order| std::cmp::Reverse(order.order_no));
+    orders.truncate(filter.limit);
+    Ok(orders)
+}
+
+/// The claims of a buyer that are no orders yet and fit the search.
+async fn waiting(engine: &Engine, filter: &OrderFilter) -> Result<Vec<OrderJson>, Problem> {
+    let wanted = matches!(filter.status, None | Some(OrderStatus::Queued)) && !filter.by_payment();
+    let Some(user) = filter.user.as_ref().filter(|_| wanted) else { return Ok(Vec::new()) };
+    let mut orders = Vec::new();
+    for found in engine.waiting_of(user, filter.before, filter.limit).await? {
+        let OrderView::Queued(claim) = &found.view else { continue };
+        if !fits(claim, filter) {
+            continue;
+        }
+        let order = OrderJson::found(engine, found).await?;
+        if filter.activity.is_none_or(|activity| order.activity_id == activity.0) {
+            orders.push(order);
+        }
+    }
+    Ok(orders)
 }
 
 /// What the audit says of a search: what was asked for, and nothing that was not.
 fn asked_for(filter: &OrderFilter) -> Value {
     let asked = [
+        ("order_no", filter.order_no.map(|no| json!(no))),
         ("user_id", filter.user.as_ref().map(|user| json!(user))),
         ("activity_id", filter.activity.map(|id| json!(id))),
         ("item_id", filter.item.map(|id| json!(id))),
         ("status", filter.status.map(|status| json!(status))),
         ("from", filter.from_ms.map(|ms| json!(ms))),
         ("to", filter.to_ms.map(|ms| json!(ms))),
+        ("paid_from", filter.paid_from_ms.map(|ms| json!(ms))),
+        ("paid_to", filter.paid_to_ms.map(|ms| json!(ms))),
         ("before", filter.before.map(|no| json!(no))),
     ];
     asked.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
@@ -151,19 +223,22 @@ fn shown(order: Order) -> OrderJson {
 }
 
 /// Written page by page: the table may be longer than memory. A ledger that fails half way cuts the
-/// connection, so that nobody takes half a table for a whole one.
+/// connection, so that nobody takes half a table for a whole one. It holds what is in the ledger.
 async fn table(ledger: Arc<dyn Ledger>, filter: OrderFilter) -> Result<Response, Problem> {
+    if filter.status == Some(OrderStatus::Queued) {
+        let problem = "queued cannot be a table: those are no orders yet";
+        return Err(Problem::invalid_in("status", problem, "queued 尚未成为订单，无法导出"));
+    }
     // The first page is read before the answer begins, so that a ledger that is down is a 503.
-    let first = ledger.orders(&filter).await?;
+    let first = page(&*ledger, &filter).await?;
     let begun = Some((first, ledger, filter));
     let pages = stream::unfold(begun, |at| async move {
-        let (page, ledger, mut filter) = at?;
-        let lines = Ok::<_, LedgerError>(Bytes::from(csv::lines(&page)));
-        let Some(before) = paging::next(&page, filter.limit, |order: &Order| order.order_no) else {
-            return Some((lines, None));
-        };
+        let ((orders, money), ledger, mut filter) = at?;
+        let lines = Ok::<_, LedgerError>(Bytes::from(csv::lines(&orders, &money)));
+        let next = paging::next(&orders, filter.limit, |order: &Order| order.order_no);
+        let Some(before) = next else { return Some((lines, None)) };
         filter.before = Some(before);
-        match ledger.orders(&filter).await {
+        match page(&*ledger, &filter).await {
             Ok(next) => Some((lines, Some((next, ledger, filter)))),
             Err(error) => {
                 tracing::warn!(%error, "a table of orders was cut short");
@@ -179,6 +254,17 @@ async fn table(ledger: Arc<dyn Ledger>, filter: OrderFilter) -> Result<Response,
         (VARY, "accept"),
     ];
     Ok((headers, body).into_response())
+}
+
+/// Orders, and the money that came in for them.
+async fn page(
+    ledger: &dyn Ledger,
+    filter: &OrderFilter,
+) -> ledger::Result<(Vec<Order>, Vec<PaymentRow>)> {
+    let orders = ledger.orders(filter).await?;
+    let numbers: Vec<OrderNo> = orders.iter().map(|order| order.order_no).collect();
+    let money = ledger.money_of(&numbers).await?;
+    Ok((orders, money))
 }
 
 #[derive(Serialize, ToSchema)]
@@ -215,13 +301,8 @@ impl From<PaymentRow> for Payment {
 }
 
 async fn whole(engine: &Engine, no: OrderNo) -> Result<OrderWithPayments, Problem> {
-    // Not the copy that buyers look at: operators decide by what they see.
-    let view = match engine.ledger.order(no).await? {
-        Some(order) => OrderView::Known(order),
-        None => engine.order(no, None).await?.ok_or_else(Problem::not_found)?,
-    };
-    let user = view.user().clone();
-    let order = OrderJson::of(engine, view).await?.with_user(user);
+    let found = engine.find_order(no).await?.ok_or_else(Problem::not_found)?;
+    let order = OrderJson::found(engine, found).await?;
     let payments = engine.ledger.payments(no).await?.into_iter().map(Into::into).collect();
     Ok(OrderWithPayments { order, payments })
 }
@@ -236,6 +317,26 @@ pub(in super::super) async fn show(
     Path(no): Path<OrderNo>,
 ) -> Result<Json<OrderWithPayments>, Problem> {
     Ok(Json(whole(&app.engine, no).await?))
+}
+
+/// Give an unpaid order up in its buyer's place; its units go back on sale. A payment that is open at a
+/// provider is closed there first.
+#[utoipa::path(post, path = "/admin/orders/{no}/cancel", tag = "admin", security(("operator" = [])),
+    params(("no" = String, Path, description = "The order number")),
+    responses(
+        (status = OK, body = OrderWithPayments, description = "It is closed, now or since before"),
+        (status = NOT_FOUND, description = "No such order"),
+        (status = CONFLICT, description = "It is queued, or paid, or over (see `state`)")))]
+pub(in super::super) async fn cancel(
+    State(app): State<Shared>,
+    AsOperator(who): AsOperator,
+    Path(no): Path<OrderNo>,
+) -> Result<Json<OrderWithPayments>, Problem> {
+    let order = finish(async move {
+        app.engine.cancel_by(&who, no).await?;
+        whole(&app.engine, no).await
+    });
+    Ok(Json(order.await?))
 }
 
 /// Give the money of a paid order back, and its units. Needs the role admin.

@@ -1,0 +1,111 @@
+//! Plans changed: a draft with its items, or the window of what has not opened yet.
+
+use axum::extract::State;
+use sale::{ActivityEdit, ActivityId, Currency, ItemEdit, ItemId};
+use serde::{Deserialize, Deserializer};
+use utoipa::ToSchema;
+
+use super::{
+    super::{Shared, access::AsOperator, finish::finish, times::GivenTime},
+    activities::LedgerActivity,
+};
+use crate::{
+    extract::{Json, Path},
+    problem::Problem,
+};
+
+/// What is absent stays as it is.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(in super::super) struct PlanEdit {
+    /// The `version` that the caller has seen. If it is another one by now, nothing is changed.
+    version: i64,
+    name: Option<String>,
+    /// Of what is published: only before it has opened, and to a time that is not past.
+    opens_at: Option<GivenTime>,
+    closes_at: Option<GivenTime>,
+    pay_within_ms: Option<i64>,
+    /// Null: it does not publish itself any more.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<GivenTime>)]
+    publish_at: Option<Option<GivenTime>>,
+    /// All the items there will be: one with an `id` is changed, one without is new, one that is not
+    /// named is removed.
+    items: Option<Vec<PlannedItemEdit>>,
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(in super::super) struct PlannedItemEdit {
+    /// Which item of the draft this is; absent: a new one, which needs `name`, `price` and `stock`.
+    id: Option<i64>,
+    name: Option<String>,
+    image_url: Option<String>,
+    price: Option<i64>,
+    /// Null: there is none any more.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<i64>)]
+    origin_price: Option<Option<i64>>,
+    #[schema(value_type = Option<String>, example = "CNY")]
+    currency: Option<Currency>,
+    stock: Option<i64>,
+    limit_per_user: Option<u32>,
+    shards: Option<u32>,
+}
+
+/// Tells a field that is null from one that is absent.
+fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    from: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(from).map(Some)
+}
+
+impl From<PlanEdit> for ActivityEdit {
+    fn from(edit: PlanEdit) -> Self {
+        ActivityEdit {
+            name: edit.name,
+            opens_ms: edit.opens_at.map(|time| time.0),
+            closes_ms: edit.closes_at.map(|time| time.0),
+            pay_within_ms: edit.pay_within_ms,
+            publish_ms: edit.publish_at.map(|given| given.map(|time| time.0)),
+            items: edit.items.map(|items| items.into_iter().map(ItemEdit::from).collect()),
+        }
+    }
+}
+
+impl From<PlannedItemEdit> for ItemEdit {
+    fn from(edit: PlannedItemEdit) -> Self {
+        ItemEdit {
+            id: edit.id.map(ItemId),
+            name: edit.name,
+            image_url: edit.image_url,
+            price: edit.price,
+            origin_price: edit.origin_price,
+            currency: edit.currency,
+            stock: edit.stock,
+            limit_per_user: edit.limit_per_user,
+            shards: edit.shards,
+        }
+    }
+}
+
+/// Change a draft and its items, or move the window of what is published and not open yet.
+#[utoipa::path(patch, path = "/admin/activities/{id}", tag = "admin", security(("operator" = [])),
+    params(("id" = i64, Path, description = "The activity")), request_body = PlanEdit,
+    responses(
+        (status = OK, body = LedgerActivity),
+        (status = NOT_FOUND, description = "No such activity"),
+        (status = CONFLICT, description = "Somebody else has changed it since (see `version` and `activity`), \
+            or it is open or over (see `state`); nothing was changed"),
+        (status = UNPROCESSABLE_ENTITY, description = "`invalid`, with the `field`")))]
+pub(in super::super) async fn edit(
+    State(app): State<Shared>,
+    AsOperator(who): AsOperator,
+    Path(id): Path<i64>,
+    Json(edit): Json<PlanEdit>,
+) -> Result<Json<LedgerActivity>, Problem> {
+    let (id, version, edit) = (ActivityId(id), edit.version, ActivityEdit::from(edit));
+    let edited =
+        finish(async move { app.engine.edit_activity(&who, id, version, &edit).await }).await?;
+    Ok(Json(edited.into()))
+}
