@@ -19,6 +19,8 @@ const CHANGED_SINCE_READ: u16 = 1020;
 const PACKET_TOO_LARGE: u16 = 1153;
 /// Triggers need rights of their own: SUPER where the binary log is on, TRIGGER on the table.
 const NO_TRIGGERS: [u16; 3] = [1419, 1227, 1142];
+/// A column or an index of that name is there already.
+const THERE_ALREADY: [u16; 2] = [1060, 1061];
 /// A CHECK constraint: MySQL's number, MariaDB's number.
 const CHECK_VIOLATED: [u16; 2] = [3819, 4025];
 /// The server closed this connection, or is about to.
@@ -154,6 +156,14 @@ impl Failure {
     pub(super) fn may_not_make_triggers(&self) -> bool {
         match self {
             Failure::Sql(SqlError::Server(error)) => NO_TRIGGERS.contains(&error.code),
+            _ => false,
+        }
+    }
+
+    /// A column or an index of this name is there.
+    pub(super) fn is_there_already(&self) -> bool {
+        match self {
+            Failure::Sql(SqlError::Server(error)) => THERE_ALREADY.contains(&error.code),
             _ => false,
         }
     }

@@ -7,8 +7,11 @@
 use rusqlite::{Connection, TransactionBehavior};
 
 /// Step `n` of the list takes a file from `user_version` n to n + 1.
-const STEPS: &[&str] =
-    &[include_str!("migrations/0001_init.sql"), include_str!("migrations/0002_audit_origin.sql")];
+const STEPS: &[&str] = &[
+    include_str!("migrations/0001_init.sql"),
+    include_str!("migrations/0002_audit_origin.sql"),
+    include_str!("migrations/0003_due.sql"),
+];
 
 /// The schema this binary writes.
 pub const SCHEMA_VERSION: i64 = STEPS.len() as i64;

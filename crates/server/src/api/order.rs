@@ -118,18 +118,12 @@ struct Ware {
 
 impl Ware {
     async fn of(engine: &Engine, id: ItemId) -> Result<Ware, Problem> {
-        if let Some((activity, item)) = engine.catalogue.snapshot().item(id) {
-            return Ok(Ware {
-                activity_id: activity.id.0,
-                name: item.name.clone(),
-                price: item.price,
-            });
-        }
-        let item = engine.ledger.item(id).await?;
-        // The gate has sold what the ledger does not know: the claim will be void, and says so then.
-        Ok(item.map_or_else(
-            || Ware { activity_id: 0, name: String::new(), price: Money::new(0, Currency::CNY) },
-            |item| Ware { activity_id: item.activity.0, name: item.name, price: item.price },
-        ))
+        let Some(shown) = engine.item_on_show(id).await? else {
+            // The gate has sold what the ledger does not know: the claim will be void, and says so then.
+            let price = Money::new(0, Currency::CNY);
+            return Ok(Ware { activity_id: 0, name: String::new(), price });
+        };
+        let item = shown.item();
+        Ok(Ware { activity_id: item.activity.0, name: item.name.clone(), price: item.price })
     }
 }

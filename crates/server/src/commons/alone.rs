@@ -1,5 +1,7 @@
 //! One process: it leads everything, and has nobody to tell.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use sale::{Activity, Millis, Order, OrderNo};
 use tokio::sync::broadcast;
@@ -42,7 +44,7 @@ impl Commons for Alone {
         None
     }
 
-    async fn put_catalogue(&self, _: &[Activity]) {}
+    async fn put_catalogue(&self, _: &[Arc<Activity>]) {}
 
     fn node(&self) -> u16 {
         0

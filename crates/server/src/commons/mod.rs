@@ -9,6 +9,8 @@
 mod alone;
 mod redis;
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use sale::{Activity, Millis, Order, OrderNo, UserId};
 use serde::{Deserialize, Serialize};
@@ -54,7 +56,7 @@ pub trait Commons: Send + Sync {
     /// The activities that pages show, if somebody has put them there.
     async fn catalogue(&self) -> Option<Vec<Activity>>;
 
-    async fn put_catalogue(&self, activities: &[Activity]);
+    async fn put_catalogue(&self, activities: &[Arc<Activity>]);
 
     /// May order numbers of this process's node still be handed out?
     fn node_is_ours(&self) -> bool;

@@ -229,9 +229,9 @@ impl RedisCommons {
         Ok(Some(activities))
     }
 
-    async fn write_catalogue(&self, activities: &[Activity]) -> RedisResult<()> {
+    async fn write_catalogue(&self, activities: &[Arc<Activity>]) -> RedisResult<()> {
         for activity in activities {
-            let mut head = activity.clone();
+            let mut head = Activity::clone(activity);
             let items = std::mem::take(&mut head.items);
             let key = self.key(format_args!("catalog:{}", activity.id));
             let mut hash = redis::cmd("HSET");
@@ -409,7 +409,7 @@ impl Commons for RedisCommons {
         self.read_catalogue().await.ok().flatten()
     }
 
-    async fn put_catalogue(&self, activities: &[Activity]) {
+    async fn put_catalogue(&self, activities: &[Arc<Activity>]) {
         if let Err(error) = self.write_catalogue(activities).await {
             tracing::debug!(%error, "the catalogue could not be put into Redis");
         }

@@ -133,8 +133,13 @@ impl Engine {
     /// The gate does not have the item. The catalogue may know a better "no" than *busy*; it never
     /// knows a yes.
     async fn not_at_the_gate(&self, item: ItemId) -> ClaimAnswer {
-        let catalogue = self.catalogue_with(item).await;
-        let Some((activity, _)) = catalogue.item(item) else { return ClaimAnswer::UnknownItem };
+        let shown = match self.item_on_show(item).await {
+            Ok(Some(shown)) => shown,
+            Ok(None) => return ClaimAnswer::UnknownItem,
+            // Nobody can tell whether there is such an item.
+            Err(_) => return ClaimAnswer::Busy(Busy::NotLoaded),
+        };
+        let activity = shown.activity();
         let now_ms = self.clock.now_ms();
         if activity.state == ActivityState::Ended || now_ms >= activity.closes_ms {
             ClaimAnswer::Ended
