@@ -346,19 +346,29 @@ impl Inner {
         }
         let mut claims = Vec::new();
         for partition in partitions {
-            let mut from = "-".to_owned();
-            loop {
-                let mut range = redis::cmd("XRANGE");
-                range.arg(self.keys.orders(partition)).arg(&from).arg("+");
-                range.arg("COUNT").arg(super::SCAN_ROWS);
-                let page = read_rows(partition, self.link.ask(&range).await?);
-                let Some(last) = page.last else { break };
-                from = format!("({}", id_text(last));
-                let of_item = page.entries.into_iter().filter(|entry| entry.item == item);
+            let mut after = None;
+            while let Some((entries, last)) = self.stream_page(partition, after).await? {
+                after = Some(last);
+                let of_item = entries.into_iter().filter(|entry| entry.item == item);
                 claims.extend(of_item.flat_map(|entry| entry.claims));
             }
         }
         Ok(claims)
+    }
+
+    /// The next entries of a stream behind this one, and the last of them, readable or not; `None` at
+    /// its end.
+    pub(super) async fn stream_page(
+        &self,
+        partition: usize,
+        after: Option<EntryId>,
+    ) -> Result<Option<(Vec<LogEntry>, EntryId)>> {
+        let from = after.map_or_else(|| "-".to_owned(), |id| format!("({}", id_text(id)));
+        let mut range = redis::cmd("XRANGE");
+        range.arg(self.keys.orders(partition)).arg(from).arg("+");
+        range.arg("COUNT").arg(super::SCAN_ROWS);
+        let page = read_rows(partition, self.link.ask(&range).await?);
+        Ok(page.last.map(|last| (page.entries, last)))
     }
 
     /// Forget workers that are gone.

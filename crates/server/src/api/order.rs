@@ -1,6 +1,6 @@
 //! An order as everybody sees it: the buyer, the event stream and the operators.
 
-use sale::{Claim, Currency, ItemId, Money, Order, OrderNo, OrderStatus, Reason, UserId};
+use sale::{Claim, Currency, ItemId, Millis, Money, Order, OrderNo, OrderStatus, Reason, UserId};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -41,6 +41,12 @@ pub(super) struct OrderJson {
     /// While queued: when it will be an order at the latest, at the rate of the last seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) eta_ms: Option<u64>,
+    /// Present and true if the ledger could not be asked: this is the last thing known of the order.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) stale: bool,
+    /// With `stale`: when it was true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) as_of: Option<i64>,
 }
 
 impl OrderJson {
@@ -48,7 +54,16 @@ impl OrderJson {
         match view {
             OrderView::Known(order) => Ok(order.into()),
             OrderView::Queued(claim) => OrderJson::queued(engine, claim).await,
+            OrderView::LastKnown(order, at_ms) => Ok(OrderJson::from(order).as_it_was(at_ms)),
+            OrderView::LastQueued(claim) => {
+                let claimed_ms = claim.claimed_ms;
+                Ok(OrderJson::queued(engine, claim).await?.as_it_was(claimed_ms))
+            }
         }
+    }
+
+    fn as_it_was(self, at_ms: Millis) -> OrderJson {
+        OrderJson { stale: true, as_of: Some(at_ms), ..self }
     }
 
     /// With the buyer's name, for operators.
@@ -80,6 +95,8 @@ impl OrderJson {
             paid_at: None,
             closed_at: None,
             eta_ms: (backlog > 0).then(|| engine.eta_ms(backlog)),
+            stale: false,
+            as_of: None,
         })
     }
 }
@@ -105,6 +122,8 @@ impl From<Order> for OrderJson {
             paid_at: order.paid_ms,
             closed_at: order.closed_ms,
             eta_ms: None,
+            stale: false,
+            as_of: None,
         }
     }
 }

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use sale::{Activity, Millis, Order, OrderNo};
 use tokio::sync::broadcast;
 
-use super::{Commons, Hint};
+use super::{Commons, Hint, OrderCopy};
 
 pub struct Alone(broadcast::Sender<Hint>);
 
@@ -28,7 +28,7 @@ impl Commons for Alone {
         self.0.subscribe()
     }
 
-    async fn order(&self, _: OrderNo) -> Option<Order> {
+    async fn order(&self, _: OrderNo) -> Option<OrderCopy> {
         None
     }
 

@@ -31,6 +31,15 @@ pub enum Hint {
     Units { item: sale::ItemId },
 }
 
+/// What somebody read of an order a while ago. Both times are of the clock where copies are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OrderCopy {
+    pub order: Order,
+    /// From before it was read.
+    pub read_ms: Millis,
+    pub now_ms: Millis,
+}
+
 #[async_trait]
 pub trait Commons: Send + Sync {
     /// May this process run the job now? Asking takes the lease, or renews it. The number grows
@@ -43,8 +52,8 @@ pub trait Commons: Send + Sync {
     /// What the other instances tell.
     fn hints(&self) -> broadcast::Receiver<Hint>;
 
-    /// A copy of the order that may be a moment old.
-    async fn order(&self, no: OrderNo) -> Option<Order>;
+    /// A copy of the order, if there is one.
+    async fn order(&self, no: OrderNo) -> Option<OrderCopy>;
 
     /// What time it is where copies are kept.
     async fn now_ms(&self) -> Result<Millis, String>;
