@@ -54,15 +54,15 @@ impl OrderJson {
         match view {
             OrderView::Known(order) => Ok(order.into()),
             OrderView::Queued(claim) => OrderJson::queued(engine, claim).await,
-            OrderView::LastKnown(order, at_ms) => Ok(OrderJson::from(order).as_it_was(at_ms)),
+            OrderView::LastKnown(order, at_ms) => Ok(OrderJson::from(order).last_true_at(at_ms)),
             OrderView::LastQueued(claim) => {
                 let claimed_ms = claim.claimed_ms;
-                Ok(OrderJson::queued(engine, claim).await?.as_it_was(claimed_ms))
+                Ok(OrderJson::queued(engine, claim).await?.last_true_at(claimed_ms))
             }
         }
     }
 
-    fn as_it_was(self, at_ms: Millis) -> OrderJson {
+    fn last_true_at(self, at_ms: Millis) -> OrderJson {
         OrderJson { stale: true, as_of: Some(at_ms), ..self }
     }
 

@@ -469,7 +469,7 @@ async fn an_order_that_was_settled_never_reads_queued_while_the_ledger_is_away()
     let ledger = Arc::new(aside(|| MariaDb::start(MariaDbOptions::default())).await);
     let database = ledger.create_database("away").unwrap();
     let house = House::new(World::Cluster).env("SECKILL_LEDGER_URL", database);
-    let mut sale = house.open_sale(NewSale::of(10)).await;
+    let sale = house.open_sale(NewSale::of(10)).await;
     let (mut ann, mut bob) = (sale.buyer("ann").await, sale.buyer("bob").await);
     let paid = ann.buy().await;
     ann.order_becomes(&paid, "unpaid").await;
