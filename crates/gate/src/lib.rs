@@ -291,6 +291,10 @@ pub trait Gate: ClaimLog {
     /// error if the gate cannot tell, as while an item is being loaded.
     async fn queued(&self, user: &UserId, order_no: OrderNo) -> Result<Option<Claim>>;
 
+    /// Is this claim on the log and not acknowledged? Then no worker has told that it is in the ledger. If
+    /// it is not, only the ledger knows what became of it.
+    async fn is_on_log(&self, claim: &Claim) -> Result<bool>;
+
     /// Claims of one buyer that the gate holds, newest first; some may be in the ledger already. Those
     /// of an item that is being loaded may be missing.
     async fn queued_of(&self, user: &UserId) -> Result<Vec<Claim>>;

@@ -18,9 +18,6 @@ pub(crate) const ITS_OWN_ORDER: &str = "EXISTS (SELECT 1 FROM tb_seckill_order A
 pub(crate) const ACTIVITY_COLUMNS: &str = "id, name, opens_at, closes_at, pay_within_ms, \
      state, publish_at, version";
 
-/// The code of no activity's state.
-pub(crate) const NO_STATE: i64 = -1;
-
 pub(crate) const ITEM_COLUMNS: &str = "id, activity_id, name, image_url, price, currency, \
      origin_price, stock, total, limit_per_user, shards, version, epoch, state";
 
@@ -34,9 +31,15 @@ pub(crate) const PAYMENT_COLUMNS: &str =
 pub(crate) const NOT_REFUNDED: &str = "NOT EXISTS (SELECT 1 FROM tb_payment AS r
      WHERE r.provider = p.provider AND r.provider_txn = p.provider_txn AND r.kind = 2)";
 
-/// Of a payment `p`: it was opened, and its provider has not told us of money.
-pub(crate) const UNANSWERED: &str = "p.kind = 0 AND NOT EXISTS (SELECT 1 FROM tb_payment AS m
-     WHERE m.order_no = p.order_no AND m.provider = p.provider AND m.kind = 1)";
+/// The columns of an open payment `p` and its order `o`.
+pub(crate) const OPEN_PAYMENT_COLUMNS: &str = "p.id, p.order_no, p.provider, p.created_at,
+     CASE o.status WHEN 0 THEN NULL ELSE COALESCE(o.closed_at, o.paid_at, o.created_at) END";
+
+/// Of a payment `p`: it was opened, its provider has not told us of money, and may still have some.
+/// Yesterday's binary credits money without marking the payment as over.
+pub(crate) const OPEN_PAYMENT: &str = "p.kind = 0 AND p.over_at IS NULL
+     AND NOT EXISTS (SELECT 1 FROM tb_payment AS m
+         WHERE m.order_no = p.order_no AND m.provider = p.provider AND m.kind = 1)";
 
 /// Of a payment `p` and its order `o`: the money is not ours to keep, and was not given back.
 /// An unpaid order cannot have money; if it has, the problem is another one.

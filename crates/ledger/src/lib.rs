@@ -13,6 +13,7 @@
 //! - **An effect outside is a row in the outbox** of the same transaction, delivered at least once
 //!   and idempotent at the other end.
 
+mod activities;
 mod columns;
 mod drafts;
 #[cfg(feature = "mysql")]
@@ -31,12 +32,14 @@ use sale::{
     ItemId, Millis, NewActivity, Order, OrderBook, OrderNo, UserId, VoidReason,
 };
 
+pub use activities::{ActivityFilter, ActivityKey, ActivityOrder};
+pub use outbox::OUTBOX_PAUSE_MS_MAX;
 pub use rows::{
     Adjusted, AdminToken, AuditRow, Closing, Credit, DeadLetter, DeadLetterState, EditedActivity,
-    ItemBooks, JobRun, KnownAdjustment, Moved, MovedActivity, NewAudit, NewJobRun, OrderCount,
-    OrderFilter, Origin, OutboxMessage, OutboxQueue, OutboxRow, Overdue, PaymentKind,
+    ItemBooks, JobRun, KnownAdjustment, Moved, MovedActivity, NewAudit, NewJobRun, OpenPayment,
+    OrderCount, OrderFilter, Origin, OutboxMessage, OutboxQueue, OutboxRow, Overdue, PaymentKind,
     PaymentNotice, PaymentProblem, PaymentRow, RefundDone, Release, Role, StatusCount, StockLogRow,
-    StockLogType, Unanswered, WarmBasis,
+    StockLogType, WarmBasis,
 };
 
 /// How many times a batch reads a fresh version after losing a race, before it gives up.
@@ -69,12 +72,24 @@ pub trait Ledger: OrderBook {
 
     async fn activity(&self, id: ActivityId) -> Result<Option<Activity>>;
 
-    /// Newest first: every activity that is not ended, and those ended that closed after
-    /// `closed_after_ms`.
-    async fn activities(&self, closed_after_ms: Millis, limit: usize) -> Result<Vec<Activity>>;
+    /// All there are, newest first, those before `before` if given. For people who leaf through them.
+    async fn activities(&self, before: Option<ActivityId>, limit: usize) -> Result<Vec<Activity>>;
 
-    /// The same without drafts: what the public may see. Drafts do not count towards `limit`.
-    async fn published(&self, closed_after_ms: Millis, limit: usize) -> Result<Vec<Activity>>;
+    /// The next `limit` activities of which this is true, behind `after` if given.
+    async fn activities_where(
+        &self,
+        filter: &ActivityFilter,
+        after: Option<ActivityKey>,
+        limit: usize,
+    ) -> Result<Vec<Activity>>;
+
+    /// Those of these activities that exist, and those that have one of these items; each once, in
+    /// any order.
+    async fn activities_of(
+        &self,
+        activities: &[ActivityId],
+        items: &[ItemId],
+    ) -> Result<Vec<Activity>>;
 
     async fn item(&self, id: ItemId) -> Result<Option<Item>>;
 
@@ -254,13 +269,20 @@ pub trait Ledger: OrderBook {
     /// The money that came in for these orders, oldest first.
     async fn money_of(&self, orders: &[OrderNo]) -> Result<Vec<PaymentRow>>;
 
-    /// Orders numbered above `after` for which a payment was opened at a provider that never told
-    /// us of money, lowest number first, at most `limit` orders.
-    async fn unanswered_payments(&self, after: OrderNo, limit: usize) -> Result<Vec<Unanswered>>;
+    /// Payments that were opened at a provider which never told us of money, until [`Ledger::payments_over`]
+    /// says that none can come any more. In the order in which they were opened, those behind
+    /// `after_id`.
+    async fn open_payments(&self, after_id: i64, limit: usize) -> Result<Vec<OpenPayment>>;
+
+    /// The providers have said that these payments are closed, and money that was under way has had
+    /// its time: they are not asked about again.
+    async fn payments_over(&self, ids: &[i64], now_ms: Millis) -> Result<()>;
 
     // ── outbox ──────────────────────────────────────────────────────────────────────────────
 
-    /// Due rows of a queue in the order they were written.
+    /// Due rows of a queue in the order they were written. No row waits longer than
+    /// [`OUTBOX_PAUSE_MS_MAX`]: one that is to be tried later than that was written by a clock that has
+    /// been set back since, and is due.
     async fn outbox_due(
         &self,
         queue: OutboxQueue,
@@ -338,7 +360,8 @@ pub trait Ledger: OrderBook {
     /// Everything the comparison needs of one item, read in one transaction.
     async fn item_books(&self, item: ItemId, in_flight: &[OrderNo]) -> Result<ItemBooks>;
 
-    /// Payments that do not add up, at most `limit`.
+    /// Payments that do not add up, at most `limit` of each kind: what nobody can heal must not hide
+    /// what can be healed.
     async fn payment_problems(&self, limit: usize) -> Result<Vec<PaymentProblem>>;
 
     /// Put the outbox `Refund` of this payment back, if the money is still owed and no row waits.

@@ -1,8 +1,12 @@
 //! What the outbox messages of either engine say of themselves.
 
-use sale::{Claim, ItemId, OrderNo};
+use sale::{Claim, ItemId, Millis, OrderNo};
 
 use crate::{OutboxMessage, OutboxQueue, Release};
+
+/// No row waits longer than this for its next try. When to try is kept as a time on the wall, so that
+/// any process can take over, and a clock may be set back: a row that seems to wait longer is due.
+pub const OUTBOX_PAUSE_MS_MAX: Millis = 60_000;
 
 /// Long causes help nobody and a row should stay small.
 const CAUSE_CHARS_MAX: usize = 1_000;

@@ -213,25 +213,16 @@ impl From<Overdue> for Closing {
     }
 }
 
-/// An order, and the providers where a payment was opened for it that never told us of money.
+/// A payment that was opened at a provider, of which we heard nothing since.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unanswered {
+pub struct OpenPayment {
+    pub id: i64,
     pub order_no: OrderNo,
-    pub providers: Vec<String>,
-}
-
-impl Unanswered {
-    /// From rows that are sorted by order.
-    pub(crate) fn by_order(rows: Vec<(OrderNo, String)>) -> Vec<Unanswered> {
-        let mut orders: Vec<Unanswered> = Vec::new();
-        for (order_no, provider) in rows {
-            match orders.last_mut().filter(|last| last.order_no == order_no) {
-                Some(last) => last.providers.push(provider),
-                None => orders.push(Unanswered { order_no, providers: vec![provider] }),
-            }
-        }
-        orders
-    }
+    pub provider: String,
+    pub opened_ms: Millis,
+    /// Since when the order is not to be paid any more (closed, or paid elsewhere); none if it is
+    /// unpaid.
+    pub order_over_ms: Option<Millis>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

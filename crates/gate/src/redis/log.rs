@@ -17,7 +17,6 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    ops::ControlFlow,
     sync::Arc,
     time::Duration,
 };
@@ -347,12 +346,12 @@ impl Inner {
         }
         let mut claims = Vec::new();
         for partition in partitions {
-            self.read_stream(partition, |entries| {
+            let mut after = None;
+            while let Some((entries, last)) = self.stream_page(partition, after).await? {
+                after = Some(last);
                 let of_item = entries.into_iter().filter(|entry| entry.item == item);
                 claims.extend(of_item.flat_map(|entry| entry.claims));
-                ControlFlow::Continue(())
-            })
-            .await?;
+            }
         }
         Ok(claims)
     }
@@ -360,16 +359,8 @@ impl Inner {
     /// A claim on the streams by its number, which tells neither the item nor the buyer: all are read
     /// until it is found.
     pub(super) async fn on_log(&self, order_no: OrderNo) -> Result<Option<Claim>> {
-        let streams = (0..self.options.partitions).map(|partition| async move {
-            let mut found = None;
-            self.read_stream(partition, |entries| {
-                let mut claims = entries.into_iter().flat_map(|entry| entry.claims);
-                found = claims.find(|claim| claim.order_no == order_no);
-                if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            })
-            .await?;
-            Ok::<_, GateError>(found)
-        });
+        let streams =
+            (0..self.options.partitions).map(|partition| self.on_stream(partition, order_no));
         let mut nowhere = Ok(None);
         for found in join_all(streams).await {
             match found {
@@ -381,24 +372,32 @@ impl Inner {
         nowhere
     }
 
-    /// Shows all entries of a stream, a page at a time, until somebody has seen enough.
-    async fn read_stream(
-        &self,
-        partition: usize,
-        mut see: impl FnMut(Vec<LogEntry>) -> ControlFlow<()>,
-    ) -> Result<()> {
-        let mut from = "-".to_owned();
-        loop {
-            let mut range = redis::cmd("XRANGE");
-            range.arg(self.keys.orders(partition)).arg(&from).arg("+");
-            range.arg("COUNT").arg(super::SCAN_ROWS);
-            let page = read_rows(partition, self.link.ask(&range).await?);
-            let Some(last) = page.last else { return Ok(()) };
-            from = format!("({}", id_text(last));
-            if see(page.entries).is_break() {
-                return Ok(());
+    async fn on_stream(&self, partition: usize, order_no: OrderNo) -> Result<Option<Claim>> {
+        let mut after = None;
+        while let Some((entries, last)) = self.stream_page(partition, after).await? {
+            after = Some(last);
+            let mut claims = entries.into_iter().flat_map(|entry| entry.claims);
+            let found = claims.find(|claim| claim.order_no == order_no);
+            if found.is_some() {
+                return Ok(found);
             }
         }
+        Ok(None)
+    }
+
+    /// The next entries of a stream behind this one, and the last of them, readable or not; `None` at
+    /// its end.
+    pub(super) async fn stream_page(
+        &self,
+        partition: usize,
+        after: Option<EntryId>,
+    ) -> Result<Option<(Vec<LogEntry>, EntryId)>> {
+        let from = after.map_or_else(|| "-".to_owned(), |id| format!("({}", id_text(id)));
+        let mut range = redis::cmd("XRANGE");
+        range.arg(self.keys.orders(partition)).arg(from).arg("+");
+        range.arg("COUNT").arg(super::SCAN_ROWS);
+        let page = read_rows(partition, self.link.ask(&range).await?);
+        Ok(page.last.map(|last| (page.entries, last)))
     }
 
     /// Forget workers that are gone.

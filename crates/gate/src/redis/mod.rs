@@ -40,6 +40,7 @@ mod link;
 mod load;
 mod log;
 mod moves;
+mod on_log;
 mod scripts;
 mod verdict;
 mod watch;
@@ -151,6 +152,8 @@ struct Inner {
     lefts: RwLock<HashMap<ItemId, i64>>,
     /// As last heard of each partition.
     backlogs: Vec<AtomicU64>,
+    /// What the streams held when somebody last wanted to know, by partition.
+    stream_reads: Vec<tokio::sync::Mutex<on_log::StreamRead>>,
     tidied: Mutex<Option<Instant>>,
     rush: Rush,
     watch: Watch,
@@ -185,6 +188,7 @@ impl RedisGate {
             mover: moves::Mover::new()?,
             link,
             backlogs: (0..options.partitions).map(|_| AtomicU64::new(0)).collect(),
+            stream_reads: (0..options.partitions).map(|_| Default::default()).collect(),
             options,
             directory: RwLock::default(),
             directory_read: tokio::sync::Mutex::default(),
@@ -934,6 +938,7 @@ impl Inner {
 
     /// One that fails keeps the others from nothing: each part of the gate may be at another server.
     async fn upkeep(&self) -> Result<()> {
+        self.forget_stream_reads();
         let steps = [
             self.read_backlog().await,
             self.check_servers().await,
@@ -1107,6 +1112,10 @@ impl Gate for RedisGate {
 
     async fn queued(&self, user: &UserId, order_no: OrderNo) -> Result<Option<Claim>> {
         self.0.queued(user, order_no).await
+    }
+
+    async fn is_on_log(&self, claim: &Claim) -> Result<bool> {
+        self.0.is_on_log(claim).await
     }
 
     async fn queued_of(&self, user: &UserId) -> Result<Vec<Claim>> {

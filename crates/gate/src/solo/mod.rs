@@ -753,6 +753,10 @@ impl Gate for SoloGate {
         Ok(log.claim(order_no).filter(|claim| claim.user == *user).cloned())
     }
 
+    async fn is_on_log(&self, claim: &Claim) -> Result<bool> {
+        Ok(self.0.log.lock().by_order.contains_key(&claim.order_no))
+    }
+
     async fn queued_of(&self, user: &UserId) -> Result<Vec<Claim>> {
         // The marks of one buyer over the items at the gate are few; the log may be a million long.
         let shelves: Vec<_> = self.0.shelves.read().values().cloned().collect();

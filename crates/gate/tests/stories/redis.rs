@@ -107,6 +107,35 @@ pub(crate) async fn left(gate: &RedisGate) -> i64 {
 }
 
 #[tokio::test]
+async fn what_is_acknowledged_is_not_on_the_log_any_more() {
+    let house = House::one();
+    let gate = house.open().await;
+    assert!(load(&gate, loading(1, 10, 2)).await);
+    let claim = admitted(&gate.admit(vec![house.attempt("ann", 1)]).await[0]);
+    assert!(gate.is_on_log(&claim).await.unwrap());
+    // One that came after the log was read.
+    let later = admitted(&gate.admit(vec![house.attempt("bob", 1)]).await[0]);
+    assert!(gate.is_on_log(&later).await.unwrap());
+    let stranger = Claim { order_no: house.numbers.next(), ..claim.clone() };
+    assert!(!gate.is_on_log(&stranger).await.unwrap());
+    let mut acked = 0;
+    while acked < 2 {
+        let entries = gate.take(10).await.unwrap();
+        acked += entries.iter().map(|entry| entry.claims.len()).sum::<usize>();
+        let ids: Vec<_> = entries.iter().map(|entry| entry.id).collect();
+        gate.ack(&ids).await.unwrap();
+    }
+    let gone = async {
+        while gate.is_on_log(&claim).await.unwrap() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), gone).await.expect("it is looked at anew");
+    let held = gate.queued(&claim.user, claim.order_no).await.unwrap();
+    assert!(held.is_some(), "though its buyer is marked");
+}
+
+#[tokio::test]
 async fn a_batch_sells_what_there_is_and_no_more() {
     let house = House::one();
     let gate = house.open().await;

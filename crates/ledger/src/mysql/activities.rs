@@ -1,6 +1,8 @@
 //! Activities and their items: made, shown, moved through their states, and warmed.
 
-use mysql_async::Row;
+use std::collections::BTreeSet;
+
+use mysql_async::{Row, Value};
 use sale::{
     Activity, ActivityId, ActivityMove, ActivityState, Epoch, Item, ItemId, ItemState, Millis,
     NewActivity, NewItem, OrderNo,
@@ -12,11 +14,12 @@ use super::{
     dead_letters,
     failure::{Failure, Outcome},
     operators, orders, stock,
-    text::Insert,
+    text::{Insert, id_lists},
 };
 use crate::{
-    MovedActivity, NewAudit, WarmBasis,
-    columns::{ACTIVITY_COLUMNS, CLAIM_COLUMNS, ITEM_COLUMNS, NO_STATE},
+    ActivityFilter, ActivityKey, MovedActivity, NewAudit, WarmBasis,
+    activities::put_items,
+    columns::{ACTIVITY_COLUMNS, CLAIM_COLUMNS, ITEM_COLUMNS},
 };
 
 fn read_activity(row: &Row) -> Outcome<Activity> {
@@ -113,30 +116,59 @@ pub(super) async fn one(session: &mut Session, id: ActivityId) -> Outcome<Option
     Ok(with_items(session, found.into_iter().collect()).await?.pop())
 }
 
-pub(super) async fn shown(
+pub(super) async fn newest(
     session: &mut Session,
-    hidden: Option<ActivityState>,
-    closed_after_ms: Millis,
+    before: Option<ActivityId>,
     limit: usize,
 ) -> Outcome<Vec<Activity>> {
     let sql = format!(
-        "SELECT {ACTIVITY_COLUMNS} FROM tb_seckill_activity
-         WHERE (state <> ? OR closes_at > ?) AND state <> ? ORDER BY id DESC LIMIT ?"
+        "SELECT {ACTIVITY_COLUMNS} FROM tb_seckill_activity WHERE id < ? ORDER BY id DESC LIMIT ?"
     );
-    let hidden = hidden.map_or(NO_STATE, ActivityState::code);
-    let asked = (ActivityState::Ended.code(), closed_after_ms, hidden, at_most(limit));
-    let found = session.all(&sql, asked, read_activity).await?;
+    let before = before.map_or(i64::MAX, |id| id.0);
+    let found = session.all(&sql, (before, at_most(limit)), read_activity).await?;
     with_items(session, found).await
 }
 
+pub(super) async fn page(
+    session: &mut Session,
+    filter: &ActivityFilter,
+    after: Option<ActivityKey>,
+    limit: usize,
+) -> Outcome<Vec<Activity>> {
+    let (sql, asked) = filter.page(after, i64::try_from(limit).unwrap_or(i64::MAX));
+    let found = session.all(&sql, asked.map(Value::from).to_vec(), read_activity).await?;
+    with_items(session, found).await
+}
+
+pub(super) async fn of(
+    session: &mut Session,
+    activities: &[ActivityId],
+    items: &[ItemId],
+) -> Outcome<Vec<Activity>> {
+    let mut ids: BTreeSet<i64> = activities.iter().map(|id| id.0).collect();
+    for list in id_lists(items.iter().map(|id| id.0)) {
+        let sql = format!("SELECT activity_id FROM tb_seckill_product WHERE id IN {list}");
+        ids.extend(session.all_of_text(&sql, |row| get::<i64>(row, 0)).await?);
+    }
+    let mut found = Vec::new();
+    for list in id_lists(ids) {
+        let sql = format!("SELECT {ACTIVITY_COLUMNS} FROM tb_seckill_activity WHERE id IN {list}");
+        found.extend(session.all_of_text(&sql, read_activity).await?);
+    }
+    with_items(session, found).await
+}
+
+/// One look for the items of all of them.
 async fn with_items(
     session: &mut Session,
     mut activities: Vec<Activity>,
 ) -> Outcome<Vec<Activity>> {
-    let sql =
-        format!("SELECT {ITEM_COLUMNS} FROM tb_seckill_product WHERE activity_id = ? ORDER BY id");
-    for activity in &mut activities {
-        activity.items = session.all(&sql, (activity.id.0,), read_item).await?;
+    for list in id_lists(activities.iter().map(|activity| activity.id.0)) {
+        let sql = format!(
+            "SELECT {ITEM_COLUMNS} FROM tb_seckill_product WHERE activity_id IN {list} ORDER BY id"
+        );
+        let items = session.all_of_text(&sql, read_item).await?;
+        put_items(&mut activities, items);
     }
     Ok(activities)
 }

@@ -37,8 +37,8 @@ use std::{
 use async_trait::async_trait;
 use mysql_async::{Opts, OptsBuilder};
 use sale::{
-    Activity, ActivityId, ActivityMove, ActivityState, BookError, Claim, CloseReason, DraftPlan,
-    Epoch, FailedClaim, Item, ItemId, Millis, NewActivity, Order, OrderBook, OrderNo, OrderStatus,
+    Activity, ActivityId, ActivityMove, BookError, Claim, CloseReason, DraftPlan, Epoch,
+    FailedClaim, Item, ItemId, Millis, NewActivity, Order, OrderBook, OrderNo, OrderStatus,
     Settled, SharedClock, UserId, VoidReason,
 };
 
@@ -47,10 +47,11 @@ use self::{
     failure::{Failure, Outcome},
 };
 use crate::{
-    Adjusted, AdminToken, AuditRow, Closing, Credit, DeadLetter, DeadLetterState, EditedActivity,
-    ItemBooks, JobRun, KnownAdjustment, Ledger, Moved, MovedActivity, NewAudit, NewJobRun,
-    OrderCount, OrderFilter, OutboxQueue, OutboxRow, Overdue, PaymentNotice, PaymentProblem,
-    PaymentRow, RefundDone, Result, Role, StockLogRow, Unanswered, WarmBasis,
+    ActivityFilter, ActivityKey, Adjusted, AdminToken, AuditRow, Closing, Credit, DeadLetter,
+    DeadLetterState, EditedActivity, ItemBooks, JobRun, KnownAdjustment, Ledger, Moved,
+    MovedActivity, NewAudit, NewJobRun, OpenPayment, OrderCount, OrderFilter, OutboxQueue,
+    OutboxRow, Overdue, PaymentNotice, PaymentProblem, PaymentRow, RefundDone, Result, Role,
+    StockLogRow, WarmBasis,
 };
 
 pub use connections::LOCK_TRIES_MAX;
@@ -284,13 +285,27 @@ impl Ledger for MysqlLedger {
         read!(self, |session| activities::one(session, id))
     }
 
-    async fn activities(&self, closed_after_ms: Millis, limit: usize) -> Result<Vec<Activity>> {
-        read!(self, |session| activities::shown(session, None, closed_after_ms, limit))
+    async fn activities(&self, before: Option<ActivityId>, limit: usize) -> Result<Vec<Activity>> {
+        read!(self, |session| activities::newest(session, before, limit))
     }
 
-    async fn published(&self, closed_after_ms: Millis, limit: usize) -> Result<Vec<Activity>> {
-        let hidden = Some(ActivityState::Draft);
-        read!(self, |session| activities::shown(session, hidden, closed_after_ms, limit))
+    async fn activities_where(
+        &self,
+        filter: &ActivityFilter,
+        after: Option<ActivityKey>,
+        limit: usize,
+    ) -> Result<Vec<Activity>> {
+        let filter = *filter;
+        read!(self, |session| activities::page(session, &filter, after, limit))
+    }
+
+    async fn activities_of(
+        &self,
+        activities: &[ActivityId],
+        items: &[ItemId],
+    ) -> Result<Vec<Activity>> {
+        let (activities, items) = (activities.to_vec(), items.to_vec());
+        read!(self, |session| activities::of(session, &activities, &items))
     }
 
     async fn item(&self, id: ItemId) -> Result<Option<Item>> {
@@ -483,8 +498,13 @@ impl Ledger for MysqlLedger {
         read!(self, |session| payments::received(session, &orders))
     }
 
-    async fn unanswered_payments(&self, after: OrderNo, limit: usize) -> Result<Vec<Unanswered>> {
-        look!(self, |session| payments::unanswered(session, after, limit))
+    async fn open_payments(&self, after_id: i64, limit: usize) -> Result<Vec<OpenPayment>> {
+        look!(self, |session| payments::still_open(session, after_id, limit))
+    }
+
+    async fn payments_over(&self, ids: &[i64], now_ms: Millis) -> Result<()> {
+        let ids = ids.to_vec();
+        write!(self, |tx| payments::over(tx, &ids, now_ms))
     }
 
     async fn outbox_due(

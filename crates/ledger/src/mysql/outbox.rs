@@ -16,7 +16,9 @@ use super::{
 };
 use crate::{
     OutboxMessage, OutboxQueue, OutboxRow, Release,
-    outbox::{ADJUST, RELEASE, kind_of, of_queue, payment_of, release_of, shortened},
+    outbox::{
+        ADJUST, OUTBOX_PAUSE_MS_MAX, RELEASE, kind_of, of_queue, payment_of, release_of, shortened,
+    },
 };
 
 /// Ids of one DELETE.
@@ -89,14 +91,16 @@ pub(super) async fn due(
 ) -> Outcome<Vec<OutboxRow>> {
     let sql = format!(
         "SELECT id, body, tries, created_at FROM tb_outbox
-         WHERE {} AND next_try_at <= ? AND id > ? ORDER BY id LIMIT ?",
+         WHERE {} AND (next_try_at <= ? OR next_try_at > ?) AND id > ? ORDER BY id LIMIT ?",
         of_queue(queue)
     );
+    let too_late_ms = now_ms.saturating_add(OUTBOX_PAUSE_MS_MAX);
     let mut due = Vec::new();
     let mut last_id = i64::MIN;
     while due.len() < limit {
         let missing = limit - due.len();
-        let page = session.all(&sql, (now_ms, last_id, at_most(missing)), readable).await?;
+        let page =
+            session.all(&sql, (now_ms, too_late_ms, last_id, at_most(missing)), readable).await?;
         let ended = page.len() < missing;
         last_id = page.last().map_or(last_id, |(id, _)| *id);
         due.extend(page.into_iter().filter_map(|(_, row)| row));

@@ -22,12 +22,12 @@ use super::{
     operators,
     orders::{self, move_status},
     outbox, stock,
-    text::number_lists,
+    text::{id_lists, number_lists},
 };
 use crate::{
-    Credit, Moved, NewAudit, OutboxMessage, PaymentKind, PaymentNotice, PaymentProblem, PaymentRow,
-    RefundDone, Release, Unanswered,
-    columns::{NOT_REFUNDED, OWED, PAYMENT_COLUMNS, UNANSWERED},
+    Credit, Moved, NewAudit, OpenPayment, OutboxMessage, PaymentKind, PaymentNotice,
+    PaymentProblem, PaymentRow, RefundDone, Release,
+    columns::{NOT_REFUNDED, OPEN_PAYMENT, OPEN_PAYMENT_COLUMNS, OWED, PAYMENT_COLUMNS},
 };
 
 fn read(row: &Row) -> Outcome<PaymentRow> {
@@ -149,6 +149,7 @@ pub(super) async fn credit(
         // tells which.
         return Err(Failure::Contended);
     }
+    answered(tx, notice, now_ms).await?;
     match order.status {
         OrderStatus::Unpaid => pay(tx, &order, notice.paid_ms, now_ms).await,
         status => {
@@ -276,26 +277,51 @@ pub(super) async fn requeue_refund(
     }
 }
 
-pub(super) async fn unanswered(
+pub(super) async fn still_open(
     session: &mut Session,
-    after: OrderNo,
+    after_id: i64,
     limit: usize,
-) -> Outcome<Vec<Unanswered>> {
+) -> Outcome<Vec<OpenPayment>> {
     let sql = format!(
-        "SELECT p.order_no, p.provider FROM tb_payment AS p JOIN (
-             SELECT DISTINCT p.order_no FROM tb_payment AS p
-             WHERE p.order_no > ? AND {UNANSWERED} ORDER BY p.order_no LIMIT ?
-         ) AS page ON page.order_no = p.order_no
-         WHERE {UNANSWERED} ORDER BY p.order_no, p.id"
+        "SELECT {OPEN_PAYMENT_COLUMNS}
+         FROM tb_payment AS p JOIN tb_seckill_order AS o ON o.order_no = p.order_no
+         WHERE {OPEN_PAYMENT} AND p.id > ? ORDER BY p.id LIMIT ?"
     );
-    let read = |row: &Row| Ok((parsed(row, 0)?, get(row, 1)?));
-    Ok(Unanswered::by_order(session.all(&sql, (after.to_string(), at_most(limit)), read).await?))
+    let read = |row: &Row| {
+        Ok(OpenPayment {
+            id: get(row, 0)?,
+            order_no: parsed(row, 1)?,
+            provider: get(row, 2)?,
+            opened_ms: get(row, 3)?,
+            order_over_ms: get(row, 4)?,
+        })
+    };
+    session.all(&sql, (after_id, at_most(limit)), read).await
+}
+
+pub(super) async fn over(tx: &mut Session, ids: &[i64], now_ms: Millis) -> Outcome<()> {
+    for list in id_lists(ids.iter().copied()) {
+        let sql = format!(
+            "UPDATE tb_payment SET over_at = {now_ms}
+             WHERE id IN {list} AND kind = 0 AND over_at IS NULL"
+        );
+        tx.change_by_text(&sql).await?;
+    }
+    Ok(())
+}
+
+/// The provider has told of the money it was opened for.
+async fn answered(tx: &mut Session, notice: &PaymentNotice, now_ms: Millis) -> Outcome<()> {
+    let sql = "UPDATE tb_payment SET over_at = ?
+         WHERE order_no = ? AND provider = ? AND kind = 0 AND over_at IS NULL";
+    tx.change(sql, (now_ms, notice.order_no.to_string(), &notice.provider)).await?;
+    Ok(())
 }
 
 pub(super) async fn problems(session: &mut Session, limit: usize) -> Outcome<Vec<PaymentProblem>> {
     let mut problems = paid_without_money(session, limit).await?;
-    problems.extend(refunds_not_queued(session, limit - problems.len()).await?);
-    problems.extend(refunded_too_much(session, limit - problems.len()).await?);
+    problems.extend(refunds_not_queued(session, limit).await?);
+    problems.extend(refunded_too_much(session, limit).await?);
     Ok(problems)
 }
 

@@ -115,14 +115,23 @@ impl Insert {
 
 /// Lists for `IN`, each `('…','…')` and none empty.
 pub(super) fn lists<'v>(values: impl IntoIterator<Item = &'v str>) -> Vec<String> {
+    cut_lists(values.into_iter().map(quoted))
+}
+
+/// Lists of ids for `IN`.
+pub(super) fn id_lists(ids: impl IntoIterator<Item = i64>) -> Vec<String> {
+    cut_lists(ids.into_iter().map(|id| id.to_string()))
+}
+
+fn cut_lists(literals: impl Iterator<Item = String>) -> Vec<String> {
     let mut lists: Vec<String> = Vec::new();
-    for (n, value) in values.into_iter().enumerate() {
+    for (n, literal) in literals.enumerate() {
         match lists.last_mut() {
             Some(list) if n % VALUES_PER_LIST_MAX != 0 => list.push(','),
             _ => lists.push("(".into()),
         }
         if let Some(list) = lists.last_mut() {
-            list.push_str(&quoted(value));
+            list.push_str(&literal);
         }
     }
     lists.iter_mut().for_each(|list| list.push(')'));

@@ -13,8 +13,9 @@ use super::{
     operators, orders, stock,
 };
 use crate::{
-    MovedActivity, NewAudit, WarmBasis,
-    columns::{ACTIVITY_COLUMNS, CLAIM_COLUMNS, ITEM_COLUMNS, NO_STATE},
+    ActivityFilter, ActivityKey, MovedActivity, NewAudit, WarmBasis,
+    activities::put_items,
+    columns::{ACTIVITY_COLUMNS, CLAIM_COLUMNS, ITEM_COLUMNS},
 };
 
 fn read_activity(row: &Row<'_>) -> rusqlite::Result<Activity> {
@@ -93,36 +94,73 @@ pub(super) fn create_item(tx: &Connection, activity: ActivityId, new: &NewItem) 
 pub(super) fn one(conn: &Connection, id: ActivityId) -> Outcome<Option<Activity>> {
     let sql = format!("SELECT {ACTIVITY_COLUMNS} FROM tb_seckill_activity WHERE id = ?1");
     let found = conn.prepare_cached(&sql)?.query_row([id.0], read_activity).optional()?;
-    found.map(|activity| with_items(conn, activity)).transpose()
+    Ok(with_items(conn, found.into_iter().collect())?.pop())
 }
 
-pub(super) fn shown(
+pub(super) fn newest(
     conn: &Connection,
-    hidden: Option<ActivityState>,
-    closed_after_ms: Millis,
+    before: Option<ActivityId>,
     limit: usize,
 ) -> Outcome<Vec<Activity>> {
     let sql = format!(
-        "SELECT {ACTIVITY_COLUMNS} FROM tb_seckill_activity
-         WHERE (state <> ?1 OR closes_at > ?2) AND state <> ?3
-         ORDER BY id DESC LIMIT ?4"
+        "SELECT {ACTIVITY_COLUMNS} FROM tb_seckill_activity WHERE id < ?1
+         ORDER BY id DESC LIMIT ?2"
     );
-    let hidden = hidden.map_or(NO_STATE, ActivityState::code);
-    let asked = params![ActivityState::Ended.code(), closed_after_ms, hidden, at_most(limit)];
-    let found: Vec<Activity> = conn
-        .prepare_cached(&sql)?
-        .query_map(asked, read_activity)?
-        .collect::<rusqlite::Result<_>>()?;
-    found.into_iter().map(|activity| with_items(conn, activity)).collect()
+    let before = before.map_or(i64::MAX, |id| id.0);
+    let mut statement = conn.prepare_cached(&sql)?;
+    let found = statement.query_map(params![before, at_most(limit)], read_activity)?;
+    with_items(conn, found.collect::<rusqlite::Result<_>>()?)
 }
 
-fn with_items(conn: &Connection, mut activity: Activity) -> Outcome<Activity> {
-    let sql =
-        format!("SELECT {ITEM_COLUMNS} FROM tb_seckill_product WHERE activity_id = ?1 ORDER BY id");
+pub(super) fn page(
+    conn: &Connection,
+    filter: &ActivityFilter,
+    after: Option<ActivityKey>,
+    limit: usize,
+) -> Outcome<Vec<Activity>> {
+    let (sql, asked) = filter.page(after, at_most(limit));
     let mut statement = conn.prepare_cached(&sql)?;
-    let items = statement.query_map([activity.id.0], read_item)?;
-    activity.items = items.collect::<rusqlite::Result<_>>()?;
-    Ok(activity)
+    let found = statement.query_map(asked, read_activity)?;
+    with_items(conn, found.collect::<rusqlite::Result<_>>()?)
+}
+
+pub(super) fn of(
+    conn: &Connection,
+    activities: &[ActivityId],
+    items: &[ItemId],
+) -> Outcome<Vec<Activity>> {
+    let sql = format!(
+        "SELECT {ACTIVITY_COLUMNS} FROM tb_seckill_activity WHERE id IN (
+             SELECT value FROM json_each(?1) UNION
+             SELECT p.activity_id FROM json_each(?2) AS asked
+                 CROSS JOIN tb_seckill_product AS p ON p.id = asked.value)"
+    );
+    let activities = activities.iter().map(|id| id.0);
+    let items = items.iter().map(|id| id.0);
+    let mut statement = conn.prepare_cached(&sql)?;
+    let found = statement.query_map([id_list(activities)?, id_list(items)?], read_activity)?;
+    with_items(conn, found.collect::<rusqlite::Result<_>>()?)
+}
+
+/// Ids as `json_each` takes them.
+fn id_list(ids: impl Iterator<Item = i64>) -> Outcome<String> {
+    Ok(serde_json::to_string(&ids.collect::<Vec<_>>())?)
+}
+
+/// One look for the items of all of them.
+fn with_items(conn: &Connection, mut activities: Vec<Activity>) -> Outcome<Vec<Activity>> {
+    if activities.is_empty() {
+        return Ok(activities);
+    }
+    let sql = format!(
+        "SELECT {ITEM_COLUMNS} FROM tb_seckill_product
+         WHERE activity_id IN (SELECT value FROM json_each(?1)) ORDER BY id"
+    );
+    let ids = id_list(activities.iter().map(|activity| activity.id.0))?;
+    let mut statement = conn.prepare_cached(&sql)?;
+    let items = statement.query_map([ids], read_item)?;
+    put_items(&mut activities, items.collect::<rusqlite::Result<_>>()?);
+    Ok(activities)
 }
 
 pub(super) fn item(conn: &Connection, id: ItemId) -> Outcome<Option<Item>> {

@@ -28,8 +28,8 @@ use std::{
 use async_trait::async_trait;
 use rusqlite::Connection;
 use sale::{
-    Activity, ActivityId, ActivityMove, ActivityState, BookError, Claim, CloseReason, DraftPlan,
-    Epoch, FailedClaim, Item, ItemId, Millis, NewActivity, Order, OrderBook, OrderNo, OrderStatus,
+    Activity, ActivityId, ActivityMove, BookError, Claim, CloseReason, DraftPlan, Epoch,
+    FailedClaim, Item, ItemId, Millis, NewActivity, Order, OrderBook, OrderNo, OrderStatus,
     Settled, SharedClock, UserId, VoidReason,
 };
 use sqlite_file::Length;
@@ -39,10 +39,11 @@ use self::{
     failure::Outcome,
 };
 use crate::{
-    Adjusted, AdminToken, AuditRow, Closing, Credit, DeadLetter, DeadLetterState, EditedActivity,
-    ItemBooks, JobRun, KnownAdjustment, Ledger, Moved, MovedActivity, NewAudit, NewJobRun,
-    OrderCount, OrderFilter, OutboxQueue, OutboxRow, Overdue, PaymentNotice, PaymentProblem,
-    PaymentRow, RefundDone, Result, Role, StockLogRow, Unanswered, WarmBasis,
+    ActivityFilter, ActivityKey, Adjusted, AdminToken, AuditRow, Closing, Credit, DeadLetter,
+    DeadLetterState, EditedActivity, ItemBooks, JobRun, KnownAdjustment, Ledger, Moved,
+    MovedActivity, NewAudit, NewJobRun, OpenPayment, OrderCount, OrderFilter, OutboxQueue,
+    OutboxRow, Overdue, PaymentNotice, PaymentProblem, PaymentRow, RefundDone, Result, Role,
+    StockLogRow, WarmBasis,
 };
 
 pub use connections::BUSY_TIMEOUT_MS;
@@ -188,13 +189,27 @@ impl Ledger for SqliteLedger {
         Ok(self.read(move |conn| activities::one(conn, id)).await?)
     }
 
-    async fn activities(&self, closed_after_ms: Millis, limit: usize) -> Result<Vec<Activity>> {
-        Ok(self.read(move |conn| activities::shown(conn, None, closed_after_ms, limit)).await?)
+    async fn activities(&self, before: Option<ActivityId>, limit: usize) -> Result<Vec<Activity>> {
+        Ok(self.read(move |conn| activities::newest(conn, before, limit)).await?)
     }
 
-    async fn published(&self, closed_after_ms: Millis, limit: usize) -> Result<Vec<Activity>> {
-        let hidden = Some(ActivityState::Draft);
-        Ok(self.read(move |conn| activities::shown(conn, hidden, closed_after_ms, limit)).await?)
+    async fn activities_where(
+        &self,
+        filter: &ActivityFilter,
+        after: Option<ActivityKey>,
+        limit: usize,
+    ) -> Result<Vec<Activity>> {
+        let filter = *filter;
+        Ok(self.read(move |conn| activities::page(conn, &filter, after, limit)).await?)
+    }
+
+    async fn activities_of(
+        &self,
+        activities: &[ActivityId],
+        items: &[ItemId],
+    ) -> Result<Vec<Activity>> {
+        let (activities, items) = (activities.to_vec(), items.to_vec());
+        Ok(self.read(move |conn| activities::of(conn, &activities, &items)).await?)
     }
 
     async fn item(&self, id: ItemId) -> Result<Option<Item>> {
@@ -388,8 +403,13 @@ impl Ledger for SqliteLedger {
         Ok(self.read(move |conn| payments::received(conn, &orders)).await?)
     }
 
-    async fn unanswered_payments(&self, after: OrderNo, limit: usize) -> Result<Vec<Unanswered>> {
-        Ok(self.read(move |conn| payments::unanswered(conn, after, limit)).await?)
+    async fn open_payments(&self, after_id: i64, limit: usize) -> Result<Vec<OpenPayment>> {
+        Ok(self.read(move |conn| payments::still_open(conn, after_id, limit)).await?)
+    }
+
+    async fn payments_over(&self, ids: &[i64], now_ms: Millis) -> Result<()> {
+        let ids = ids.to_vec();
+        Ok(self.write(move |tx| payments::over(tx, &ids, now_ms)).await?)
     }
 
     async fn outbox_due(

@@ -9,7 +9,9 @@ use sale::{Claim, Millis, OrderNo, UserId};
 use super::{columns::json, failure::Outcome};
 use crate::{
     OutboxMessage, OutboxQueue, OutboxRow, Release,
-    outbox::{ADJUST, RELEASE, kind_of, of_queue, payment_of, release_of, shortened},
+    outbox::{
+        ADJUST, OUTBOX_PAUSE_MS_MAX, RELEASE, kind_of, of_queue, payment_of, release_of, shortened,
+    },
 };
 
 /// Writes a row. A refund of a payment whose refund waits already is not written again; answers
@@ -85,11 +87,11 @@ pub(super) fn due(
 ) -> Outcome<Vec<OutboxRow>> {
     let sql = format!(
         "SELECT id, body, tries, created_at FROM tb_outbox
-         WHERE {} AND next_try_at <= ?1 ORDER BY id",
+         WHERE {} AND (next_try_at <= ?1 OR next_try_at > ?2) ORDER BY id",
         of_queue(queue)
     );
     let mut statement = conn.prepare_cached(&sql)?;
-    let mut rows = statement.query([now_ms])?;
+    let mut rows = statement.query([now_ms, now_ms.saturating_add(OUTBOX_PAUSE_MS_MAX)])?;
     let mut due = Vec::new();
     while due.len() < limit
         && let Some(row) = rows.next()?

@@ -20,9 +20,9 @@ use super::{
     outbox, stock,
 };
 use crate::{
-    Credit, Moved, NewAudit, OutboxMessage, PaymentKind, PaymentNotice, PaymentProblem, PaymentRow,
-    RefundDone, Release, Unanswered,
-    columns::{NOT_REFUNDED, OWED, PAYMENT_COLUMNS, UNANSWERED},
+    Credit, Moved, NewAudit, OpenPayment, OutboxMessage, PaymentKind, PaymentNotice,
+    PaymentProblem, PaymentRow, RefundDone, Release,
+    columns::{NOT_REFUNDED, OPEN_PAYMENT, OPEN_PAYMENT_COLUMNS, OWED, PAYMENT_COLUMNS},
 };
 
 fn read(row: &Row<'_>) -> rusqlite::Result<PaymentRow> {
@@ -132,6 +132,7 @@ pub(super) fn credit(tx: &Connection, notice: &PaymentNotice, now_ms: Millis) ->
         created_ms: now_ms,
     };
     insert(tx, &row, Some(notice.paid_ms))?;
+    answered(tx, notice, now_ms)?;
     match order.status {
         OrderStatus::Unpaid => pay(tx, &order, notice.paid_ms, now_ms),
         status => {
@@ -251,28 +252,53 @@ pub(super) fn requeue_refund(
     owed.map_or(Ok(false), |payment| queue_refund(tx, &payment, now_ms))
 }
 
-pub(super) fn unanswered(
+pub(super) fn still_open(
     conn: &Connection,
-    after: OrderNo,
+    after_id: i64,
     limit: usize,
-) -> Outcome<Vec<Unanswered>> {
+) -> Outcome<Vec<OpenPayment>> {
     let sql = format!(
-        "SELECT p.order_no, p.provider FROM tb_payment AS p JOIN (
-             SELECT DISTINCT p.order_no FROM tb_payment AS p
-             WHERE p.order_no > ?1 AND {UNANSWERED} ORDER BY p.order_no LIMIT ?2
-         ) AS page ON page.order_no = p.order_no
-         WHERE {UNANSWERED} ORDER BY p.order_no, p.id"
+        "SELECT {OPEN_PAYMENT_COLUMNS}
+         FROM tb_payment AS p JOIN tb_seckill_order AS o ON o.order_no = p.order_no
+         WHERE {OPEN_PAYMENT} AND p.id > ?1 ORDER BY p.id LIMIT ?2"
     );
     let mut statement = conn.prepare_cached(&sql)?;
-    let asked = params![after.to_string(), at_most(limit)];
-    let rows = statement.query_map(asked, |row| Ok((parsed(row, 0)?, row.get(1)?)))?;
-    Ok(Unanswered::by_order(rows.collect::<rusqlite::Result<_>>()?))
+    let rows = statement.query_map(params![after_id, at_most(limit)], |row| {
+        Ok(OpenPayment {
+            id: row.get(0)?,
+            order_no: parsed(row, 1)?,
+            provider: row.get(2)?,
+            opened_ms: row.get(3)?,
+            order_over_ms: row.get(4)?,
+        })
+    })?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
+}
+
+pub(super) fn over(tx: &Connection, ids: &[i64], now_ms: Millis) -> Outcome<()> {
+    let mut end = tx.prepare_cached(
+        "UPDATE tb_payment SET over_at = ?1 WHERE id = ?2 AND kind = 0 AND over_at IS NULL",
+    )?;
+    for id in ids {
+        end.execute(params![now_ms, id])?;
+    }
+    Ok(())
+}
+
+/// The provider has told of the money it was opened for.
+fn answered(tx: &Connection, notice: &PaymentNotice, now_ms: Millis) -> Outcome<()> {
+    tx.prepare_cached(
+        "UPDATE tb_payment SET over_at = ?1
+         WHERE order_no = ?2 AND provider = ?3 AND kind = 0 AND over_at IS NULL",
+    )?
+    .execute(params![now_ms, notice.order_no.to_string(), notice.provider])?;
+    Ok(())
 }
 
 pub(super) fn problems(conn: &Connection, limit: usize) -> Outcome<Vec<PaymentProblem>> {
     let mut problems = paid_without_money(conn, limit)?;
-    problems.extend(refunds_not_queued(conn, limit - problems.len())?);
-    problems.extend(refunded_too_much(conn, limit - problems.len())?);
+    problems.extend(refunds_not_queued(conn, limit)?);
+    problems.extend(refunded_too_much(conn, limit)?);
     Ok(problems)
 }
 

@@ -45,7 +45,7 @@ async fn at_last<T, E: std::fmt::Display>(mut what: impl AsyncFnMut() -> Result<
 
 /// The item on sale; made if there is none.
 async fn item(ledger: &SqliteLedger) -> Item {
-    let known = at_last(async || ledger.activities(0, 1).await).await;
+    let known = at_last(async || ledger.activities(None, 1).await).await;
     match known.into_iter().next() {
         Some(mut activity) => activity.items.remove(0),
         None => {

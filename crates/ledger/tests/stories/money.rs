@@ -1,12 +1,12 @@
 //! Money: credited once, given back once, whatever arrives and however often.
 
 use ledger::{
-    Credit, Ledger, LedgerError, Moved, OutboxMessage, PaymentKind, PaymentNotice, PaymentProblem,
-    RefundDone, Unanswered,
+    Credit, Ledger, LedgerError, Moved, OpenPayment, OutboxMessage, PaymentKind, PaymentNotice,
+    PaymentProblem, RefundDone,
 };
-use sale::{CloseReason, OrderStatus, VoidReason};
+use sale::{CloseReason, OrderNo, OrderStatus, VoidReason};
 
-use crate::{PRICE, Shop, check, given_back, news, refund, release, yuan};
+use crate::{NOON_MS, PRICE, Shop, check, given_back, news, refund, release, yuan};
 
 /// The refunds among what waits in the outbox.
 async fn waiting_refunds(shop: &Shop) -> Vec<OutboxMessage> {
@@ -44,7 +44,7 @@ async fn a_payment_is_credited_once_however_often_it_is_told() {
 }
 
 #[tokio::test]
-async fn payments_nobody_told_us_of_are_known() {
+async fn payments_nobody_told_us_of_are_known_until_their_providers_let_go() {
     check(async |shop| {
         let item = shop.sale_of(5).await;
         let mut orders = Vec::new();
@@ -52,33 +52,42 @@ async fn payments_nobody_told_us_of_are_known() {
             orders.push(shop.bought(item.id, user, 1).await);
         }
         let [ann, bob, cat, dan] = &orders[..] else { panic!() };
-        let open = async |order: &sale::Order, provider| {
+        // Whoever bought last pays first: it is the payment that counts, not the order's number.
+        for (order, provider) in
+            [(cat, "wechat"), (bob, "wechat"), (ann, "alipay"), (ann, "wechat"), (dan, "alipay")]
+        {
             shop.open_payment(order.order_no, provider, shop.now()).await.unwrap();
-        };
-        open(ann, "alipay").await;
-        open(ann, "wechat").await;
-        open(bob, "wechat").await;
-        open(cat, "wechat").await;
+        }
+        shop.clock.advance(5);
         let asked = ledger::Closing { order_no: cat.order_no, providers: vec!["wechat".into()] };
         let closed = Ledger::close(&*shop, &[asked], CloseReason::Cancelled, shop.now()).await;
         assert_eq!(closed.unwrap(), [cat.order_no]);
-        let first = sale::OrderNo::from_u64(0).unwrap();
-        let waiting = async |after, limit| shop.unanswered_payments(after, limit).await.unwrap();
-        let of = |order: &sale::Order, providers: &[&str]| Unanswered {
-            order_no: order.order_no,
-            providers: providers.iter().map(|name| (*name).into()).collect(),
+        let waiting = async |after, limit| -> Vec<OpenPayment> {
+            shop.open_payments(after, limit).await.unwrap()
         };
-        let (anns, cats) = (of(ann, &["alipay", "wechat"]), of(cat, &["wechat"]));
-        let all = [anns.clone(), of(bob, &["wechat"]), cats.clone()];
-        assert_eq!(waiting(first, 10).await, all, "a closed order may have been paid all the same");
-        assert_eq!(waiting(first, 1).await, all[..1], "an order is not cut in two");
-        assert_eq!(waiting(ann.order_no, 10).await, all[1..]);
+        let named = |payments: &[OpenPayment]| -> Vec<(OrderNo, String)> {
+            payments.iter().map(|open| (open.order_no, open.provider.clone())).collect()
+        };
+        let of = |order: &sale::Order, provider: &str| (order.order_no, provider.to_owned());
+        let all = waiting(0, 10).await;
+        let expected = [of(cat, "wechat"), of(bob, "wechat"), of(ann, "alipay"), of(ann, "wechat")];
+        assert_eq!(named(&all)[..4], expected, "a closed order may have been paid all the same");
+        assert_eq!(all[0].order_over_ms, Some(NOON_MS + 5));
+        assert_eq!((all[1].order_over_ms, all[1].opened_ms), (None, NOON_MS));
+        // To the end, page by page.
+        let (first, rest) = (waiting(0, 2).await, waiting(all[1].id, 10).await);
+        assert_eq!([first, rest].concat(), all);
         // The providers tell: one of ann's two, and bob's only one.
         for order in [ann, bob] {
             shop.credit(&shop.money_for(order), shop.now()).await.unwrap();
         }
-        assert_eq!(waiting(first, 10).await, [of(ann, &["alipay"]), cats]);
-        assert_eq!(waiting(dan.order_no, 10).await, []);
+        let left = waiting(0, 10).await;
+        assert_eq!(named(&left), [of(cat, "wechat"), of(ann, "alipay"), of(dan, "alipay")]);
+        assert_eq!(left[1].order_over_ms, Some(NOON_MS - 100 + 5), "since it was paid elsewhere");
+        shop.payments_over(&[left[0].id, left[1].id], shop.now()).await.unwrap();
+        shop.payments_over(&[], shop.now()).await.unwrap();
+        assert_eq!(named(&waiting(0, 10).await), [of(dan, "alipay")]);
+        assert_eq!(shop.payments(cat.order_no).await.unwrap().len(), 1, "it is still on record");
     })
     .await;
 }

@@ -1,12 +1,13 @@
 //! Operators: sales prepared, stock changed, failed claims looked after, and who did what.
 
 use ledger::{
-    Adjusted, DeadLetterState, KnownAdjustment, LedgerError, Moved, NewAudit, NewJobRun,
-    OrderFilter, Origin, OutboxMessage, OutboxQueue, Release, Role, StatusCount, StockLogType,
+    ActivityFilter, ActivityOrder, Adjusted, DeadLetterState, KnownAdjustment, LedgerError, Moved,
+    NewAudit, NewJobRun, OUTBOX_PAUSE_MS_MAX, OrderFilter, Origin, OutboxMessage, OutboxQueue,
+    Release, Role, StatusCount, StockLogType,
 };
 use sale::{
     ActivityId, ActivityMove, ActivityState, BookError, Claim, CloseReason, FailedClaim, ItemId,
-    ItemState, OrderNo, OrderStatus, Reason, STOCK_MAX, VoidReason,
+    ItemState, NewActivity, OrderNo, OrderStatus, Reason, STOCK_MAX, VoidReason,
 };
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -63,20 +64,73 @@ async fn an_activity_is_prepared_published_and_ended_for_good() {
 }
 
 #[tokio::test]
-async fn old_activities_drop_off_the_list() {
+async fn what_is_due_is_found_by_what_it_is_to_the_last_page() {
     check(async |shop| {
-        let (old, new) = (shop.activity_of(&[1]).await, shop.activity_of(&[1]).await);
-        let listed = async |closed_after_ms, limit| -> Vec<ActivityId> {
-            let found = shop.activities(closed_after_ms, limit).await.unwrap();
+        let mut made = Vec::new();
+        for n in 0..7 {
+            // Of two neighbours one closes with the other.
+            let (opens_ms, closes_ms) = (NOON_MS + 10 - n, NOON_MS + 1_000 + n / 2);
+            let new = NewActivity { opens_ms, closes_ms, ..Shop::new_activity(&[1, 2]) };
+            made.push(shop.create_activity(&new, shop.now()).await.unwrap().id);
+        }
+        for id in &made[..6] {
+            shop.move_activity(*id, ActivityMove::Publish, shop.now()).await.unwrap();
+        }
+        shop.move_activity(made[5], ActivityMove::End, shop.now()).await.unwrap();
+        let published = ActivityFilter::all(ActivityState::Published);
+        let pages = async |filter: ActivityFilter, limit| -> Vec<ActivityId> {
+            let (mut found, mut after) = (Vec::new(), None);
+            loop {
+                let page = shop.activities_where(&filter, after, limit).await.unwrap();
+                assert!(page.iter().all(|activity| activity.items.len() == 2));
+                found.extend(page.iter().map(|activity| activity.id));
+                let Some(last) = page.last().filter(|_| page.len() == limit) else { return found };
+                after = Some(filter.order.key_of(last));
+            }
+        };
+        let backwards = |ids: &[ActivityId]| ids.iter().rev().copied().collect::<Vec<_>>();
+        for limit in [1, 2, 3, 100] {
+            assert_eq!(pages(published, limit).await, made[..5]);
+            let opening = published.in_order(ActivityOrder::OpensFirst);
+            assert_eq!(pages(opening, limit).await, backwards(&made[..5]));
+            let last = published.in_order(ActivityOrder::ClosesLast);
+            assert_eq!(pages(last, limit).await, backwards(&made[..5]));
+            let soon = opening.opening_by(NOON_MS + 8);
+            assert_eq!(pages(soon, limit).await, backwards(&made[2..5]));
+            let (over, not_over) =
+                (published.closing_by(NOON_MS + 1_001), published.closing_after(NOON_MS + 1_001));
+            assert_eq!(pages(over, limit).await, made[..4]);
+            assert_eq!(pages(not_over, limit).await, made[4..5]);
+        }
+        assert_eq!(pages(ActivityFilter::all(ActivityState::Ended), 2).await, made[5..6]);
+        assert_eq!(pages(ActivityFilter::all(ActivityState::Paused), 2).await, []);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn activities_are_leafed_through_and_looked_up() {
+    check(async |shop| {
+        let (one, two) = (shop.activity_of(&[1]).await, shop.activity_of(&[1, 1]).await);
+        let three = shop.activity_of(&[1]).await;
+        let listed = async |before, limit| -> Vec<ActivityId> {
+            let found = shop.activities(before, limit).await.unwrap();
             found.iter().map(|activity| activity.id).collect()
         };
-        assert_eq!(listed(i64::MAX, 10).await, [new.id, old.id], "drafts always show");
-        assert_eq!(listed(i64::MAX, 1).await, [new.id]);
-        shop.move_activity(old.id, ActivityMove::End, shop.now()).await.unwrap();
-        assert_eq!(listed(old.closes_ms - 1, 10).await, [new.id, old.id]);
-        assert_eq!(listed(old.closes_ms, 10).await, [new.id]);
+        assert_eq!(listed(None, 2).await, [three.id, two.id]);
+        assert_eq!(listed(Some(two.id), 2).await, [one.id]);
+        let found = async |activities: &[ActivityId], items: &[ItemId]| {
+            let mut found = shop.activities_of(activities, items).await.unwrap();
+            found.sort_by_key(|activity| activity.id);
+            found
+        };
+        let (items, nobody) = (&two.items, ItemId(99));
+        let by_item = found(&[], &[items[0].id, items[1].id, nobody]).await;
+        assert_eq!(by_item, std::slice::from_ref(&two));
+        assert_eq!(found(&[one.id, two.id], &[items[1].id]).await, [one, two]);
+        assert_eq!(found(&[], &[]).await, []);
         assert!(shop.activity(ActivityId(99)).await.unwrap().is_none());
-        assert!(shop.item(ItemId(99)).await.unwrap().is_none());
+        assert!(shop.item(nobody).await.unwrap().is_none());
     })
     .await;
 }
@@ -385,21 +439,17 @@ async fn refunds_wait_in_a_queue_of_their_own() {
 }
 
 #[tokio::test]
-async fn the_public_sees_no_drafts_however_many_there_are() {
+async fn a_clock_that_is_set_back_does_not_stretch_the_pauses_of_the_outbox() {
     check(async |shop| {
-        let shown = shop.activity_of(&[1]).await;
-        shop.move_activity(shown.id, ActivityMove::Publish, shop.now()).await.unwrap();
-        for _ in 0..3 {
-            shop.activity_of(&[1]).await;
-        }
-        let listed = async |closed_after_ms, limit| -> Vec<ActivityId> {
-            let found = shop.published(closed_after_ms, limit).await.unwrap();
-            found.iter().map(|activity| activity.id).collect()
-        };
-        assert_eq!(listed(i64::MAX, 2).await, [shown.id], "drafts take nobody's place");
-        shop.move_activity(shown.id, ActivityMove::End, shop.now()).await.unwrap();
-        assert_eq!(listed(shown.closes_ms, 2).await, []);
-        assert_eq!(listed(shown.closes_ms - 1, 2).await, [shown.id]);
+        let item = shop.sale_of(10).await;
+        shop.bought(item.id, "ann", 1).await;
+        let row = shop.outbox().await[0].id;
+        shop.outbox_later(row, shop.now() + OUTBOX_PAUSE_MS_MAX, "later").await.unwrap();
+        assert!(shop.outbox().await.is_empty(), "the longest pause there is");
+        shop.clock.advance(-1);
+        assert_eq!(shop.outbox().await[0].id, row, "nobody waits longer than that");
+        shop.clock.advance(-3_600_000);
+        assert_eq!(shop.outbox().await[0].id, row);
     })
     .await;
 }

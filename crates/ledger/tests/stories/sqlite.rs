@@ -234,7 +234,8 @@ async fn the_books_show_what_somebody_broke() {
         PaymentProblem::RefundedTooMuch { order_no },
     ];
     assert_eq!(problems, expected);
-    assert_eq!(shop.payment_problems(1).await.unwrap(), expected[..1]);
+    let few = shop.payment_problems(1).await.unwrap();
+    assert_eq!(few, expected, "one kind hides no other");
     // A paid order without money on record has nothing to give back.
     assert!(matches!(
         shop.start_refund(notice.order_no, NOON_MS).await,

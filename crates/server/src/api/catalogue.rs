@@ -1,4 +1,8 @@
-//! What is on sale, as anybody may see it: from memory and the gate's last known numbers, never SQL.
+//! What is on sale, as anybody may see it: from memory and the gate's last known numbers. Only an item
+//! that is not in the list, by far its end or because it is new, costs a look at the ledger, shared with
+//! all who ask for such at the same time.
+
+use std::sync::Arc;
 
 use axum::{
     extract::State,
@@ -7,22 +11,46 @@ use axum::{
 use gate::Gate;
 use http::header::CACHE_CONTROL;
 use sale::{Activity, ActivityId, ActivityState, Currency, Item, ItemId, Millis};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Shared, openapi};
+use super::{Shared, openapi, paging};
 use crate::{
-    extract::{Json, Path},
+    engine::Place,
+    extract::{Json, Path, Query},
     problem::Problem,
 };
 
+/// What a shop's page shows at once.
+const LISTED_DEFAULT: u32 = 100;
 /// A crowd that reloads is served by whatever cache stands before us, and is a second behind.
 const CACHEABLE: &str = "public, max-age=1";
 
 #[derive(Serialize, ToSchema)]
 pub(super) struct Activities {
-    /// Newest first.
+    /// Those that are open and those to come, in the order of their opening; then those that are over,
+    /// the latest first.
     activities: Vec<ActivityView>,
+    /// The `cursor` of the next page; null on the last one.
+    #[schema(value_type = Option<String>, example = "0_1794355200000_7")]
+    next: Option<String>,
+}
+
+#[derive(Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListPage {
+    /// The `next` of the page before.
+    cursor: Option<String>,
+    /// 1 to 500, 100 unless told.
+    limit: Option<u32>,
+}
+
+impl ListPage {
+    fn after(&self) -> Result<Option<Place>, Problem> {
+        let read = |cursor: &String| cursor.parse().map_err(|bad| Problem::invalid("cursor", bad));
+        self.cursor.as_ref().map(read).transpose()
+    }
 }
 
 #[derive(Serialize, ToSchema)]
@@ -131,15 +159,24 @@ fn cacheable<T: Serialize>(body: T) -> Response {
     ([(CACHE_CONTROL, CACHEABLE)], Json(body)).into_response()
 }
 
-/// Every activity that is published, and those that ended in the last day.
-#[utoipa::path(get, path = "/activities", tag = "public",
-    responses((status = OK, body = Activities)))]
-pub(super) async fn activities(State(app): State<Shared>) -> Response {
+/// What is on sale, what will be, and what ended in the last day: at most 1000 activities, the open ones
+/// first. One that has no room in the list is found by its id like any other.
+#[utoipa::path(get, path = "/activities", tag = "public", params(ListPage),
+    responses(
+        (status = OK, body = Activities),
+        (status = UNPROCESSABLE_ENTITY, description = "`invalid`: no such cursor, or a limit out of range")))]
+pub(super) async fn activities(
+    State(app): State<Shared>,
+    Query(page): Query<ListPage>,
+) -> Result<Response, Problem> {
     let engine = &app.engine;
-    let now_ms = engine.clock.now_ms();
+    let rows = paging::rows(page.limit.or(Some(LISTED_DEFAULT)))?;
     let catalogue = engine.catalogue.snapshot();
-    let view = |activity| ActivityView::of(activity, &*engine.gate, now_ms);
-    cacheable(Activities { activities: catalogue.activities.iter().map(view).collect() })
+    let (listed, next) = catalogue.page(page.after()?, rows);
+    let now_ms = engine.clock.now_ms();
+    let view = |activity: &Arc<Activity>| ActivityView::of(activity, &*engine.gate, now_ms);
+    let activities = listed.iter().map(view).collect();
+    Ok(cacheable(Activities { activities, next: next.map(|place| place.to_string()) }))
 }
 
 /// One activity with its items.
@@ -151,9 +188,8 @@ pub(super) async fn activity(
     Path(id): Path<i64>,
 ) -> Result<Response, Problem> {
     let engine = &app.engine;
-    let catalogue = engine.catalogue.snapshot();
-    let activity = catalogue.activity(ActivityId(id)).ok_or_else(Problem::not_found)?;
-    Ok(cacheable(ActivityView::of(activity, &*engine.gate, engine.clock.now_ms())))
+    let activity = engine.activity_on_show(ActivityId(id)).await?.ok_or_else(Problem::not_found)?;
+    Ok(cacheable(ActivityView::of(&activity, &*engine.gate, engine.clock.now_ms())))
 }
 
 /// One item.
@@ -165,9 +201,13 @@ pub(super) async fn item(
     Path(id): Path<i64>,
 ) -> Result<Response, Problem> {
     let engine = &app.engine;
-    let catalogue = engine.catalogue.snapshot();
-    let (activity, item) = catalogue.item(ItemId(id)).ok_or_else(Problem::not_found)?;
-    Ok(cacheable(ItemView::of(activity, item, &*engine.gate, engine.clock.now_ms())))
+    let shown = engine.item_on_show(ItemId(id)).await?.ok_or_else(Problem::not_found)?;
+    Ok(cacheable(ItemView::of(
+        shown.activity(),
+        shown.item(),
+        &*engine.gate,
+        engine.clock.now_ms(),
+    )))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! An order as everybody sees it: the buyer, the event stream and the operators.
 
 use ledger::DeadLetterState;
-use sale::{Claim, Currency, ItemId, Money, Order, OrderNo, OrderStatus, Reason, UserId};
+use sale::{Claim, Currency, ItemId, Millis, Money, Order, OrderNo, OrderStatus, Reason, UserId};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -47,6 +47,12 @@ pub(super) struct OrderJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(schema_with = openapi::failed_state)]
     pub(super) failed: Option<&'static str>,
+    /// Present and true if the ledger could not be asked: this is the last thing known of the order.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) stale: bool,
+    /// With `stale`: when it was true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) as_of: Option<i64>,
 }
 
 impl OrderJson {
@@ -54,6 +60,11 @@ impl OrderJson {
         match view {
             OrderView::Known(order) => Ok(order.into()),
             OrderView::Queued(claim) => OrderJson::queued(engine, claim).await,
+            OrderView::LastKnown(order, at_ms) => Ok(OrderJson::from(order).last_true_at(at_ms)),
+            OrderView::LastQueued(claim) => {
+                let claimed_ms = claim.claimed_ms;
+                Ok(OrderJson::queued(engine, claim).await?.last_true_at(claimed_ms))
+            }
         }
     }
 
@@ -63,6 +74,10 @@ impl OrderJson {
         let mut order = OrderJson::of(engine, found.view).await?.with_user(user);
         order.failed = found.failed.map(DeadLetterState::as_str);
         Ok(order)
+    }
+
+    fn last_true_at(self, at_ms: Millis) -> OrderJson {
+        OrderJson { stale: true, as_of: Some(at_ms), ..self }
     }
 
     /// With the buyer's name, for operators.
@@ -95,6 +110,8 @@ impl OrderJson {
             closed_at: None,
             eta_ms: (backlog > 0).then(|| engine.eta_ms(backlog)),
             failed: None,
+            stale: false,
+            as_of: None,
         })
     }
 }
@@ -121,6 +138,8 @@ impl From<Order> for OrderJson {
             closed_at: order.closed_ms,
             eta_ms: None,
             failed: None,
+            stale: false,
+            as_of: None,
         }
     }
 }
@@ -134,18 +153,12 @@ struct Ware {
 
 impl Ware {
     async fn of(engine: &Engine, id: ItemId) -> Result<Ware, Problem> {
-        if let Some((activity, item)) = engine.catalogue.snapshot().item(id) {
-            return Ok(Ware {
-                activity_id: activity.id.0,
-                name: item.name.clone(),
-                price: item.price,
-            });
-        }
-        let item = engine.ledger.item(id).await?;
-        // The gate has sold what the ledger does not know: the claim will be void, and says so then.
-        Ok(item.map_or_else(
-            || Ware { activity_id: 0, name: String::new(), price: Money::new(0, Currency::CNY) },
-            |item| Ware { activity_id: item.activity.0, name: item.name, price: item.price },
-        ))
+        let Some(shown) = engine.item_on_show(id).await? else {
+            // The gate has sold what the ledger does not know: the claim will be void, and says so then.
+            let price = Money::new(0, Currency::CNY);
+            return Ok(Ware { activity_id: 0, name: String::new(), price });
+        };
+        let item = shown.item();
+        Ok(Ware { activity_id: item.activity.0, name: item.name.clone(), price: item.price })
     }
 }

@@ -24,8 +24,8 @@ pub(super) async fn issue(
 ) -> Result<Json<Token>, Problem> {
     let engine = &app.engine;
     let now_ms = engine.clock.now_ms();
-    let catalogue = engine.catalogue_with(ItemId(id)).await;
-    let (activity, item) = catalogue.item(ItemId(id)).ok_or_else(Problem::not_found)?;
+    let shown = engine.item_on_show(ItemId(id)).await?.ok_or_else(Problem::not_found)?;
+    let (activity, item) = (shown.activity(), shown.item());
     if activity.state == ActivityState::Ended || now_ms >= activity.closes_ms {
         return Err(Code::Ended.into());
     }

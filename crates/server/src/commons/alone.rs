@@ -1,10 +1,12 @@
 //! One process: it leads everything, and has nobody to tell.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use sale::{Activity, Millis, Order, OrderNo};
 use tokio::sync::broadcast;
 
-use super::{Commons, Hint};
+use super::{Commons, Hint, OrderCopy};
 
 pub struct Alone(broadcast::Sender<Hint>);
 
@@ -26,7 +28,7 @@ impl Commons for Alone {
         self.0.subscribe()
     }
 
-    async fn order(&self, _: OrderNo) -> Option<Order> {
+    async fn order(&self, _: OrderNo) -> Option<OrderCopy> {
         None
     }
 
@@ -42,7 +44,7 @@ impl Commons for Alone {
         None
     }
 
-    async fn put_catalogue(&self, _: &[Activity]) {}
+    async fn put_catalogue(&self, _: &[Arc<Activity>]) {}
 
     fn node(&self) -> u16 {
         0

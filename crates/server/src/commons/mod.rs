@@ -9,6 +9,8 @@
 mod alone;
 mod redis;
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use sale::{Activity, Millis, Order, OrderNo, UserId};
 use serde::{Deserialize, Serialize};
@@ -29,6 +31,15 @@ pub enum Hint {
     Units { item: sale::ItemId },
 }
 
+/// What somebody read of an order a while ago. Both times are of the clock where copies are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OrderCopy {
+    pub order: Order,
+    /// From before it was read.
+    pub read_ms: Millis,
+    pub now_ms: Millis,
+}
+
 #[async_trait]
 pub trait Commons: Send + Sync {
     /// May this process run the job now? Asking takes the lease, or renews it. The number grows
@@ -41,8 +52,8 @@ pub trait Commons: Send + Sync {
     /// What the other instances tell.
     fn hints(&self) -> broadcast::Receiver<Hint>;
 
-    /// A copy of the order that may be a moment old.
-    async fn order(&self, no: OrderNo) -> Option<Order>;
+    /// A copy of the order, if there is one.
+    async fn order(&self, no: OrderNo) -> Option<OrderCopy>;
 
     /// What time it is where copies are kept.
     async fn now_ms(&self) -> Result<Millis, String>;
@@ -54,7 +65,7 @@ pub trait Commons: Send + Sync {
     /// The activities that pages show, if somebody has put them there.
     async fn catalogue(&self) -> Option<Vec<Activity>>;
 
-    async fn put_catalogue(&self, activities: &[Activity]);
+    async fn put_catalogue(&self, activities: &[Arc<Activity>]);
 
     /// May order numbers of this process's node still be handed out?
     fn node_is_ours(&self) -> bool;

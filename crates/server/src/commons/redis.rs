@@ -40,7 +40,7 @@ use redis::{
 use sale::{Activity, Clock, Item, Millis, Order, OrderNo, SystemClock};
 use tokio::sync::broadcast;
 
-use super::{Commons, Hint};
+use super::{Commons, Hint, OrderCopy};
 
 const LEASE_MS: i64 = 5_000;
 const NODE_LEASE_MS: i64 = 60_000;
@@ -89,6 +89,7 @@ pub struct RedisCommons {
     link: Link,
     lead: Script,
     keep_order: Script,
+    order_copy: Script,
     clock: Script,
     hints: broadcast::Sender<Hint>,
     /// The node whose order numbers this process hands out. Written before `node_until_ms`, read after.
@@ -116,6 +117,7 @@ impl RedisCommons {
             link,
             lead: Script::new(include_str!("lua/lead.lua")),
             keep_order: Script::new(include_str!("lua/keep_order.lua")),
+            order_copy: Script::new(include_str!("lua/order_copy.lua")),
             clock: Script::new(include_str!("lua/clock.lua")),
             hints: broadcast::Sender::new(HINTS_WAITING_MAX),
             node: AtomicU16::new(0),
@@ -229,9 +231,9 @@ impl RedisCommons {
         Ok(Some(activities))
     }
 
-    async fn write_catalogue(&self, activities: &[Activity]) -> RedisResult<()> {
+    async fn write_catalogue(&self, activities: &[Arc<Activity>]) -> RedisResult<()> {
         for activity in activities {
-            let mut head = activity.clone();
+            let mut head = Activity::clone(activity);
             let items = std::mem::take(&mut head.items);
             let key = self.key(format_args!("catalog:{}", activity.id));
             let mut hash = redis::cmd("HSET");
@@ -380,11 +382,15 @@ impl Commons for RedisCommons {
         self.hints.subscribe()
     }
 
-    async fn order(&self, no: OrderNo) -> Option<Order> {
-        let mut get = redis::cmd("HGET");
-        get.arg(self.key(format_args!("order:{no}"))).arg("o");
-        let copy: Option<String> = self.ask(&get).await.ok()?;
-        serde_json::from_str(&copy?).ok()
+    async fn order(&self, no: OrderNo) -> Option<OrderCopy> {
+        let key = self.key(format_args!("order:{no}"));
+        let copy: Vec<String> = self.invoke(&key, &self.order_copy.key(&key)).await.ok()?;
+        let [order, read_ms, now_ms] = &copy[..] else { return None };
+        Some(OrderCopy {
+            order: serde_json::from_str(order).ok()?,
+            read_ms: read_ms.parse().ok()?,
+            now_ms: now_ms.parse().ok()?,
+        })
     }
 
     async fn now_ms(&self) -> Result<Millis, String> {
@@ -409,7 +415,7 @@ impl Commons for RedisCommons {
         self.read_catalogue().await.ok().flatten()
     }
 
-    async fn put_catalogue(&self, activities: &[Activity]) {
+    async fn put_catalogue(&self, activities: &[Arc<Activity>]) {
         if let Err(error) = self.write_catalogue(activities).await {
             tracing::debug!(%error, "the catalogue could not be put into Redis");
         }
@@ -501,6 +507,8 @@ mod tests {
         assert!(old.unwrap_err().contains("too long ago"));
         assert!(commons.order(order_no).await.is_none());
         commons.keep_orders(&orders, now_ms).await.unwrap();
-        assert_eq!(commons.order(order_no).await.unwrap(), orders[0]);
+        let copy = commons.order(order_no).await.unwrap();
+        assert_eq!((&copy.order, copy.read_ms), (&orders[0], now_ms));
+        assert!(copy.now_ms >= now_ms, "{copy:?}");
     }
 }

@@ -1,5 +1,7 @@
 //! A buyer's claim, from a verified sale token to an answer that is true.
 
+use std::time::Duration;
+
 use gate::{Busy, Entered, Place, Readmitted, TooHot, Verdict};
 use ledger::LedgerError;
 use sale::{
@@ -8,6 +10,12 @@ use sale::{
 };
 
 use super::Engine;
+use crate::commons::OrderCopy;
+
+/// A copy of an order that is older is not told before the ledger was asked.
+const COPY_MS_MAX: Millis = 10_000;
+/// How long the ledger is waited for by a buyer whom something else can be told.
+const LEDGER_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// What the buyer is told.
 #[derive(Clone, Debug)]
@@ -44,27 +52,31 @@ pub enum ClaimAnswer {
 pub enum OrderView {
     Queued(Claim),
     Known(Order),
+    /// The ledger cannot be asked now. The claim was queued when it was made, and is on the log.
+    LastQueued(Claim),
+    /// The ledger cannot be asked now. This is what it said at that time.
+    LastKnown(Order, Millis),
 }
 
 impl OrderView {
     pub fn user(&self) -> &UserId {
         match self {
-            OrderView::Queued(claim) => &claim.user,
-            OrderView::Known(order) => &order.user,
+            OrderView::Queued(claim) | OrderView::LastQueued(claim) => &claim.user,
+            OrderView::Known(order) | OrderView::LastKnown(order, _) => &order.user,
         }
     }
 
     pub fn order_no(&self) -> OrderNo {
         match self {
-            OrderView::Queued(claim) => claim.order_no,
-            OrderView::Known(order) => order.order_no,
+            OrderView::Queued(claim) | OrderView::LastQueued(claim) => claim.order_no,
+            OrderView::Known(order) | OrderView::LastKnown(order, _) => order.order_no,
         }
     }
 
     pub fn status(&self) -> OrderStatus {
         match self {
-            OrderView::Queued(_) => OrderStatus::Queued,
-            OrderView::Known(order) => order.status,
+            OrderView::Queued(_) | OrderView::LastQueued(_) => OrderStatus::Queued,
+            OrderView::Known(order) | OrderView::LastKnown(order, _) => order.status,
         }
     }
 }
@@ -133,8 +145,13 @@ impl Engine {
     /// The gate does not have the item. The catalogue may know a better "no" than *busy*; it never
     /// knows a yes.
     async fn not_at_the_gate(&self, item: ItemId) -> ClaimAnswer {
-        let catalogue = self.catalogue_with(item).await;
-        let Some((activity, _)) = catalogue.item(item) else { return ClaimAnswer::UnknownItem };
+        let shown = match self.item_on_show(item).await {
+            Ok(Some(shown)) => shown,
+            Ok(None) => return ClaimAnswer::UnknownItem,
+            // Nobody can tell whether there is such an item.
+            Err(_) => return ClaimAnswer::Busy(Busy::NotLoaded),
+        };
+        let activity = shown.activity();
         let now_ms = self.clock.now_ms();
         if activity.state == ActivityState::Ended || now_ms >= activity.closes_ms {
             ClaimAnswer::Ended
@@ -161,8 +178,9 @@ impl Engine {
         buyer: Option<&UserId>,
     ) -> Result<Option<OrderView>, LookupError> {
         // Buyers look often while they wait; the copy that the news of the order renewed will do.
-        if let Some(copy) = self.commons.order(no).await {
-            return Ok(Some(OrderView::Known(copy)));
+        let copy = self.commons.order(no).await;
+        if let Some(copy) = copy.as_ref().filter(|copy| is_fresh(copy)) {
+            return Ok(Some(OrderView::Known(copy.order.clone())));
         }
         // The gate first: a claim leaves it only after it is in the ledger, so what is in neither,
         // asked in this order, does not exist.
@@ -170,13 +188,16 @@ impl Engine {
             Some(user) => self.gate.queued(user, no).await,
             None => Ok(None),
         };
-        let order = match self.ledger.order(no).await {
+        let patient = copy.is_none() && !matches!(queued, Ok(Some(_)));
+        let order = match self.ask_for_order(no, patient).await {
             Ok(order) => order,
-            // A ledger that is down does not hide that the claim is safe.
-            Err(LedgerError::Unavailable(_)) if matches!(queued, Ok(Some(_))) => None,
+            Err(LedgerError::Unavailable(why)) => return self.last_known(copy, queued, why).await,
             Err(error) => return Err(error.into()),
         };
         if let Some(order) = order {
+            if let Some(copy) = copy {
+                self.renew_old_copy(&order, &copy).await;
+            }
             return Ok(Some(OrderView::Known(order)));
         }
         if let Ok(Some(claim)) = queued {
@@ -190,6 +211,48 @@ impl Engine {
             // A gate that cannot tell, as while an item is loaded, is no reason to say that there is
             // no such order.
             None => Ok(queued?.map(OrderView::Queued)),
+        }
+    }
+
+    /// Whoever knows something of the order already does not wait for a ledger that hangs.
+    async fn ask_for_order(
+        &self,
+        no: OrderNo,
+        patient: bool,
+    ) -> Result<Option<Order>, LedgerError> {
+        let asked = self.ledger.order(no);
+        if patient {
+            return asked.await;
+        }
+        let late = |_| Err(LedgerError::Unavailable("it does not answer in time".into()));
+        tokio::time::timeout(LEDGER_WAIT_MAX, asked).await.unwrap_or_else(late)
+    }
+
+    /// The ledger cannot be asked. What somebody read there once was true then; and a claim that is on
+    /// the log was waiting when it was made, and nobody has told since that it does not any more. That a
+    /// buyer is marked at the gate says nothing: whoever has paid is marked as well.
+    async fn last_known(
+        &self,
+        copy: Option<OrderCopy>,
+        queued: gate::Result<Option<Claim>>,
+        why: String,
+    ) -> Result<Option<OrderView>, LookupError> {
+        if let Some(copy) = copy {
+            return Ok(Some(OrderView::LastKnown(copy.order, copy.read_ms)));
+        }
+        match queued {
+            Ok(Some(claim)) if self.gate.is_on_log(&claim).await? => {
+                Ok(Some(OrderView::LastQueued(claim)))
+            }
+            _ => Err(LedgerError::Unavailable(why).into()),
+        }
+    }
+
+    /// Who asks next need not ask the ledger. If it does not work, they do.
+    async fn renew_old_copy(&self, order: &Order, old: &OrderCopy) {
+        let read = std::slice::from_ref(order);
+        if let Err(error) = self.commons.keep_orders(read, old.now_ms).await {
+            tracing::debug!(%error, "the copy of an order could not be renewed");
         }
     }
 
@@ -230,6 +293,11 @@ impl Engine {
         self.wake_outbox();
         self.order(receipt.order_no, Some(&receipt.user)).await
     }
+}
+
+/// Young enough to be told without asking the ledger.
+fn is_fresh(copy: &OrderCopy) -> bool {
+    (0..COPY_MS_MAX).contains(&(copy.now_ms - copy.read_ms))
 }
 
 fn not_now() -> LookupError {

@@ -16,7 +16,7 @@ impl Engine {
     /// that an earlier start created and was killed before publishing.
     pub async fn demo(&self) -> Result<Option<Activity>, OperateError> {
         let new = demo_sale(self.clock.now_ms() + OPENS_IN_MS);
-        let draft = match &self.ledger.activities(0, 2).await?[..] {
+        let draft = match &self.ledger.activities(None, 2).await?[..] {
             [] => self.create_activity("demo", &new).await?,
             // Its opening may be long past by now.
             [only] if only.state == ActivityState::Draft && only.name == NAME => {
@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(demo.opens_ms, NOW_MS + 3 * LASTS_MS + OPENS_IN_MS);
         assert_eq!(engine.gate.left(demo.items[0].id), Some(10_000));
         assert!(engine.demo().await.unwrap().is_none(), "once");
-        assert_eq!(engine.ledger.activities(0, 10).await.unwrap().len(), 1);
+        assert_eq!(engine.ledger.activities(None, 10).await.unwrap().len(), 1);
     }
 
     #[tokio::test]

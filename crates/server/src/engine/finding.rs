@@ -10,7 +10,8 @@ use ledger::{DeadLetter, DeadLetterState, LedgerError, OrderFilter};
 use sale::{Claim, Order, OrderNo, OrderStatus, UserId};
 use serde_json::Value;
 
-use super::{Engine, LookupError, OrderView, PayError, actor::Actor};
+use super::{Engine, LookupError, OrderView, PayError};
+use crate::actor::Actor;
 
 /// An order or a claim, and why it is no order yet if it failed.
 #[derive(Clone, Debug)]

@@ -4,45 +4,49 @@
 //! A run that fails is told to the log once per outage and tried again; no job ever gives up.
 
 use std::{
-    any::Any, collections::BTreeMap, future::Future, panic::AssertUnwindSafe, sync::Arc,
+    any::Any,
+    collections::{BTreeMap, HashMap},
+    future::Future,
+    panic::AssertUnwindSafe,
+    sync::Arc,
     time::Duration,
 };
 
 use futures_util::{FutureExt, StreamExt, stream};
-use gate::{AdjustOutcome, GiveBack, Presence, Shut};
+use gate::{AdjustOutcome, GiveBack, Loaded, Presence, Shut};
 use ledger::{
-    Closing, LedgerError, OutboxMessage, OutboxQueue, OutboxRow, Overdue, PaymentNotice,
-    RefundDone, Release,
+    Closing, LedgerError, OUTBOX_PAUSE_MS_MAX, OutboxMessage, OutboxQueue, OutboxRow, Overdue,
+    PaymentNotice, RefundDone, Release,
 };
 use orders::Alert;
 use payment::{CloseOutcome, ProviderError, RefundOutcome, RefundRequest};
-use sale::{
-    Activity, ActivityMove, ActivityState, CloseReason, ItemId, ItemState, Millis, OrderNo, UserId,
-};
+use sale::{Activity, ActivityMove, CloseReason, Item, ItemId, ItemState, Millis, OrderNo, UserId};
 use tokio::{
     sync::{Notify, watch},
     task::JoinHandle,
+    time::Instant,
 };
 
-use super::{Engine, NoticeFailure};
+use super::{
+    Engine, NoticeFailure,
+    due::{self, PAGE_ACTIVITIES, Pages},
+};
 use crate::{
     commons::Hint,
     config::{Profile, Role},
 };
 
-const ACTIVITIES_MAX: usize = 10_000;
 /// Calls of payment providers that a job makes at the same time.
 pub(super) const PROVIDER_CALLS_MAX: usize = 16;
 /// How long the time-out job looks past an order that its provider does not let go of. Longer if
 /// they are many, so that asking for all of them again leaves time for the others.
-const UNCLOSABLE_PAUSE_MS_MIN: Millis = 1_000;
-const UNCLOSABLE_PAUSE_MS_MAX: Millis = 60_000;
+const UNCLOSABLE_PAUSE_MIN: Duration = Duration::from_secs(1);
+const UNCLOSABLE_PAUSE_MAX: Duration = Duration::from_secs(60);
 const UNCLOSABLE_MAX: usize = 100_000;
 /// Items whose orders could not be closed before the time-out job takes it for a fault of the ledger.
 const CLOSE_FAILURES_MAX: usize = 3;
-/// The pauses between deliveries of an outbox row double from one to the other.
+/// The pauses between deliveries of an outbox row double from this to [`OUTBOX_PAUSE_MS_MAX`].
 const OUTBOX_PAUSE_MS_MIN: Millis = 500;
-const OUTBOX_PAUSE_MS_MAX: Millis = 60_000;
 /// A row that was not delivered so often, after about a minute, wakes somebody.
 const OUTBOX_TRIES_ALARMING: u32 = 8;
 /// Clocks that differ by more wake somebody.
@@ -257,7 +261,9 @@ impl Engine {
     /// if there is none is the ledger asked.
     async fn show_catalogue(&self) -> JobResult {
         match self.commons.catalogue().await {
-            Some(activities) if !self.does(Role::Jobs) => self.catalogue.show(activities),
+            Some(activities) if !self.does(Role::Jobs) => {
+                self.catalogue.show(activities, self.clock.now_ms());
+            }
             _ => {
                 self.catalogue.refresh(&*self.ledger, self.clock.now_ms()).await?;
                 self.commons.put_catalogue(&self.catalogue.snapshot().activities).await;
@@ -272,32 +278,44 @@ impl Engine {
     /// End what is over, and take it from the gate when nobody needs it there any more.
     pub(super) async fn lifecycle(&self) -> JobResult {
         let now_ms = self.clock.now_ms();
-        let kept_ms = self.config.gate.keep_after_close_ms as Millis;
         let mut loaded = self.gate.loaded().await?;
         loaded.retain(|here| here.presence != Presence::Unknown);
         let surely_ms = self.surely_ms().await?;
         let mut failed = None;
-        for activity in self.ledger.activities(now_ms - 2 * kept_ms, ACTIVITIES_MAX).await? {
-            let over = surely_ms >= activity.closes_ms;
-            let open = matches!(activity.state, ActivityState::Published | ActivityState::Paused);
-            if over
-                && open
-                && let Err(error) = self.end(&activity, now_ms).await
-            {
-                // Somebody may hold one of its items; the other activities end all the same.
-                tracing::warn!(activity = %activity.id, %error, "an activity could not be ended yet");
-                failed = Some(error);
+        let over = due::published().map(|filter| filter.closing_by(surely_ms));
+        let mut pages = Pages::of(&*self.ledger, over);
+        while let Some(page) = pages.next().await? {
+            for activity in &page {
+                if let Err(error) = self.end(activity, now_ms).await {
+                    // Somebody may hold one of its items; the other activities end all the same.
+                    tracing::warn!(activity = %activity.id, %error, "an activity could not be ended yet");
+                    failed = Some(error);
+                }
             }
+            self.refresh_catalogue().await;
         }
         if let Some(error) = failed {
             return Err(error);
         }
+        for some in loaded.chunks(PAGE_ACTIVITIES) {
+            self.take_from_gate(some, now_ms).await?;
+        }
+        Ok(Progress::CaughtUp)
+    }
+
+    /// Of these items at the gate those that nobody needs there any more.
+    async fn take_from_gate(&self, loaded: &[Loaded], now_ms: Millis) -> Result<(), JobError> {
+        let kept_ms = self.config.gate.keep_after_close_ms as Millis;
+        let ids: Vec<ItemId> = loaded.iter().map(|here| here.item).collect();
+        let activities = self.ledger.activities_of(&[], &ids).await?;
+        let items: HashMap<ItemId, (&Activity, &Item)> = activities
+            .iter()
+            .flat_map(|activity| activity.items.iter().map(move |item| (item.id, (activity, item))))
+            .collect();
         let mut untold: BTreeMap<_, Vec<ItemId>> = BTreeMap::new();
         for here in loaded {
-            let Some(item) = self.ledger.item(here.item).await? else { continue };
-            let activity = self.ledger.activity(item.activity).await?;
-            let closed_ms = activity.map_or(0, |activity| activity.closes_ms);
-            let kept = now_ms < closed_ms.saturating_add(kept_ms);
+            let Some((activity, item)) = items.get(&here.item) else { continue };
+            let kept = now_ms < activity.closes_ms.saturating_add(kept_ms);
             // Whoever ended it may have died before the gate heard of it.
             if item.state == ItemState::Ended && here.shut != Some(Shut::Ended) {
                 untold.entry(item.activity).or_default().push(item.id);
@@ -314,7 +332,7 @@ impl Engine {
         for (activity, items) in untold {
             self.tell_gate_again(activity, &items).await?;
         }
-        Ok(Progress::CaughtUp)
+        Ok(())
     }
 
     /// A time that has come by the gate's clock as well as by ours. The gate closes a sale by its own;
@@ -338,7 +356,6 @@ impl Engine {
             // What the gate did not hear of now, the next run tells it.
             self.tell_gate(ended.id, ended.state, &items).await?;
         }
-        self.refresh_catalogue().await;
         tracing::info!(activity = %activity.id, name = activity.name, "activity is over");
         // The books are closed with a comparison.
         self.reconcile_wake.notify_one();
@@ -346,7 +363,7 @@ impl Engine {
     }
 
     /// Close what was not paid in time.
-    async fn time_out(&self) -> JobResult {
+    pub(super) async fn time_out(&self) -> JobResult {
         let limit = self.config.jobs.timeout_batch_max;
         // Due is what is due by the ledger's clock and by ours: a host whose clock is ahead must not
         // close orders early.
@@ -435,9 +452,9 @@ impl Engine {
         limit: usize,
     ) -> Result<(Vec<Overdue>, bool), LedgerError> {
         let unclosable = {
-            let our_ms = self.clock.now_ms();
+            let now = Instant::now();
             let mut unclosable = self.unclosable.lock();
-            unclosable.retain(|_, until_ms| our_ms < *until_ms);
+            unclosable.retain(|_, until| now < *until);
             unclosable.clone()
         };
         let asked = limit + unclosable.len();
@@ -451,10 +468,10 @@ impl Engine {
     fn look_past(&self, orders: impl Iterator<Item = OrderNo>, limit: usize) {
         let mut unclosable = self.unclosable.lock();
         let few = unclosable.len() < limit;
-        let pause_ms = if few { UNCLOSABLE_PAUSE_MS_MIN } else { UNCLOSABLE_PAUSE_MS_MAX };
-        let until_ms = self.clock.now_ms() + pause_ms;
+        // Not by the clock on the wall, which may be set back before the pause is over.
+        let until = Instant::now() + if few { UNCLOSABLE_PAUSE_MIN } else { UNCLOSABLE_PAUSE_MAX };
         let room = UNCLOSABLE_MAX.saturating_sub(unclosable.len());
-        unclosable.extend(orders.take(room).map(|order_no| (order_no, until_ms)));
+        unclosable.extend(orders.take(room).map(|order_no| (order_no, until)));
     }
 
     /// An order with an open payment is closed at the provider first. If the provider has the
@@ -644,7 +661,7 @@ fn give_back(release: &Release) -> GiveBack {
 #[cfg(test)]
 mod tests {
     use ledger::Credit;
-    use sale::OrderStatus;
+    use sale::{ActivityState, OrderStatus};
 
     use super::*;
     use crate::engine::night::{Bank, NOW_MS, Night, Webhook};
@@ -664,6 +681,65 @@ mod tests {
         let status = async |no| engine.ledger.order(no).await.unwrap().unwrap().status;
         assert_eq!(status(free).await, OrderStatus::Closed);
         assert_eq!(status(stuck).await, OrderStatus::Unpaid, "it stays until asked");
+    }
+
+    #[tokio::test]
+    async fn a_clock_that_was_ahead_for_a_moment_does_not_stretch_the_pauses() {
+        const HOUR_MS: Millis = 60 * 60 * 1_000;
+        let (mut night, activity) = Night::fall(|_| {}).await;
+        let bank = night.bank(Bank::default());
+        let (engine, item) = (night.engine.clone(), activity.items[0].id);
+        let (kept, owed) = (night.buy(item, "ann").await, night.buy(item, "bob").await);
+        engine.ledger.open_payment(kept, "a provider that is gone", NOW_MS).await.unwrap();
+        engine.credit(&bank.money(owed)).await.unwrap();
+        engine.refund("root", owed).await.unwrap();
+        bank.refuse(true);
+        // The clock jumps an hour ahead, a payment cannot be closed, a refund is refused…
+        night.clock.advance(HOUR_MS + 60_000);
+        engine.time_out().await.unwrap();
+        engine.deliver_refunds().await.unwrap();
+        // …and the clock is set right.
+        night.clock.advance(-HOUR_MS);
+        bank.refuse(false);
+        let status = async |no| engine.ledger.order(no).await.unwrap().unwrap().status;
+        engine.deliver_refunds().await.unwrap();
+        assert_eq!(status(owed).await, OrderStatus::Refunded, "nobody waits an hour for a refund");
+        assert!(engine.unclosable.lock().contains_key(&kept));
+        let passed = async {
+            while engine.unclosable.lock().contains_key(&kept) {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                engine.overdue(NOW_MS, 1).await.unwrap();
+            }
+        };
+        let waited = tokio::time::timeout(Duration::from_secs(30), passed).await;
+        waited.expect("the pause is a second by the clock that nobody can set");
+    }
+
+    #[tokio::test]
+    async fn what_is_over_ends_and_what_opens_is_warmed_whatever_was_planned_after_it() {
+        let (night, activity) = Night::fall(|_| {}).await;
+        let engine = &night.engine;
+        let soon = night.another_sale("soon", NOW_MS + 60_000, NOW_MS + 7_200_000).await;
+        night.plan_many(ActivityState::Draft, 10_100, (NOW_MS, NOW_MS + 9_000_000)).await;
+        night
+            .plan_many(ActivityState::Published, 1_100, (NOW_MS + 8_000_000, NOW_MS + 9_000_000))
+            .await;
+        engine.warming().await.unwrap();
+        assert_eq!(engine.gate.left(soon.items[0].id), Some(10), "it opens in a minute");
+        let report = engine.reconcile(true).await.unwrap();
+        assert_eq!((report.compared, report.differences), (2 + 1_100, 0));
+        for sale in [&activity, &soon] {
+            let id = sale.items[0].id;
+            let compared = report.items.iter().find(|item| item.item_id == id).unwrap();
+            assert_eq!(compared.verdict, crate::engine::ItemVerdict::Agree);
+        }
+        night.clock.advance(3_600_000);
+        engine.lifecycle().await.unwrap();
+        let state = async |id| engine.ledger.activity(id).await.unwrap().unwrap().state;
+        assert_eq!(state(activity.id).await, ActivityState::Ended);
+        assert_eq!(state(soon.id).await, ActivityState::Published);
+        let answer = engine.claim(activity.items[0].id, "ann".parse().unwrap(), 1, None).await;
+        assert!(matches!(answer, crate::engine::ClaimAnswer::Ended), "{answer:?}");
     }
 
     #[tokio::test]
@@ -739,7 +815,8 @@ mod tests {
         night.clock.advance(60_000);
         for _ in 0..3 {
             engine.time_out().await.unwrap();
-            night.clock.advance(UNCLOSABLE_PAUSE_MS_MAX);
+            night.clock.advance(60_000);
+            night.pauses_end();
         }
         engine.alerts.stop().await;
         let heard = webhook.heard();
@@ -797,7 +874,8 @@ mod tests {
         for _ in 0..3 {
             engine.time_out().await.unwrap();
             engine.deliver_refunds().await.unwrap();
-            night.clock.advance(UNCLOSABLE_PAUSE_MS_MAX);
+            night.clock.advance(60_000);
+            night.pauses_end();
         }
         engine.alerts.stop().await;
         let heard = webhook.heard();

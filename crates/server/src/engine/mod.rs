@@ -9,8 +9,10 @@ mod adopting;
 mod buying;
 mod catalogue;
 mod demo;
+mod due;
 mod finding;
 mod jobs;
+mod lookups;
 mod news;
 #[cfg(test)]
 mod night;
@@ -41,18 +43,19 @@ use payment::{
     sandbox::{Sandbox, SandboxOptions},
 };
 use sale::{
-    BookError, Claim, FailedClaim, ItemId, Keys, Millis, OrderBook, OrderNo, OrderNumbers, Settled,
-    SharedClock,
+    Activity, ActivityId, BookError, Claim, FailedClaim, ItemId, Keys, Millis, OrderBook, OrderNo,
+    OrderNumbers, Settled, SharedClock,
 };
 use sha2::{Digest, Sha256};
 use tokio::{
     sync::{Notify, broadcast::error::RecvError, watch},
     task::JoinHandle,
+    time::Instant,
 };
 
 use adopting::Adopter;
 pub use buying::{ClaimAnswer, LookupError, OrderView};
-pub use catalogue::{Catalogue, Snapshot};
+pub use catalogue::{ACTIVITIES_SHOWN_MAX, Catalogue, NoCursor, OnShow, Place, Snapshot};
 pub use finding::Found;
 pub(crate) use finding::fits;
 pub use news::{Listener, News, NewsOptions, TooMany};
@@ -104,13 +107,13 @@ pub struct Engine {
     reconcile_turn: tokio::sync::Mutex<()>,
     /// Overdue orders whose payment could not be closed at its provider, and until when the time-out
     /// job looks past them.
-    unclosable: Mutex<HashMap<OrderNo, Millis>>,
+    unclosable: Mutex<HashMap<OrderNo, Instant>>,
     /// What somebody was woken for already: a kind of alert, and the order or row it was about.
     told: Mutex<HashSet<(&'static str, u64)>>,
     /// Jobs whose last run ended in a panic.
     panicking: Mutex<BTreeSet<&'static str>>,
-    /// Up to which order the last comparison asked the providers, if it did not get to the end.
-    asked_up_to: Mutex<Option<OrderNo>>,
+    /// Up to which payment the last comparison asked the providers, if it did not get to the end.
+    asked_up_to: Mutex<Option<i64>>,
     totals_kept: totals::TotalsKept,
     stop: watch::Sender<bool>,
     jobs: Mutex<Vec<JoinHandle<()>>>,
@@ -266,12 +269,17 @@ impl Engine {
         self.alerts.stop().await;
     }
 
-    /// What pages show, certainly including this item if the ledger has published it.
-    pub async fn catalogue_with(&self, item: ItemId) -> Arc<Snapshot> {
-        self.catalogue.with_item(item, &*self.ledger, self.clock.now_ms()).await
+    /// An item as pages show it, if the ledger has published it. An error if nobody can tell.
+    pub async fn item_on_show(&self, item: ItemId) -> ledger::Result<Option<OnShow>> {
+        self.catalogue.item(item, &*self.ledger).await
+    }
+
+    pub async fn activity_on_show(&self, id: ActivityId) -> ledger::Result<Option<Arc<Activity>>> {
+        self.catalogue.activity(id, &*self.ledger).await
     }
 
     pub(crate) async fn refresh_catalogue(&self) {
+        self.catalogue.outdate();
         if let Err(error) = self.catalogue.refresh(&*self.ledger, self.clock.now_ms()).await {
             tracing::warn!(%error, "the catalogue could not be refreshed, the job will");
         }

@@ -1,7 +1,7 @@
 //! For the tests of the engine: a sale at night, whose jobs run when the test says so.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -17,8 +17,8 @@ use payment::{
     QueryOutcome, RefundOutcome, RefundRequest,
 };
 use sale::{
-    Activity, ActivityId, ActivityMove, Currency, ItemId, Keys, ManualClock, Millis, Money,
-    NewActivity, NewItem, OrderNo,
+    Activity, ActivityId, ActivityMove, ActivityState, Currency, ItemId, Keys, ManualClock, Millis,
+    Money, NewActivity, NewItem, OrderNo,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -67,15 +67,21 @@ impl Night {
     /// An open sale of one item, ten units at one fen.
     pub(super) async fn fall(change: impl FnOnce(&mut Config)) -> (Night, Activity) {
         let night = Night::without_a_sale(change).await;
-        let activity = night.another_sale().await;
+        let activity = night.another_sale("iPhone", NOW_MS - 1, NOW_MS + 3_600_000).await;
+        night.engine.warm_activity("ann", activity.id, false).await.unwrap();
         (night, activity)
     }
 
-    /// One more of the same.
-    pub(super) async fn another_sale(&self) -> Activity {
+    /// Another sale of ten units; published, and nothing more.
+    pub(super) async fn another_sale(
+        &self,
+        name: &str,
+        opens_ms: Millis,
+        closes_ms: Millis,
+    ) -> Activity {
         let engine = &self.engine;
         let item = NewItem {
-            name: "iPhone".into(),
+            name: name.into(),
             image_url: String::new(),
             price: 1,
             origin_price: None,
@@ -85,22 +91,68 @@ impl Night {
             shards: 1,
         };
         let new = NewActivity {
-            name: "sale".into(),
-            opens_ms: NOW_MS - 1,
-            closes_ms: NOW_MS + 3_600_000,
+            name: name.into(),
+            opens_ms,
+            closes_ms,
             pay_within_ms: 60_000,
             publish_ms: None,
             items: vec![item],
         };
         let id = engine.create_activity("ann", &new).await.unwrap().id;
-        let publish = engine.move_activity("ann", id, ActivityMove::Publish).await;
-        let (activity, _) = publish.unwrap();
-        engine.warm_activity("ann", id, false).await.unwrap();
-        activity
+        engine.move_activity("ann", id, ActivityMove::Publish).await.unwrap().0
     }
 
     pub(super) async fn publish(&self, id: ActivityId) {
         self.engine.move_activity("ann", id, ActivityMove::Publish).await.unwrap();
+    }
+
+    /// Very many activities of one item each, by way of the back door, for it takes a while to plan so
+    /// many one by one. Answers the ids of their items.
+    pub(super) async fn plan_many(
+        &self,
+        state: ActivityState,
+        count: i64,
+        (opens_ms, closes_ms): (Millis, Millis),
+    ) -> std::ops::Range<i64> {
+        let ledger = rusqlite::Connection::open(self.data.path().join(super::LEDGER_FILE)).unwrap();
+        ledger.busy_timeout(Duration::from_secs(30)).unwrap();
+        let last = |table: &str| -> i64 {
+            let sql = format!("SELECT COALESCE(MAX(id), 0) FROM {table}");
+            ledger.query_row(&sql, [], |row| row.get(0)).unwrap()
+        };
+        let (activity, item) = (last("tb_seckill_activity"), last("tb_seckill_product"));
+        let state = state.code();
+        let numbers = format!(
+            "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
+        );
+        ledger
+            .execute_batch(&format!(
+                "BEGIN IMMEDIATE;
+                 INSERT INTO tb_seckill_activity (id, name, opens_at, closes_at, pay_within_ms, state,
+                     created_at, updated_at)
+                 {numbers} SELECT {activity} + i, 'one of many', {opens_ms}, {closes_ms}, 60000,
+                     {state}, {NOW_MS}, {NOW_MS} FROM n;
+                 INSERT INTO tb_seckill_product (id, activity_id, name, image_url, price, currency,
+                     stock, total, limit_per_user, shards, state)
+                 {numbers} SELECT {item} + i, {activity} + i, 'pen', '', 1, 'CNY', 1, 1, 1, 1, 0 FROM n;
+                 COMMIT;"
+            ))
+            .unwrap();
+        item + 1..item + 1 + count
+    }
+
+    /// Whoever asks the ledger for activities gets no answer.
+    pub(super) fn hide_activities(&self, hide: bool) {
+        let (from, to) = if hide { ("", "_hidden") } else { ("_hidden", "") };
+        let ledger = rusqlite::Connection::open(self.data.path().join(super::LEDGER_FILE)).unwrap();
+        ledger.busy_timeout(Duration::from_secs(30)).unwrap();
+        let table = "tb_seckill_activity";
+        ledger.execute_batch(&format!("ALTER TABLE {table}{from} RENAME TO {table}{to}")).unwrap();
+    }
+
+    /// All pauses of jobs are over.
+    pub(super) fn pauses_end(&self) {
+        self.engine.unclosable.lock().clear();
     }
 
     /// Buys one, and waits until it is an order.
@@ -149,6 +201,7 @@ impl Night {
 #[derive(Clone, Default)]
 pub(super) struct Bank {
     paid: Arc<Mutex<HashMap<OrderNo, Paid>>>,
+    closed: Arc<Mutex<HashSet<OrderNo>>>,
     calls: Arc<AtomicU64>,
     hangs: Arc<watch::Sender<bool>>,
     refuses: Arc<AtomicBool>,
@@ -164,6 +217,10 @@ impl Bank {
     pub(super) fn pay(&self, no: OrderNo, minor: i64, paid_ms: Millis) {
         let amount = Money::new(minor, Currency::CNY);
         self.paid.lock().insert(no, Paid { provider_txn: format!("T{no}"), amount, paid_ms });
+    }
+
+    pub(super) fn is_closed(&self, no: OrderNo) -> bool {
+        self.closed.lock().contains(&no)
     }
 
     /// A good notice of the money for an order.
@@ -226,13 +283,17 @@ impl Provider for Bank {
     async fn close(&self, no: OrderNo) -> Result<CloseOutcome, ProviderError> {
         self.answers().await;
         let paid = self.paid.lock().get(&no).cloned();
+        if paid.is_none() {
+            self.closed.lock().insert(no);
+        }
         Ok(paid.map_or(CloseOutcome::Closed, CloseOutcome::AlreadyPaid))
     }
 
     async fn query(&self, no: OrderNo) -> Result<QueryOutcome, ProviderError> {
         self.answers().await;
         let paid = self.paid.lock().get(&no).cloned();
-        Ok(paid.map_or(QueryOutcome::Open, QueryOutcome::Paid))
+        let unpaid = if self.is_closed(no) { QueryOutcome::Closed } else { QueryOutcome::Open };
+        Ok(paid.map_or(unpaid, QueryOutcome::Paid))
     }
 
     async fn refund(&self, _: &RefundRequest) -> Result<RefundOutcome, ProviderError> {

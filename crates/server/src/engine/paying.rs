@@ -60,9 +60,7 @@ impl Engine {
         provider_name: &str,
     ) -> Result<String, PayError> {
         let provider = self.providers.get(provider_name).ok_or(PayError::UnknownProvider)?;
-        let OrderView::Known(order) = view else {
-            return Err(PayError::Conflict(OrderStatus::Queued));
-        };
+        let order = in_ledger(view)?;
         let now_ms = self.clock.now_ms();
         if order.status == OrderStatus::Unpaid && now_ms >= order.pay_deadline_ms {
             return Err(PayError::TooLate);
@@ -95,9 +93,7 @@ impl Engine {
     /// The buyer does not want it any more. An open payment is closed at its provider first. Answers
     /// the order as it is in the ledger now.
     pub async fn cancel(&self, view: &OrderView) -> Result<Order, PayError> {
-        let OrderView::Known(copy) = view else {
-            return Err(PayError::Conflict(OrderStatus::Queued));
-        };
+        let copy = in_ledger(view)?;
         // What the buyer was shown may be a moment old.
         let order = self.ledger.order(copy.order_no).await?.ok_or(LedgerError::NotFound)?;
         match order.status {
@@ -194,6 +190,18 @@ impl Engine {
             at_ms: self.clock.now_ms(),
         };
         self.alert_once(kind, order_no.as_u64(), alert);
+    }
+}
+
+/// An order that can be paid or given up: one that the ledger has, as far as it can be asked.
+fn in_ledger(view: &OrderView) -> Result<&Order, PayError> {
+    match view {
+        OrderView::Known(order) => Ok(order),
+        OrderView::Queued(_) => Err(PayError::Conflict(OrderStatus::Queued)),
+        OrderView::LastQueued(_) | OrderView::LastKnown(..) => {
+            let why = "it did not tell what the order is now".to_owned();
+            Err(LedgerError::Unavailable(why).into())
+        }
     }
 }
 

@@ -25,10 +25,9 @@ use serde_json::{Value, json};
 
 use super::{
     Engine, OperateError, WarmError,
-    actor::Actor,
     jobs::{JobError, JobResult, Progress},
 };
-use crate::config::Profile;
+use crate::{actor::Actor, config::Profile};
 
 /// Drafts that publish themselves in one round of the job.
 const PUBLISH_BATCH_MAX: usize = 100;

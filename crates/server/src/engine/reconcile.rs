@@ -16,8 +16,10 @@
 //! loaded. The job looks at it again soon, for a rush ends when the stock does; freezing it would make the comparison sure and the
 //! sale stop.
 //!
-//! A provider's notice may get lost. So the providers are asked about payments that were opened in
-//! the last day and of which nothing was heard; what is paid is credited like a notice.
+//! A provider's notice may get lost. So the providers are asked about every payment that was opened and
+//! of which nothing was heard; what is paid is credited like a notice. However old the order is, a
+//! payment is asked about until its provider says that it is closed and money that was under way then
+//! has had a day to arrive; one that is open although its order is over is closed there.
 //!
 //! What has a rule is healed: a gate that disagrees is loaded anew from ledger and log (the same
 //! steps as warming; no number of one is ever written over the other's), a refund nobody is working
@@ -29,16 +31,22 @@ use std::collections::{HashMap, HashSet};
 
 use futures_util::{StreamExt, stream};
 use gate::{Reading, Shut};
-use ledger::{Credit, ItemBooks, NewJobRun, PaymentNotice, PaymentProblem};
+use ledger::{
+    ActivityFilter, Credit, ItemBooks, NewJobRun, OpenPayment, PaymentNotice, PaymentProblem,
+};
 use orders::Alert;
 use parking_lot::Mutex;
-use payment::{Paid, QueryOutcome};
-use sale::{Claim, Epoch, Item, ItemId, ItemState, Millis, OrderNo, UserId};
+use payment::{CloseOutcome, Paid, Provider, ProviderError, QueryOutcome};
+use sale::{ActivityState, Claim, Epoch, Item, ItemId, ItemState, Millis, OrderNo, UserId};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
-    Engine, NoticeFailure, adjusting::Unconfirmed, jobs::PROVIDER_CALLS_MAX, warming::WarmError,
+    Engine, NoticeFailure,
+    adjusting::Unconfirmed,
+    due::{self, Pages},
+    jobs::PROVIDER_CALLS_MAX,
+    warming::WarmError,
 };
 
 /// How often an item that moves is read, and how long to wait before the second reading; before the
@@ -48,15 +56,18 @@ const READING_PAUSE_MS: u64 = 20;
 /// A lowering of the stock that the ledger has not confirmed after this long never will be.
 const ADJUST_AGE_MS_MAX: Millis = 60_000;
 const PAYMENT_PROBLEMS_MAX: usize = 1_000;
-/// Orders whose providers are asked in one run. The next run goes on where this one ended.
-const UNANSWERED_MAX: usize = 1_000;
-/// Orders older than this are not asked about any more.
-const UNANSWERED_AGE_MS_MAX: Millis = 24 * 60 * 60 * 1_000;
+/// Payments whose providers are asked in one run. The next run goes on where this one ended.
+const ASKED_PAYMENTS_MAX: usize = 1_000;
+/// How long after the end of its order money may still arrive for a payment that its provider calls
+/// closed.
+const UNDER_WAY_MS_MAX: Millis = 24 * 60 * 60 * 1_000;
 /// A notice takes its time; only when none has come this long after the payment is it lost.
 const NOTICE_MS_MAX: Millis = 60_000;
-const ACTIVITIES_MAX: usize = 10_000;
-/// Activities are compared until this long after their end.
-const COMPARED_AFTER_CLOSE_MS: Millis = 7 * 24 * 60 * 60 * 1_000;
+/// Activities are compared until this long after their end: orders may be paid, or timed out, so much
+/// later, and then a week for the units to come back.
+const COMPARED_AFTER_CLOSE_MS: Millis = sale::PAY_WITHIN_MS_MAX + 7 * 24 * 60 * 60 * 1_000;
+/// Items that a report lists of each verdict. All are compared and counted.
+const ITEMS_LISTED_MAX: usize = 1_000;
 
 /// The job's name in `tb_job_run`.
 pub const RECONCILE_JOB: &str = "reconcile";
@@ -69,6 +80,10 @@ pub struct Report {
     pub backlog: u64,
     /// Claims that failed all their tries and wait for a person; they hold their units.
     pub dead_letters: u64,
+    /// Items that were looked at.
+    #[serde(default)]
+    pub compared: usize,
+    /// Of very many items not all are listed: at most 1000 of each verdict.
     pub items: Vec<ItemReport>,
     pub payments: Vec<Finding>,
     /// Items that changed during every reading and were not compared.
@@ -143,6 +158,46 @@ struct Sides {
     moving: bool,
 }
 
+/// What came of the comparison of all items.
+#[derive(Default)]
+struct Items {
+    listed: Vec<ItemReport>,
+    /// How many are listed of each verdict.
+    listed_of: [usize; 4],
+    compared: usize,
+    moving: usize,
+    differences: usize,
+    healed: usize,
+}
+
+impl Items {
+    fn add(&mut self, report: ItemReport) {
+        self.compared += 1;
+        self.moving += usize::from(report.verdict == ItemVerdict::Moving);
+        self.differences += report.findings.len();
+        self.healed += healed_among(&report.findings);
+        let listed_of_its_kind = &mut self.listed_of[report.verdict as usize];
+        if *listed_of_its_kind < ITEMS_LISTED_MAX {
+            *listed_of_its_kind += 1;
+            self.listed.push(report);
+        }
+    }
+}
+
+fn healed_among(findings: &[Finding]) -> usize {
+    findings.iter().filter(|finding| finding.healed.is_some()).count()
+}
+
+/// What a provider says of a payment.
+enum Told {
+    /// It has the money, and a notice of it is overdue.
+    Money(Paid),
+    /// Nobody can pay any more.
+    Closed,
+    /// It may be paid yet, or the provider does not answer.
+    Open,
+}
+
 /// What the gate should hold by the ledger's books.
 #[derive(Debug, PartialEq, Eq)]
 struct Expected {
@@ -158,33 +213,42 @@ impl Engine {
         // One at a time: two runs healing the same item would only disturb each other.
         let _turn = self.reconcile_turn.lock().await;
         let started_at = self.clock.now_ms();
-        let activities =
-            self.ledger.activities(started_at - COMPARED_AFTER_CLOSE_MS, ACTIVITIES_MAX).await?;
-        let mut items = Vec::new();
-        for item in activities.iter().flat_map(|activity| &activity.items) {
-            items.push(self.reconcile_item(item, heal).await?);
-        }
+        let items = self.reconcile_items(started_at, heal).await?;
         let mut payments = self.reconcile_payments(heal).await?;
         payments.extend(self.unnoticed_payments(heal).await?);
         let dead = ledger::DeadLetterState::Dead;
         let dead_letters = self.ledger.dead_letters(Some(dead), None, 10_000).await?.len() as u64;
-        let findings = || items.iter().flat_map(|item| &item.findings).chain(&payments);
-        let differences = findings().count();
-        let healed = findings().filter(|finding| finding.healed.is_some()).count();
+        let differences = items.differences + payments.len();
+        let healed = items.healed + healed_among(&payments);
         let report = Report {
             started_at,
             ended_at: self.clock.now_ms(),
             backlog: self.gate.backlog(),
             dead_letters,
-            moving: items.iter().filter(|item| item.verdict == ItemVerdict::Moving).count(),
+            moving: items.moving,
+            compared: items.compared,
             differences,
             healed,
             left: differences - healed,
-            items,
+            items: items.listed,
             payments,
         };
         self.publish(&report).await?;
         Ok(report)
+    }
+
+    /// Every item that may be at the gate, or was not long ago. A draft never was.
+    async fn reconcile_items(&self, now_ms: Millis, heal: bool) -> Result<Items, ReconcileError> {
+        let ended = ActivityFilter::all(ActivityState::Ended);
+        let ended = ended.closing_after(now_ms - COMPARED_AFTER_CLOSE_MS);
+        let mut pages = Pages::of(&*self.ledger, [ended].into_iter().chain(due::published()));
+        let mut items = Items::default();
+        while let Some(page) = pages.next().await? {
+            for item in page.iter().flat_map(|activity| &activity.items) {
+                items.add(self.reconcile_item(item, heal).await?);
+            }
+        }
+        Ok(items)
     }
 
     async fn publish(&self, report: &Report) -> Result<(), ReconcileError> {
@@ -372,55 +436,89 @@ impl Engine {
 
     /// Payments that were made and that nobody told us of.
     async fn unnoticed_payments(&self, heal: bool) -> Result<Vec<Finding>, ReconcileError> {
-        let oldest = OrderNo::floor(self.clock.now_ms() - UNANSWERED_AGE_MS_MAX);
-        let after = self.asked_up_to.lock().map_or(oldest, |last| last.max(oldest));
-        let page = self.ledger.unanswered_payments(after, UNANSWERED_MAX).await?;
-        let full = page.len() == UNANSWERED_MAX;
-        *self.asked_up_to.lock() = page.last().filter(|_| full).map(|last| last.order_no);
-        let asked = page.into_iter().flat_map(|unanswered| {
-            let no = unanswered.order_no;
-            unanswered.providers.into_iter().map(move |provider| (no, provider))
-        });
+        let after = self.asked_up_to.lock().unwrap_or(0);
+        let page = self.ledger.open_payments(after, ASKED_PAYMENTS_MAX).await?;
+        let full = page.len() == ASKED_PAYMENTS_MAX;
+        *self.asked_up_to.lock() = page.last().filter(|_| full).map(|last| last.id);
+        // A clock that is ahead must not give up money that is under way.
+        let now_ms = self.clock.now_ms().min(self.ledger.now_ms().await?);
         let silent = Mutex::new(HashSet::new());
         let silent = &silent;
-        let question = |(no, provider): (OrderNo, String)| async move {
-            let paid = self.ask_provider(no, &provider, silent).await?;
-            Some((no, provider, paid))
+        let question = |open: OpenPayment| async move {
+            let told = self.ask_provider(&open, heal, silent).await;
+            (open, told)
         };
-        let answers = stream::iter(asked).map(question).buffer_unordered(PROVIDER_CALLS_MAX);
+        let answers = stream::iter(page).map(question).buffer_unordered(PROVIDER_CALLS_MAX);
         let answers: Vec<_> = answers.collect().await;
-        let mut findings = Vec::new();
-        for (no, provider, paid) in answers.into_iter().flatten() {
-            findings.extend(self.unnoticed(no, provider, paid, heal).await?);
+        let (mut findings, mut over) = (Vec::new(), Vec::new());
+        for (open, told) in answers {
+            match told {
+                Told::Money(paid) => {
+                    findings
+                        .extend(self.unnoticed(open.order_no, open.provider, paid, heal).await?);
+                }
+                Told::Closed if heal && nothing_is_under_way(&open, now_ms) => over.push(open.id),
+                Told::Closed | Told::Open => {}
+            }
+        }
+        if !over.is_empty() {
+            self.ledger.payments_over(&over, now_ms).await?;
         }
         Ok(findings)
     }
 
-    /// The money the provider has for this order, if a notice of it is overdue. A provider that does
-    /// not answer is not asked again in this run.
+    /// A provider that does not answer is not asked again in this run.
     async fn ask_provider(
         &self,
-        no: OrderNo,
-        name: &str,
+        open: &OpenPayment,
+        heal: bool,
         silent: &Mutex<HashSet<String>>,
-    ) -> Option<Paid> {
-        let provider = self.providers.get(name)?;
+    ) -> Told {
+        let name = &open.provider;
+        let known = self.providers.get(name);
         if silent.lock().contains(name) {
-            return None;
+            return Told::Open;
         }
-        match provider.query(no).await {
-            Ok(QueryOutcome::Paid(paid)) => {
-                let lost = self.clock.now_ms() - paid.paid_ms > NOTICE_MS_MAX;
-                lost.then_some(paid)
+        let told = match known {
+            Some(provider) => self.ask_about(&**provider, open, heal).await,
+            None => Err(ProviderError::Unavailable("it is not configured".into())),
+        };
+        told.unwrap_or_else(|error| {
+            if silent.lock().insert(name.clone()) {
+                tracing::warn!(provider = name, %error, "payments cannot be asked for now");
             }
-            Ok(_) => None,
-            Err(error) => {
-                if silent.lock().insert(name.to_owned()) {
-                    tracing::warn!(provider = name, %error, "payments cannot be asked for now");
+            Told::Open
+        })
+    }
+
+    async fn ask_about(
+        &self,
+        provider: &dyn Provider,
+        open: &OpenPayment,
+        heal: bool,
+    ) -> Result<Told, ProviderError> {
+        let no = open.order_no;
+        Ok(match provider.query(no).await? {
+            QueryOutcome::Paid(paid) => self.unless_told_soon(paid),
+            QueryOutcome::Closed | QueryOutcome::NeverOpened | QueryOutcome::Refunded(_) => {
+                Told::Closed
+            }
+            // Whoever closed the order did not reach the provider.
+            QueryOutcome::Open if heal && open.order_over_ms.is_some() => {
+                match provider.close(no).await? {
+                    CloseOutcome::AlreadyPaid(paid) => self.unless_told_soon(paid),
+                    CloseOutcome::Closed | CloseOutcome::NeverOpened => Told::Closed,
                 }
-                None
             }
-        }
+            QueryOutcome::Open => Told::Open,
+        })
+    }
+
+    /// A notice takes its time. One from a future that is not near was made by another clock, and says
+    /// nothing about how long we have waited.
+    fn unless_told_soon(&self, paid: Paid) -> Told {
+        let age_ms = self.clock.now_ms() - paid.paid_ms;
+        if age_ms.abs() > NOTICE_MS_MAX { Told::Money(paid) } else { Told::Open }
     }
 
     async fn unnoticed(
@@ -464,6 +562,12 @@ impl Engine {
         self.ledger.audit(&entry, self.clock.now_ms()).await?;
         Ok(Some(finding))
     }
+}
+
+/// The order has been over for so long that money which was under way then has arrived.
+fn nothing_is_under_way(open: &OpenPayment, now_ms: Millis) -> bool {
+    let over_ms = open.order_over_ms.map(|over_ms| over_ms.max(open.opened_ms));
+    over_ms.is_some_and(|over_ms| now_ms - over_ms > UNDER_WAY_MS_MAX)
 }
 
 fn first_findings(report: &Report) -> Vec<&Finding> {
@@ -563,6 +667,8 @@ mod tests {
     use super::*;
     use crate::engine::night::{Bank, NOW_MS, Night};
 
+    const DAY_MS: Millis = 24 * 60 * 60 * 1_000;
+
     #[tokio::test]
     async fn a_payment_whose_notice_got_lost_is_found_and_credited() {
         let (mut night, activity) = Night::fall(|_| {}).await;
@@ -598,12 +704,124 @@ mod tests {
         assert_eq!(engine.reconcile(true).await.unwrap().differences, 1, "the wrong one");
         let audit = engine.ledger.audit_log(None, 10).await.unwrap();
         assert_eq!(audit.iter().filter(|row| row.action == "reconcile.heal").count(), 2);
+    }
 
-        // Of last week nobody asks any more.
-        night.clock.advance(UNANSWERED_AGE_MS_MAX);
+    /// An order that may be paid within three days, with its payment opened at the bank.
+    async fn order_of_three_days() -> (Night, Bank, OrderNo) {
+        let (mut night, activity) = Night::fall(|_| {}).await;
+        let bank = night.bank(Bank::default());
+        let engine = night.engine.clone();
+        let plan = sale::NewActivity {
+            name: "three days to pay".into(),
+            opens_ms: NOW_MS - 1,
+            closes_ms: NOW_MS + 3_600_000,
+            pay_within_ms: 3 * DAY_MS,
+            publish_ms: None,
+            items: vec![sale::NewItem {
+                name: "sofa".into(),
+                image_url: String::new(),
+                price: 1,
+                origin_price: None,
+                currency: activity.items[0].price.currency,
+                stock: 3,
+                limit_per_user: 1,
+                shards: 1,
+            }],
+        };
+        let id = engine.create_activity("ann", &plan).await.unwrap().id;
+        let (slow, _) = engine.move_activity("ann", id, sale::ActivityMove::Publish).await.unwrap();
+        engine.warm_activity("ann", id, false).await.unwrap();
+        let no = night.buy(slow.items[0].id, "ann").await;
+        engine.ledger.open_payment(no, Bank::NAME, NOW_MS).await.unwrap();
+        (night, bank, no)
+    }
+
+    #[tokio::test]
+    async fn late_money_is_given_back_however_long_the_order_could_be_paid() {
+        let (night, bank, no) = order_of_three_days().await;
+        let engine = &night.engine;
+        let status = async |no| engine.ledger.order(no).await.unwrap().unwrap().status;
+        night.clock.advance(3 * DAY_MS);
+        engine.time_out().await.unwrap();
+        assert_eq!(status(no).await, OrderStatus::Closed);
+        // The money was under way when the bank closed the payment, and its notice is lost.
+        let landed_ms = NOW_MS + 3 * DAY_MS + 5;
+        bank.pay(no, 1, landed_ms);
+        night.clock.advance(NOTICE_MS_MAX + 6);
+        let report = engine.reconcile(true).await.unwrap();
+        assert_eq!((report.differences, report.healed), (1, 1), "{:?}", report.payments);
+        assert_eq!(status(no).await, OrderStatus::Refunding);
+        engine.deliver_refunds().await.unwrap();
+        assert_eq!(status(no).await, OrderStatus::Refunded);
+        let calls = bank.calls();
+        engine.reconcile(true).await.unwrap();
+        assert_eq!(bank.calls(), calls, "it told of its money and is not asked again");
+    }
+
+    #[tokio::test]
+    async fn a_payment_is_asked_about_until_its_provider_says_that_it_is_closed() {
+        let (night, bank, no) = order_of_three_days().await;
+        let engine = &night.engine;
+        // The order was closed, and whoever did it never reached the bank.
+        let asked = ledger::Closing { order_no: no, providers: vec![Bank::NAME.into()] };
+        engine.ledger.close(&[asked], CloseReason::Cancelled, NOW_MS).await.unwrap();
+        bank.hang(true);
+        night.clock.advance(30 * DAY_MS);
+        let asking = tokio::spawn({
+            let engine = engine.clone();
+            async move { engine.reconcile(true).await.unwrap() }
+        });
+        bank.called().await;
+        bank.hang(false);
+        asking.await.unwrap();
+        assert!(bank.is_closed(no), "a month later it is closed at last");
+        assert!(engine.ledger.open_payments(0, 9).await.unwrap().is_empty());
         let calls = bank.calls();
         engine.reconcile(true).await.unwrap();
         assert_eq!(bank.calls(), calls);
+    }
+
+    #[tokio::test]
+    async fn money_under_way_has_a_day_after_its_payment_was_closed() {
+        let (night, bank, no) = order_of_three_days().await;
+        let engine = &night.engine;
+        night.clock.advance(3 * DAY_MS);
+        engine.time_out().await.unwrap();
+        assert!(bank.is_closed(no));
+        night.clock.advance(UNDER_WAY_MS_MAX);
+        engine.reconcile(true).await.unwrap();
+        assert_eq!(engine.ledger.open_payments(0, 9).await.unwrap().len(), 1, "it may still come");
+        night.clock.advance(1);
+        engine.reconcile(false).await.unwrap();
+        assert_eq!(engine.ledger.open_payments(0, 9).await.unwrap().len(), 1, "only looked at");
+        engine.reconcile(true).await.unwrap();
+        assert!(engine.ledger.open_payments(0, 9).await.unwrap().is_empty());
+    }
+
+    #[test]
+    fn of_many_items_those_that_differ_are_listed() {
+        let report = |n: i64, verdict, findings| ItemReport {
+            item_id: ItemId(n),
+            name: String::new(),
+            verdict,
+            gate_left: None,
+            in_flight: 0,
+            returning: 0,
+            adjusting: 0,
+            ledger_stock: 0,
+            live_units: 0,
+            total: 0,
+            findings,
+        };
+        let mut items = Items::default();
+        for n in 0..3_000 {
+            items.add(report(n, ItemVerdict::NotAtGate, Vec::new()));
+        }
+        let findings = vec![Finding::new("gate_left", String::new())];
+        items.add(report(3_000, ItemVerdict::Differ, findings));
+        assert_eq!((items.compared, items.differences, items.healed), (3_001, 1, 0));
+        assert_eq!(items.listed.len(), ITEMS_LISTED_MAX + 1);
+        assert_eq!(items.listed.last().unwrap().item_id, ItemId(3_000));
     }
 
     #[tokio::test]

@@ -182,6 +182,10 @@ impl Gate for Restless {
         self.gate.queued(user, order_no).await
     }
 
+    async fn is_on_log(&self, claim: &Claim) -> Result<bool> {
+        self.gate.is_on_log(claim).await
+    }
+
     async fn queued_of(&self, user: &UserId) -> Result<Vec<Claim>> {
         self.gate.queued_of(user).await
     }

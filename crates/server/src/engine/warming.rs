@@ -19,12 +19,15 @@
 use std::{collections::HashMap, time::Duration};
 
 use gate::{Loaded, Loading, Presence, Shut};
-use ledger::LedgerError;
+use ledger::{ActivityOrder, LedgerError};
 use sale::{
     Activity, ActivityId, ActivityState, Claim, Epoch, Item, ItemId, ItemState, Millis, OrderNo,
 };
 
-use super::Engine;
+use super::{
+    Engine,
+    due::{self, Pages},
+};
 
 /// How often the gate is told anew because somebody moved the activity meanwhile. Then the job does it.
 const TELL_TRIES_MAX: u32 = 8;
@@ -173,34 +176,42 @@ impl Engine {
         let loaded: HashMap<ItemId, Loaded> =
             self.gate.loaded().await?.into_iter().map(|here| (here.item, here)).collect();
         let soon = now_ms + self.config.gate.warm_before_ms as Millis;
-        for activity in self.ledger.activities(now_ms, ACTIVITIES_MAX).await? {
-            if !wants_warming(&activity, now_ms, soon) {
-                continue;
-            }
-            for item in &activity.items {
-                if let Err(error) = self.keep_warm(&activity, item, loaded.get(&item.id)).await {
-                    tracing::warn!(item = %item.id, %error, "item could not be warmed, will try again");
-                }
-            }
-            // Both may be of before an operator's word, so this only says that it is worth a look.
-            let wanted = shut_of(activity.state);
-            let differs = |item: &&Item| {
-                let here = loaded.get(&item.id).filter(|here| is_whole(item, here));
-                // One with another window stays shut until it is loaded anew.
-                let here = here.filter(|here| here.window == window_of(&activity));
-                here.is_some_and(|here| here.shut != Some(Shut::Frozen) && here.shut != wanted)
-            };
-            let untold: Vec<ItemId> =
-                activity.items.iter().filter(differs).map(|item| item.id).collect();
-            if !untold.is_empty()
-                && let Err(error) = self.tell_gate_again(activity.id, &untold).await
-            {
-                let state = activity.state.as_str();
-                tracing::warn!(activity = %activity.id, state, %error,
-                    "the gate does not know of it yet, will try again");
+        let wanted = due::published().map(|filter| {
+            let filter = filter.opening_by(soon).closing_after(now_ms);
+            filter.in_order(ActivityOrder::OpensFirst)
+        });
+        let mut pages = Pages::of(&*self.ledger, wanted);
+        while let Some(page) = pages.next().await? {
+            for activity in &page {
+                self.keep_all_warm(activity, &loaded).await;
             }
         }
         Ok(())
+    }
+
+    async fn keep_all_warm(&self, activity: &Activity, loaded: &HashMap<ItemId, Loaded>) {
+        for item in &activity.items {
+            if let Err(error) = self.keep_warm(activity, item, loaded.get(&item.id)).await {
+                tracing::warn!(item = %item.id, %error, "item could not be warmed, will try again");
+            }
+        }
+        // Both may be of before an operator's word, so this only says that it is worth a look.
+        let wanted = shut_of(activity.state);
+        let differs = |item: &&Item| {
+            let here = loaded.get(&item.id).filter(|here| is_whole(item, here));
+            // One with another window stays shut until it is loaded anew.
+            let here = here.filter(|here| here.window == window_of(activity));
+            here.is_some_and(|here| here.shut != Some(Shut::Frozen) && here.shut != wanted)
+        };
+        let untold: Vec<ItemId> =
+            activity.items.iter().filter(differs).map(|item| item.id).collect();
+        if !untold.is_empty()
+            && let Err(error) = self.tell_gate_again(activity.id, &untold).await
+        {
+            let state = activity.state.as_str();
+            tracing::warn!(activity = %activity.id, state, %error,
+                "the gate does not know of it yet, will try again");
+        }
     }
 
     /// The gate is told what the ledger says now, not what it said before our turn came.
@@ -268,8 +279,6 @@ impl Engine {
     }
 }
 
-const ACTIVITIES_MAX: usize = 10_000;
-
 /// Why the items of an activity in this state admit nobody; `None` if they do.
 fn shut_of(state: ActivityState) -> Option<Shut> {
     match state {
@@ -300,12 +309,6 @@ fn overtaken_pause() -> Duration {
     let _ = getrandom::fill(&mut dice);
     let span = OVERTAKEN_PAUSE_MS.end - OVERTAKEN_PAUSE_MS.start;
     Duration::from_millis(OVERTAKEN_PAUSE_MS.start + u64::from_le_bytes(dice) % span)
-}
-
-fn wants_warming(activity: &Activity, now_ms: Millis, soon: Millis) -> bool {
-    matches!(activity.state, ActivityState::Published | ActivityState::Paused)
-        && activity.opens_ms <= soon
-        && now_ms < activity.closes_ms
 }
 
 #[cfg(test)]

@@ -463,6 +463,61 @@ async fn a_stopped_worker_that_wakes_again_creates_nothing_twice() {
     sale.must_hold().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_that_was_settled_never_reads_queued_while_the_ledger_is_away() {
+    let redis = shared_redis();
+    let ledger = Arc::new(aside(|| MariaDb::start(MariaDbOptions::default())).await);
+    let database = ledger.create_database("away").unwrap();
+    let house = House::new(World::Cluster).env("SECKILL_LEDGER_URL", database);
+    let sale = house.open_sale(NewSale::of(10)).await;
+    let (mut ann, mut bob) = (sale.buyer("ann").await, sale.buyer("bob").await);
+    let paid = ann.buy().await;
+    ann.order_becomes(&paid, "unpaid").await;
+    let cashier = ann.open_payment(&paid).await;
+    assert_eq!(ann.at_the_cashier(&cashier, "pay").await.status, 200);
+    let order = ann.order_becomes(&paid, "paid").await;
+    assert!(order.get("stale").is_none(), "{order}");
+
+    let server = ledger.clone();
+    aside(move || server.kill()).await;
+    // A claim that waits on the log is queued, and was so when it was made.
+    let queued = bob.buy().await;
+    let waiting = bob.order(&queued).await;
+    assert_eq!((&waiting["status"], &waiting["stale"]), (&json!("queued"), &json!(true)));
+    assert!((now_ms() - waiting["as_of"].as_i64().unwrap()).abs() < 60_000, "{waiting}");
+    // An order of which there is a copy is what it was when the copy was made.
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let order = ann.order(&paid).await;
+        assert_eq!(order["status"], "paid", "{order}");
+        if order["stale"] == true {
+            assert!(order["as_of"].is_i64(), "{order}");
+            break;
+        }
+        assert!(Instant::now() < deadline, "a copy is told for {:?}", PATIENCE);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    // Without one nobody can tell: the gate only knows that she holds something.
+    redis.call(&["DEL", &format!("{}:order:{paid}", sale.house.database)]).unwrap();
+    let unknown = ann.api.get(&format!("/api/v1/orders/{paid}")).await.unwrap();
+    assert_eq!((unknown.status, unknown.json()["code"].as_str()), (503, Some("busy")));
+    for path in ["/api/v1/orders".to_owned(), "/api/v1/events".to_owned()] {
+        assert_eq!(ann.api.get(&path).await.unwrap().status, 503, "{path}");
+    }
+    for verb in ["cancel", "payments"] {
+        let path = format!("/api/v1/orders/{queued}/{verb}");
+        let refused = bob.api.post(&path, &json!({"provider": "sandbox"})).await.unwrap();
+        assert_eq!(refused.status, 503, "{verb}: {}", refused.json());
+    }
+
+    let server = ledger.clone();
+    aside(move || server.restart()).await;
+    let order = bob.order_becomes(&queued, "unpaid").await;
+    assert!(order.get("stale").is_none(), "{order}");
+    assert_eq!(ann.order_becomes(&paid, "paid").await["status"], "paid");
+    sale.must_hold().await;
+}
+
 /// Entries of the claim log that are on it, and those that some worker has taken.
 fn on_log(redis: &Redis, sale: &Sale) -> (usize, usize) {
     let streams = (0..PARTITIONS).map(|p| format!("{}:{{p{p}}}:orders", sale.house.database));

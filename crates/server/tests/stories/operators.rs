@@ -12,6 +12,93 @@ use crate::house::{House, NewSale, PACES_S, PATIENCE, World, now_ms};
 
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
+/// So many activities were planned after the sale: drafts, and some that are published.
+const DRAFTS_PLANNED: i64 = 10_100;
+const SALES_PLANNED: i64 = 1_100;
+
+/// Behind the server's back, for it takes a while to plan so many one by one.
+fn plan_many(house: &House) {
+    let (opens_at, closes_at) = (now_ms() + 3_600_000, now_ms() + 7_200_000);
+    for (state, count) in [(0, DRAFTS_PLANNED), (1, SALES_PLANNED)] {
+        let insert = "INSERT INTO tb_seckill_activity (name, opens_at, closes_at, pay_within_ms, state, \
+             created_at, updated_at)";
+        let row = format!("'one of many', {opens_at}, {closes_at}, 60000, {state}, 0, 0");
+        let sqlite = format!(
+            "{insert} WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})
+             SELECT {row} FROM n"
+        );
+        house.change_ledger(&sqlite, &format!("{insert} SELECT {row} FROM seq_1_to_{count}"));
+    }
+    let items = "INSERT INTO tb_seckill_product (activity_id, name, image_url, price, currency, stock, \
+         total, limit_per_user, shards, state) SELECT a.id, 'pen', '', 1, 'CNY', 1, 1, 1, 1, 0 \
+         FROM tb_seckill_activity AS a LEFT JOIN tb_seckill_product AS p ON p.activity_id = a.id \
+         WHERE a.state = 1 AND p.id IS NULL";
+    house.change_ledger(items, items);
+}
+
+async fn a_sale_is_warmed_sold_ended_and_compared_among_thousands_planned_later(world: World) {
+    let house = House::new(world);
+    let servers = house.start().await;
+    for pace_s in PACES_S {
+        if was_sold_among_many(&house, &servers[0], pace_s * 1_000).await {
+            return;
+        }
+    }
+    panic!("nobody could buy it in {PACES_S:?} s");
+}
+
+/// False if it was over before somebody could buy it.
+async fn was_sold_among_many(house: &House, server: &Deployment, lasts_ms: i64) -> bool {
+    let mut admin = server.admin();
+    let (opens_at, closes_at) = (now_ms() + 500, now_ms() + lasts_ms);
+    let body = json!({"name": "the old one", "opens_at": opens_at, "closes_at": closes_at,
+        "items": [{"name": "x", "price": 1, "stock": 5}]});
+    let created: Value = admin.write("/api/v1/admin/activities", &body).await.unwrap();
+    let (id, item) = (created["id"].as_i64().unwrap(), created["items"][0]["id"].as_i64().unwrap());
+    plan_many(house);
+    let publish = format!("/api/v1/admin/activities/{id}/publish");
+    if admin.post(&publish, &json!({})).await.unwrap().status != 200 {
+        return false;
+    }
+    let page = format!("/api/v1/items/{item}");
+    let mut anybody = Api::new(server.address, None);
+    let deadline = Instant::now() + PATIENCE;
+    let mut shown: Value = anybody.read(&page).await.unwrap();
+    while shown["state"] == "waiting" {
+        assert!(Instant::now() < deadline, "still {shown}");
+        tokio::time::sleep(LOOK_AGAIN).await;
+        shown = anybody.read(&page).await.unwrap();
+    }
+    let listed: Value = anybody.read("/api/v1/activities?limit=1").await.unwrap();
+    let jwt = house.login().token(&mut anybody, "ann").await.unwrap();
+    let mut ann = Api::new(server.address, Some(&jwt));
+    let token = ann.post(&format!("{page}/token"), &json!({})).await.unwrap();
+    let sale_token = token.json()["token"].as_str().unwrap_or_default().to_owned();
+    let headers = [("x-sale-token", sale_token.as_str())];
+    let claim = format!("{page}/claims");
+    let claimed = ann.send("POST", &claim, &headers, br#"{"quantity":1}"#).await.unwrap();
+    if now_ms() >= closes_at {
+        return false;
+    }
+    assert_eq!(listed["activities"][0]["id"], id, "what is open comes first");
+    assert!(listed["next"].is_string(), "{listed}");
+    assert_eq!((token.status, claimed.status), (200, 202), "{}", claimed.json());
+    // It ends by itself, and is compared.
+    let activity = format!("/api/v1/admin/activities/{id}");
+    let deadline = Instant::now() + PATIENCE;
+    while admin.read::<Value>(&activity).await.unwrap()["state"] != "ended" {
+        assert!(Instant::now() < deadline, "it never ended");
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+    let report: Value = admin.write("/api/v1/admin/reconcile", &json!({})).await.unwrap();
+    assert!(report["compared"].as_i64().unwrap() > SALES_PLANNED, "{}", report["compared"]);
+    let listed = report["items"].as_array().unwrap().iter();
+    let ours: Vec<&Value> = listed.filter(|found| found["item_id"] == item).collect();
+    assert_eq!(ours.len(), 1, "the item is in the report");
+    assert_eq!(report["differences"], 0, "{}", ours[0]);
+    true
+}
+
 async fn a_published_activity_is_warmed_by_itself_and_ends_by_itself(world: World) {
     let house = House::new(world);
     let servers = house.start().await;
@@ -276,6 +363,7 @@ async fn the_command_line_shows_dead_letters_tokens_and_warms(world: World) {
 
 crate::in_every_world! {
     a_published_activity_is_warmed_by_itself_and_ends_by_itself,
+    a_sale_is_warmed_sold_ended_and_compared_among_thousands_planned_later,
     pausing_holds_everybody_and_resuming_lets_them_in,
     stock_is_raised_and_lowered_while_people_buy,
     the_command_line_shows_dead_letters_tokens_and_warms,

@@ -17,7 +17,7 @@ use super::{
         Shared,
         access::{AsOperator, AsViewer},
         finish::finish,
-        openapi,
+        openapi, paging,
         times::GivenTime,
     },
     items::{LedgerItem, WarmedItem},
@@ -29,13 +29,25 @@ use crate::{
     problem::Problem,
 };
 
-/// Activities in one list: those not over, and the latest that are.
-const ACTIVITIES_MAX: usize = 1_000;
+/// Activities of one page, unless told.
+const LISTED_DEFAULT: u32 = 500;
 
 #[derive(Serialize, ToSchema)]
 pub(in super::super) struct LedgerActivities {
     /// Newest first, drafts among them.
     activities: Vec<LedgerActivity>,
+    /// The `before` of the next page; null on the last one.
+    next: Option<i64>,
+}
+
+#[derive(Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(in super::super) struct ActivitiesPage {
+    /// Only activities before this one.
+    before: Option<i64>,
+    /// 1 to 500, 500 unless told.
+    limit: Option<u32>,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -187,15 +199,19 @@ pub(in super::super) struct WarmedItems {
     items: Vec<WarmedItem>,
 }
 
-/// All activities that are not over, and the latest that are.
+/// All activities there are, page by page.
 #[utoipa::path(get, path = "/admin/activities", tag = "admin", security(("operator" = [])),
-    responses((status = OK, body = LedgerActivities)))]
+    params(ActivitiesPage), responses((status = OK, body = LedgerActivities)))]
 pub(in super::super) async fn list(
     State(app): State<Shared>,
     _: AsViewer,
+    Query(page): Query<ActivitiesPage>,
 ) -> Result<Json<LedgerActivities>, Problem> {
-    let found = app.engine.ledger.activities(0, ACTIVITIES_MAX).await?;
-    Ok(Json(LedgerActivities { activities: found.into_iter().map(Into::into).collect() }))
+    let rows = paging::rows(page.limit.or(Some(LISTED_DEFAULT)))?;
+    let found = app.engine.ledger.activities(page.before.map(ActivityId), rows).await?;
+    let next = paging::next(&found, rows, |activity| activity.id.0);
+    let activities = found.into_iter().map(Into::into).collect();
+    Ok(Json(LedgerActivities { activities, next }))
 }
 
 /// Plan an activity; it starts as a draft.

@@ -15,8 +15,8 @@ use super::{
 };
 use crate::{config::Profile, extract::Json, problem::Problem};
 
-/// Activities looked at; more are not live at once.
-const ACTIVITIES_MAX: usize = 1_000;
+/// Items shown, those that open first before the others.
+const ITEMS_MAX: usize = 1_000;
 /// Dead letters are counted up to this; more are "that many and more".
 const DEAD_LETTERS_MAX: usize = 1_000;
 /// The claims on a longer log are not told apart by item: looking through it would hold up the very
@@ -39,8 +39,11 @@ pub(in super::super) struct Overview {
     outbox_depth: u64,
     /// Buyers listening for news.
     streams: usize,
-    /// The items of activities that are published or paused.
+    /// The items of activities that are published or paused and not over, those that open first before
+    /// the others; at most 1000.
     items: Vec<LiveItem>,
+    /// There are more than that.
+    more_items: bool,
 }
 
 /// Since the start of this process.
@@ -95,6 +98,7 @@ pub(in super::super) async fn overview(
     let engine = &app.engine;
     let now_ms = engine.clock.now_ms();
     let dead = Some(DeadLetterState::Dead);
+    let (items, more_items) = live_items(&app, now_ms).await?;
     Ok(Json(Overview {
         version: env!("CARGO_PKG_VERSION"),
         profile: engine.config.profile,
@@ -113,22 +117,24 @@ pub(in super::super) async fn overview(
         dead_letters: engine.ledger.dead_letters(dead, None, DEAD_LETTERS_MAX).await?.len(),
         outbox_depth: engine.ledger.outbox_depth().await?,
         streams: engine.news.streams(),
-        items: live_items(&app, now_ms).await?,
+        items,
+        more_items,
     }))
 }
 
-async fn live_items(app: &App, now_ms: Millis) -> Result<Vec<LiveItem>, Problem> {
+/// The items, and whether there are more of them.
+async fn live_items(app: &App, now_ms: Millis) -> Result<(Vec<LiveItem>, bool), Problem> {
     let engine = &app.engine;
     let loaded = engine.gate.loaded().await?;
     let shut: HashMap<ItemId, Shut> =
         loaded.iter().filter_map(|here| Some((here.item, here.shut?))).collect();
     let countable = engine.gate.backlog() <= COUNTED_CLAIMS_MAX;
     let mut items = Vec::new();
-    for activity in engine.ledger.activities(now_ms, ACTIVITIES_MAX).await? {
-        if !matches!(activity.state, ActivityState::Published | ActivityState::Paused) {
-            continue;
-        }
+    for activity in engine.live_activities(now_ms, ITEMS_MAX).await? {
         for item in &activity.items {
+            if items.len() == ITEMS_MAX {
+                return Ok((items, true));
+            }
             let in_flight = if countable {
                 let claims = engine.gate.in_flight(item.id).await?;
                 Some(claims.iter().map(|claim| u64::from(claim.quantity)).sum())
@@ -140,7 +146,7 @@ async fn live_items(app: &App, now_ms: Millis) -> Result<Vec<LiveItem>, Problem>
             items.push(live_item(&activity, item, gate_left, in_flight, shut, now_ms));
         }
     }
-    Ok(items)
+    Ok((items, false))
 }
 
 fn live_item(

@@ -7,6 +7,6 @@ local age = time[1] * 1000 + math.floor(time[2] / 1000) - tonumber(ARGV[4])
 if age > tonumber(ARGV[5]) then return -1 end
 local known = redis.call('HGET', KEYS[1], 's')
 if known and tonumber(known) > tonumber(ARGV[1]) then return 0 end
-redis.call('HSET', KEYS[1], 's', ARGV[1], 'o', ARGV[2])
+redis.call('HSET', KEYS[1], 's', ARGV[1], 'o', ARGV[2], 't', ARGV[4])
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
 return 1
