@@ -335,6 +335,8 @@ mod tests {
             json!({ "sub": "u1", "exp": NOW + 60, "nbf": NOW + 1 }),
             json!({ "sub": "", "exp": NOW + 60 }),
             json!({ "sub": "a b", "exp": NOW + 60 }),
+            json!({ "sub": "ann\u{200B}", "exp": NOW + 60 }),
+            json!({ "sub": "\u{202E}nna", "exp": NOW + 60 }),
             json!({ "sub": "x".repeat(65), "exp": NOW + 60 }),
             json!({ "sub": 7, "exp": NOW + 60 }),
         ] {

@@ -2,7 +2,10 @@
 //! one packet (the express lane) or in pieces (the long way), and what nobody can understand is said
 //! so in words that a program can read.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
 
 use rehearsal::{Api, Connection, Response};
 use sale::{ItemId, SaleToken};
@@ -303,7 +306,44 @@ async fn the_audit_and_the_log_say_from_where_and_by_which_request(world: World)
     assert!(deed.contains(id), "{id} is not in {deed}");
 }
 
+async fn a_revoked_token_is_dead_everywhere_within_a_second(world: World) {
+    let sale = House::new(world).open_sale(NewSale::of(1)).await;
+    let new = json!({"name": "night-shift", "role": "viewer"});
+    let made: Value = sale.admin().write("/api/v1/admin/tokens", &new).await.unwrap();
+    let token = made["token"].as_str().unwrap();
+    let audit = "/api/v1/admin/audit?limit=1";
+    let mut desks: Vec<Api> =
+        sale.addresses().into_iter().map(|address| Api::new(address, Some(token))).collect();
+    for desk in &mut desks {
+        let _: Value = desk.read(audit).await.unwrap();
+    }
+    let path = "/api/v1/admin/tokens/night-shift";
+    let revoked = sale.admin().send("DELETE", path, &[], b"").await.unwrap();
+    assert_eq!(revoked.status, 204);
+    let since = Instant::now();
+    for (n, desk) in desks.iter_mut().enumerate() {
+        // When it was last sent and still good.
+        let mut last = None;
+        loop {
+            let sent = since.elapsed();
+            if desk.send("GET", audit, &[], b"").await.unwrap().status == 401 {
+                break;
+            }
+            last = Some(sent);
+            assert!(sent < Duration::from_secs(60), "it is never dead");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        // Where it was revoked it is dead at once; the others may not have asked since.
+        let limit = if n == 0 { None } else { Some(Duration::from_secs(2)) };
+        assert!(last <= limit, "instance {n} believed it for {last:?}");
+    }
+    // Nobody else becomes the night shift.
+    let again = sale.admin().post("/api/v1/admin/tokens", &new).await.unwrap();
+    assert_eq!((again.status, again.json()["state"].as_str()), (409, Some("revoked")));
+}
+
 crate::in_every_world! {
+    a_revoked_token_is_dead_everywhere_within_a_second,
     a_claim_means_the_same_whole_or_in_pieces,
     a_client_that_closes_its_half_still_hears_of_its_claim,
     the_audit_and_the_log_say_from_where_and_by_which_request,

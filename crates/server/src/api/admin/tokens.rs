@@ -9,9 +9,10 @@ use ledger::{AdminToken, Role};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::super::{Shared, access::AsAdmin, finish::finish};
+use super::super::{Shared, access::AsAdmin, finish::finish, refusals::conflict};
 use crate::{
     auth::{generate_admin_token, token_hash},
+    engine::OperateError,
     extract::{Json, Path},
     problem::{Code, Problem},
 };
@@ -106,12 +107,21 @@ pub(in super::super) async fn create(
     let made = finish(async move {
         let engine = &app.engine;
         let role = Role::from(new.role);
-        engine.make_token(&who, &new.name, role, &token_hash(&token)).await?;
+        let made = engine.make_token(&who, &new.name, role, &token_hash(&token)).await;
+        made.map_err(name_taken)?;
         app.admins.forget();
         Ok::<_, Problem>(MadeToken { name: new.name, role: new.role, token })
     });
     let made = made.await?;
     Ok((StatusCode::CREATED, [(CACHE_CONTROL, "no-store")], Json(made)).into_response())
+}
+
+fn name_taken(error: OperateError) -> Problem {
+    let OperateError::Conflict(state) = error else { return error.into() };
+    conflict(state).detail(
+        format!("A token of that name is {state}. Names are given once: choose another."),
+        format!("该名称的令牌已存在（{state}）。名称不可重复使用，请另选一个。"),
+    )
 }
 
 /// Revoke a token. Other processes believe it for a second longer; its name is not given again. Needs
