@@ -56,7 +56,9 @@ impl Told {
     }
 
     fn note(&mut self, what: &str, user: &UserId, order_no: OrderNo) {
-        writeln!(self.0, "{what} {user} {order_no}").unwrap();
+        // In one piece: the process may die in the middle of many, and the next one writes on.
+        let line = format!("{what} {user} {order_no}\n");
+        self.0.write_all(line.as_bytes()).unwrap();
     }
 }
 
