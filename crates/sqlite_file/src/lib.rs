@@ -105,6 +105,15 @@ pub fn secure(database: &Path) -> io::Result<()> {
     while_alone(database, |connection| empty_wal(connection).map_err(told))
 }
 
+/// Secure the file at a start, unless somebody looks at it: then the answer is false. Whoever they are, they
+/// hold the index of the WAL, and it does not show what the process before us failed to write.
+pub fn secure_unless_open(database: &Path) -> io::Result<bool> {
+    match secure(database) {
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(false),
+        secured => secured.map(|()| true),
+    }
+}
+
 /// Run `work` while nobody else can open the file, and leave the file to `work` alone.
 fn while_alone(
     database: &Path,
@@ -281,9 +290,10 @@ mod tests {
         let connection = open(&file);
         connection.execute_batch("CREATE TABLE t (a); INSERT INTO t VALUES (1), (2)").unwrap();
         assert_eq!(secure(&file).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+        assert!(!secure_unless_open(&file).unwrap());
         connection.execute_batch("INSERT INTO t VALUES (3)").unwrap();
         close_untouched(connection);
-        secure(&file).unwrap();
+        assert!(secure_unless_open(&file).unwrap());
         assert_eq!(count(&file), 3);
     }
 

@@ -145,13 +145,10 @@ pub(super) struct Contents {
 impl Journal {
     /// Open the file at a start.
     pub(super) fn open(path: &Path) -> std::result::Result<Journal, OpenError> {
-        match sqlite_file::secure(path) {
-            // Somebody looks at it. Whoever they are, they hold the index of the WAL, and it does not
-            // show what the process before us failed to write.
-            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
-                tracing::warn!(path = %path.display(), %error, "the journal is not secured");
-            }
-            secured => secured.map_err(|e| OpenError::Unusable(path.into(), e.to_string()))?,
+        let secured = sqlite_file::secure_unless_open(path)
+            .map_err(|e| OpenError::Unusable(path.into(), e.to_string()))?;
+        if !secured {
+            tracing::warn!(path = %path.display(), "another program has the journal open");
         }
         Journal::connect(path)
     }

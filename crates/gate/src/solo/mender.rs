@@ -89,8 +89,11 @@ fn mend(
             Ok(()) => return true,
             Err(failed) => {
                 let (error, still) = *failed;
-                let path = inner.path.display();
-                tracing::warn!(%path, %error, again_in = ?*pause, "the journal still cannot be written");
+                // Not every two seconds of a long night.
+                if *pause < PAUSE_MAX {
+                    let path = inner.path.display();
+                    tracing::warn!(%path, %error, "the journal still cannot be written");
+                }
                 broken = still;
             }
         }

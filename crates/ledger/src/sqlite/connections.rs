@@ -240,9 +240,11 @@ impl WritableFile {
                 self.mended_at = Some(Instant::now());
             }
             Err(error) => {
-                let again_in = self.mend_pause;
-                tracing::warn!(%error, ?again_in, "the ledger's file still cannot be mended");
-                self.mend_at = Instant::now() + again_in;
+                // Not every few seconds of a long night.
+                if self.mend_pause < MEND_PAUSE_MAX {
+                    tracing::warn!(%error, "the ledger's file still cannot be mended");
+                }
+                self.mend_at = Instant::now() + self.mend_pause;
             }
         }
     }

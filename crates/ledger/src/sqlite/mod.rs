@@ -77,13 +77,10 @@ pub struct SqliteLedger {
 impl SqliteLedger {
     /// Opens or creates the file and brings its schema up to date. Blocks; call it at start.
     pub fn open(path: &Path, clock: SharedClock) -> std::result::Result<Self, OpenError> {
-        match sqlite_file::secure(path) {
-            // Somebody looks at it. Whoever they are, they hold the index of the WAL, and it does not
-            // show what the process before us failed to write.
-            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                tracing::warn!(path = %path.display(), %error, "the ledger's file is not secured");
-            }
-            secured => secured.map_err(|error| not_writable(path, &error))?,
+        let secured =
+            sqlite_file::secure_unless_open(path).map_err(|error| not_writable(path, &error))?;
+        if !secured {
+            tracing::warn!(path = %path.display(), "another program has the ledger's file open");
         }
         let length = connections::wal_length();
         let conn = prepare(path, &length)?;

@@ -90,10 +90,7 @@ impl Book {
     pub(super) fn open(path: &Path) -> Result<Self, ProviderError> {
         let failed =
             |error: io::Error| ProviderError::Unavailable(format!("{}: {error}", path.display()));
-        match sqlite_file::secure(path) {
-            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {}
-            secured => secured.map_err(failed)?,
-        }
+        sqlite_file::secure_unless_open(path).map_err(failed)?;
         let mut db = Connection::open(path)?;
         sqlite_file::use_wal(&db)?;
         db.pragma_update(None, "synchronous", "FULL")?;

@@ -268,7 +268,7 @@ mod tests {
     async fn a_refused_change_undoes_no_other() {
         let (night, activity) = Night::fall(|_| {}).await;
         let (engine, item) = (&night.engine, activity.items[0].id);
-        let sale = night.another_sale("pen", NOW_MS - 1, NOW_MS + 3_600_000).await;
+        let sale = night.another_sale("pen", (NOW_MS - 1, NOW_MS + 3_600_000), 60_000).await;
         engine.warm_activity("ann", sale.id, false).await.unwrap();
         let other = sale.items[0].id;
         engine.adjust_stock("ann", item, -5, None).await.unwrap();

@@ -244,7 +244,7 @@ mod tests {
         let night = Night::without_a_sale(|_| {}).await;
         // A thousand sales that have been open for a while take all places of the list.
         night.plan_many(ActivityState::Published, 1_000, (NOW_MS - 9, NOW_MS + 9_000_000)).await;
-        let sale = night.another_sale("beyond", NOW_MS - 1, NOW_MS + 9_000).await;
+        let sale = night.another_sale("beyond", (NOW_MS - 1, NOW_MS + 9_000), 60_000).await;
         let (engine, item) = (&night.engine, sale.items[0].id);
         engine.warm_activity("ann", sale.id, false).await.unwrap();
         assert!(engine.catalogue.snapshot().item(item).is_none());

@@ -67,17 +67,17 @@ impl Night {
     /// An open sale of one item, ten units at one fen.
     pub(super) async fn fall(change: impl FnOnce(&mut Config)) -> (Night, Activity) {
         let night = Night::without_a_sale(change).await;
-        let activity = night.another_sale("iPhone", NOW_MS - 1, NOW_MS + 3_600_000).await;
+        let activity = night.another_sale("iPhone", (NOW_MS - 1, NOW_MS + 3_600_000), 60_000).await;
         night.engine.warm_activity("ann", activity.id, false).await.unwrap();
         (night, activity)
     }
 
-    /// Another sale of ten units; published, and nothing more.
+    /// A sale of ten units at one fen; published, and nothing more.
     pub(super) async fn another_sale(
         &self,
         name: &str,
-        opens_ms: Millis,
-        closes_ms: Millis,
+        (opens_ms, closes_ms): (Millis, Millis),
+        pay_within_ms: Millis,
     ) -> Activity {
         let engine = &self.engine;
         let item = NewItem {
@@ -94,7 +94,7 @@ impl Night {
             name: name.into(),
             opens_ms,
             closes_ms,
-            pay_within_ms: 60_000,
+            pay_within_ms,
             publish_ms: None,
             items: vec![item],
         };

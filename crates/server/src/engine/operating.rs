@@ -251,14 +251,16 @@ impl Engine {
         Ok(())
     }
 
-    /// Somebody reads personal data in bulk, or looks for a person: that they did stays known.
+    /// Somebody reads personal data in bulk, or looks for a person: that they did stays known. The
+    /// action begins with what is read.
     pub async fn note_reading(
         &self,
         who: impl Into<Actor>,
         action: &str,
         detail: Value,
     ) -> Result<()> {
-        self.audit(who, action, "orders".into(), detail).await
+        let what = action.split('.').next().unwrap_or(action).to_owned();
+        self.audit(who, action, what, detail).await
     }
 
     pub async fn replay_dead_letter(&self, who: impl Into<Actor>, no: OrderNo) -> Result<()> {

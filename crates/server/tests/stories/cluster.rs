@@ -477,6 +477,11 @@ async fn an_order_that_was_settled_never_reads_queued_while_the_ledger_is_away()
     assert_eq!(ann.at_the_cashier(&cashier, "pay").await.status, 200);
     let order = ann.order_becomes(&paid, "paid").await;
     assert!(order.get("stale").is_none(), "{order}");
+    let copy = format!("{}:order:{paid}", sale.house.database);
+    becomes("there is a copy of the paid order", || {
+        redis.call(&["HGET", &copy, "s"]).unwrap().text() == "1"
+    })
+    .await;
 
     let server = ledger.clone();
     aside(move || server.kill()).await;
@@ -498,7 +503,7 @@ async fn an_order_that_was_settled_never_reads_queued_while_the_ledger_is_away()
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     // Without one nobody can tell: the gate only knows that she holds something.
-    redis.call(&["DEL", &format!("{}:order:{paid}", sale.house.database)]).unwrap();
+    redis.call(&["DEL", &copy]).unwrap();
     let unknown = ann.api.get(&format!("/api/v1/orders/{paid}")).await.unwrap();
     assert_eq!((unknown.status, unknown.json()["code"].as_str()), (503, Some("busy")));
     for path in ["/api/v1/orders".to_owned(), "/api/v1/events".to_owned()] {

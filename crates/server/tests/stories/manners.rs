@@ -256,6 +256,11 @@ async fn the_audit_and_the_log_say_from_where_and_by_which_request(world: World)
     let searched = admin.send("GET", search, &[], b"").await.unwrap();
     assert_eq!(searched.status, 200);
     let audit: Value = admin.read("/api/v1/admin/audit?limit=2").await.unwrap();
+    let letters: Value = admin.read("/api/v1/admin/dead-letters?user_id=bob").await.unwrap();
+    assert_eq!(letters["dead_letters"], json!([]));
+    let last: Value = admin.read("/api/v1/admin/audit?limit=1").await.unwrap();
+    assert_eq!(last["entries"][0]["action"], "dead_letters.search");
+    assert_eq!(last["entries"][0]["detail"], json!({"user_id": "bob"}));
     let of = |n: usize, field: &str| audit["entries"][n][field].as_str().unwrap().to_owned();
     assert_eq!(
         (of(0, "action"), of(1, "action")),

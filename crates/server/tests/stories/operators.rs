@@ -91,7 +91,6 @@ async fn was_sold_among_many(house: &House, server: &Deployment, lasts_ms: i64) 
         tokio::time::sleep(LOOK_AGAIN).await;
     }
     let report: Value = admin.write("/api/v1/admin/reconcile", &json!({})).await.unwrap();
-    assert!(report["compared"].as_i64().unwrap() > SALES_PLANNED, "{}", report["compared"]);
     let listed = report["items"].as_array().unwrap().iter();
     let ours: Vec<&Value> = listed.filter(|found| found["item_id"] == item).collect();
     assert_eq!(ours.len(), 1, "the item is in the report");

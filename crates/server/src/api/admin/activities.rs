@@ -25,7 +25,7 @@ use super::{
 use crate::{
     actor::Actor,
     engine::AtGate,
-    extract::{Json, Path, Query},
+    extract::{Json, Path, Query, plain_id},
     problem::Problem,
 };
 
@@ -45,6 +45,7 @@ pub(in super::super) struct LedgerActivities {
 #[into_params(parameter_in = Query)]
 pub(in super::super) struct ActivitiesPage {
     /// Only activities before this one.
+    #[serde(default, deserialize_with = "plain_id")]
     before: Option<i64>,
     /// 1 to 500, 500 unless told.
     limit: Option<u32>,

@@ -4,6 +4,7 @@ use axum::extract::State;
 use ledger::{DeadLetter, DeadLetterState};
 use sale::{OrderNo, UserId};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use utoipa::ToSchema;
 
 use super::super::{
@@ -125,12 +126,13 @@ async fn one(engine: &Engine, no: OrderNo) -> Result<Letter, Problem> {
     Ok(engine.ledger.dead_letter(no).await?.ok_or_else(Problem::not_found)?.into())
 }
 
-/// Claims that failed for a reason of their own. They hold their units until settled or void.
+/// Claims that failed for a reason of their own. They hold their units until settled or void. A search for
+/// a buyer is written to the audit.
 #[utoipa::path(get, path = "/admin/dead-letters", tag = "admin", security(("operator" = [])),
     params(LettersPage), responses((status = OK, body = Letters)))]
 pub(in super::super) async fn list(
     State(app): State<Shared>,
-    _: AsViewer,
+    AsViewer(who): AsViewer,
     Query(page): Query<LettersPage>,
 ) -> Result<Json<Letters>, Problem> {
     let rows = paging::rows(page.limit)?;
@@ -148,7 +150,11 @@ pub(in super::super) async fn list(
                 "已指定单个死信，请勿同时使用其他条件",
             ));
         }
-        (None, Some(user)) => ledger.dead_letters_of(user, state, page.before, rows).await?,
+        (None, Some(user)) => {
+            let asked = json!({"user_id": user});
+            app.engine.note_reading(&who, "dead_letters.search", asked).await?;
+            ledger.dead_letters_of(user, state, page.before, rows).await?
+        }
         (None, None) => ledger.dead_letters(state, page.before, rows).await?,
     };
     let next = paging::next(&found, rows, |letter| letter.claim.order_no);
