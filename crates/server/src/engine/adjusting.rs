@@ -71,7 +71,7 @@ impl Engine {
             None => None,
         };
         if known.is_some_and(|known| known != KnownAdjustment { item, delta }) {
-            return Err(number_is_taken("was used for another adjustment"));
+            return Err(bad_number("was used for another adjustment"));
         }
         let took = delta < 0 && known.is_none() && self.take_away(item, adjust_no, delta).await?;
         let detail = json!({"delta": delta, "adjust_no": adjust_no});
@@ -102,7 +102,7 @@ impl Engine {
                 let problem = format!("only {left} units are neither sold nor claimed");
                 Err(Invalid::new("delta", problem).into())
             }
-            Ok(AdjustOutcome::Other { delta }) => Err(number_is_taken(format!(
+            Ok(AdjustOutcome::Other { delta }) => Err(bad_number(format!(
                 "stands for a change by {delta} that is not finished; ask again with that delta"
             ))),
             // It may have taken some of them.
@@ -154,7 +154,7 @@ impl Engine {
             return Ok(no);
         }
         let problem = "must be the number that an unanswered adjustment of the last day named";
-        Err(number_is_taken(problem))
+        Err(bad_number(problem))
     }
 
     /// A commit without an answer may have been done: it is asked for again under its number.
@@ -226,7 +226,7 @@ impl Engine {
     }
 }
 
-fn number_is_taken(problem: impl Into<String>) -> OperateError {
+fn bad_number(problem: impl Into<String>) -> OperateError {
     Invalid::new("adjust_no", problem).into()
 }
 

@@ -35,6 +35,8 @@ pub(crate) struct Told {
     pub(super) adopted: Mutex<Vec<OrderNo>>,
     /// It does not answer those who ask what is there, or who shut or change something.
     pub(crate) away: AtomicBool,
+    /// How often it was asked to shut or open an item.
+    pub(super) shut_asked: AtomicU64,
     /// What happens before the next word of an operator arrives.
     pub(super) before_shut: Mutex<Option<Meanwhile>>,
 }
@@ -149,6 +151,7 @@ impl Gate for Restless {
     }
 
     async fn shut(&self, item: ItemId, shut: Option<Shut>) -> Result<bool> {
+        self.told.shut_asked.fetch_add(1, Ordering::SeqCst);
         self.told.answers()?;
         let meanwhile = self.told.before_shut.lock().take();
         if let Some(meanwhile) = meanwhile {

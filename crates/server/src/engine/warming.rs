@@ -18,6 +18,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
+use futures_util::future::join_all;
 use gate::{Loaded, Loading, Presence, Shut};
 use ledger::{ActivityOrder, LedgerError};
 use sale::{
@@ -31,6 +32,8 @@ use super::{
 
 /// How often the gate is told anew because somebody moved the activity meanwhile. Then the job does it.
 const TELL_TRIES_MAX: u32 = 8;
+/// Items of which the gate is told at the same time.
+const TOLD_AT_ONCE_MAX: usize = 64;
 /// How often a run starts over when somebody else moved the epoch.
 const WARM_TRIES_MAX: u32 = 8;
 /// Whoever was overtaken looks again after a time between these.
@@ -240,13 +243,7 @@ impl Engine {
         items: &[ItemId],
     ) -> Result<(), WarmError> {
         for _ in 0..TELL_TRIES_MAX {
-            let mut done = Ok(());
-            for item in items {
-                // What is not at the gate is closed anyway, and loads in the right state. One that does
-                // not answer keeps the others from nothing.
-                done = done.and(self.gate.shut(*item, shut_of(state)).await.map(drop));
-            }
-            done?;
+            self.shut_items(items, shut_of(state)).await?;
             let now = self.ledger.activity(id).await?.ok_or(WarmError::UnknownItem)?.state;
             if now == state {
                 return Ok(());
@@ -254,6 +251,22 @@ impl Engine {
             state = now;
         }
         Err(WarmError::Contended)
+    }
+
+    /// What is not at the gate is closed anyway, and loads in the right state. One item that does not
+    /// answer keeps the others from nothing; if none of so many does, the gate is away, and nobody waits
+    /// for the rest of them one by one.
+    async fn shut_items(&self, items: &[ItemId], shut: Option<Shut>) -> Result<(), WarmError> {
+        let mut first = None;
+        for some in items.chunks(TOLD_AT_ONCE_MAX) {
+            let told = join_all(some.iter().map(|item| self.gate.shut(*item, shut))).await;
+            let away = told.iter().all(Result::is_err);
+            first = first.or(told.into_iter().find_map(Result::err));
+            if away {
+                break;
+            }
+        }
+        first.map_or(Ok(()), |error| Err(error.into()))
     }
 
     async fn keep_warm(
@@ -313,10 +326,25 @@ fn overtaken_pause() -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use sale::ActivityMove;
 
     use super::*;
     use crate::engine::night::{NOW_MS, Night};
+
+    #[tokio::test]
+    async fn a_gate_that_is_away_is_not_asked_for_every_item() {
+        let (mut night, activity) = Night::fall(|_| {}).await;
+        let told = night.make_obedient();
+        let items = vec![activity.items[0].id; 10 * TOLD_AT_ONCE_MAX];
+        let asked = || told.shut_asked.swap(0, Ordering::SeqCst);
+        night.engine.shut_items(&items, Some(Shut::Paused)).await.unwrap();
+        assert_eq!(asked(), items.len() as u64);
+        told.away.store(true, Ordering::SeqCst);
+        assert!(night.engine.shut_items(&items, None).await.is_err());
+        assert_eq!(asked(), TOLD_AT_ONCE_MAX as u64);
+    }
 
     #[tokio::test]
     async fn the_job_tells_the_gate_what_the_ledger_says_in_its_own_turn() {

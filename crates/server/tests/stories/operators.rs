@@ -223,6 +223,30 @@ async fn stock_is_raised_and_lowered_while_people_buy(world: World) {
     sale.must_hold().await;
 }
 
+async fn a_refused_stock_change_undoes_no_other(world: World) {
+    let mut sale = House::new(world).open_sale(NewSale::of(10).shards(2)).await;
+    let (_, other) = NewSale::of(10).create(&mut sale.admin()).await;
+    let stock = |item: i64| format!("/api/v1/admin/items/{item}/stock");
+    let mut admin = sale.admin();
+    let _: Value = admin.write(&stock(sale.item), &json!({"delta": -5})).await.unwrap();
+    let log: Value = admin.read(&format!("{}-log", stock(sale.item))).await.unwrap();
+    let no = &log["rows"][0]["order_no"];
+    // Through the other instance, where there is one.
+    let mut elsewhere = sale.process(if world == World::Solo { 0 } else { 1 }).admin();
+    for (item, delta) in [(sale.item, -3), (sale.item, -30), (sale.item, 5), (other, -5)] {
+        let asked = json!({"delta": delta, "adjust_no": no});
+        let told = elsewhere.post(&stock(item), &asked).await.unwrap();
+        assert_eq!((told.status, told.json()["field"].as_str()), (422, Some("adjust_no")));
+    }
+    let again = json!({"delta": -5, "adjust_no": no});
+    let told: Value = elsewhere.write(&stock(sale.item), &again).await.unwrap();
+    assert_eq!(told, json!({"before": 10, "after": 5}), "asked for again it is what it was");
+    assert_eq!(sale.buy_the_rest("u", 12).await, 5, "nobody is promised what is not there");
+    let observed = sale.observe().await;
+    assert!(observed.orders.iter().all(|order| order.status.is_live()), "{observed:?}");
+    sale.must_hold().await;
+}
+
 fn seckill(sale: &House, args: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_seckill"))
         .args(args)
@@ -367,6 +391,7 @@ crate::in_every_world! {
     a_sale_is_warmed_sold_ended_and_compared_among_thousands_planned_later,
     pausing_holds_everybody_and_resuming_lets_them_in,
     stock_is_raised_and_lowered_while_people_buy,
+    a_refused_stock_change_undoes_no_other,
     the_command_line_shows_dead_letters_tokens_and_warms,
 }
 
