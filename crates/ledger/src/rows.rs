@@ -141,6 +141,16 @@ impl OrderFilter {
     pub(crate) fn page_after_paid(paid_ms: Option<Millis>) -> Result<Millis, Invalid> {
         paid_ms.ok_or_else(|| Invalid::new("before", "must be an order that was paid"))
     }
+
+    /// The one bound at which a page by payment begins in the index: of two, SQLite would take the
+    /// wider one, and read all pages before this one to get here.
+    pub(crate) fn paid_below_ms(&self, after_paid: Option<Millis>) -> Option<Millis> {
+        let page_ms = after_paid.map(|paid_ms| paid_ms.saturating_add(1));
+        match (self.paid_to_ms, page_ms) {
+            (Some(to_ms), Some(page_ms)) => Some(to_ms.min(page_ms)),
+            (to_ms, page_ms) => to_ms.or(page_ms),
+        }
+    }
 }
 
 /// Orders of one item in one status.

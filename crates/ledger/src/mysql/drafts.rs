@@ -135,8 +135,8 @@ pub(super) async fn publish_due(
     now_ms: Millis,
     limit: usize,
 ) -> Outcome<Vec<Activity>> {
-    let sql = "SELECT id FROM tb_seckill_activity WHERE state = 0 AND publish_at <= ?
-         ORDER BY publish_at, id LIMIT ?";
+    let sql = "SELECT id FROM tb_seckill_activity FORCE INDEX (ix_activity_publish)
+         WHERE state = 0 AND publish_at <= ? ORDER BY publish_at, id LIMIT ?";
     let ids = session.all(sql, (now_ms, at_most(limit)), |row| get::<i64>(row, 0)).await?;
     let mut due = Vec::with_capacity(ids.len());
     for id in ids {

@@ -122,7 +122,7 @@ pub(super) async fn list(session: &mut Session, filter: &OrderFilter) -> Outcome
         }
         _ => None,
     };
-    let asked: [(&str, Option<Value>); 10] = [
+    let asked: [(&str, Option<Value>); 9] = [
         ("order_no = ?", filter.order_no.map(|no| no.to_string().into())),
         ("user_id = ?", filter.user.as_ref().map(|user| user.as_str().into())),
         ("activity_id = ?", filter.activity.map(|id| id.0.into())),
@@ -131,8 +131,7 @@ pub(super) async fn list(session: &mut Session, filter: &OrderFilter) -> Outcome
         ("created_at >= ?", filter.from_ms.map(Value::from)),
         ("created_at < ?", filter.to_ms.map(Value::from)),
         ("paid_at >= ?", filter.paid_from_ms.map(Value::from)),
-        ("paid_at < ?", filter.paid_to_ms.map(Value::from)),
-        ("paid_at <= ?", after_paid.map(Value::from)),
+        ("paid_at < ?", filter.paid_below_ms(after_paid).map(Value::from)),
     ];
     let (mut conditions, mut values) = (String::from("TRUE"), Vec::new());
     for (condition, value) in asked {

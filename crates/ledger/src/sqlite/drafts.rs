@@ -123,8 +123,8 @@ pub(super) fn publish_due(
     limit: usize,
 ) -> Outcome<Vec<Activity>> {
     let mut statement = conn.prepare_cached(
-        "SELECT id FROM tb_seckill_activity WHERE state = 0 AND publish_at <= ?1
-         ORDER BY publish_at, id LIMIT ?2",
+        "SELECT id FROM tb_seckill_activity INDEXED BY ix_activity_publish
+         WHERE state = 0 AND publish_at <= ?1 ORDER BY publish_at, id LIMIT ?2",
     )?;
     let ids = statement.query_map(params![now_ms, at_most(limit)], |row| row.get(0))?;
     let ids: Vec<i64> = ids.collect::<rusqlite::Result<_>>()?;

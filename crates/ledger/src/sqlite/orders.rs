@@ -127,12 +127,13 @@ pub(super) fn list(conn: &Connection, filter: &OrderFilter) -> Outcome<Vec<Order
         }
         _ => None,
     };
+    let paid_below_ms = filter.paid_below_ms(after_paid);
     // Of those that were paid at the same time, the ones before it by their numbers.
     let page = match after_paid {
         Some(_) => "(paid_at < ? OR order_no < ?)",
         None => "order_no < ?",
     };
-    let mut asked: Vec<(&str, Option<&dyn ToSql>)> = vec![
+    let asked: [(&str, Option<&dyn ToSql>); 9] = [
         ("order_no = ?", order_no.as_ref().map(|value| value as _)),
         ("user_id = ?", user.as_ref().map(|value| value as _)),
         ("activity_id = ?", activity.as_ref().map(|value| value as _)),
@@ -141,11 +142,8 @@ pub(super) fn list(conn: &Connection, filter: &OrderFilter) -> Outcome<Vec<Order
         ("created_at >= ?", filter.from_ms.as_ref().map(|value| value as _)),
         ("created_at < ?", filter.to_ms.as_ref().map(|value| value as _)),
         ("paid_at >= ?", filter.paid_from_ms.as_ref().map(|value| value as _)),
-        ("paid_at < ?", filter.paid_to_ms.as_ref().map(|value| value as _)),
+        ("paid_at < ?", paid_below_ms.as_ref().map(|value| value as _)),
     ];
-    if let Some(paid_ms) = &after_paid {
-        asked.push(("paid_at <= ?", Some(paid_ms)));
-    }
     let (mut conditions, mut values) = (String::from("1"), Vec::new());
     for (condition, value) in asked {
         if let Some(value) = value {
