@@ -27,6 +27,7 @@ pub(crate) const DEPLOYMENT: &[Needed] = &[
     ("curl", "curl"),
     ("openssl", "openssl"),
     ("systemd-analyze", "systemd"),
+    ("promtool", "prometheus"),
     ("/usr/lib/python3/dist-packages/yaml/__init__.py", "python3-yaml"),
 ];
 

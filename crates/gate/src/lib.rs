@@ -211,6 +211,17 @@ pub struct Reading {
     pub adjusts: Vec<(OrderNo, i64)>,
 }
 
+/// How much of the gate can be written. Its partitions may be at different servers, and one that is
+/// away stops no other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Writable {
+    pub partitions: usize,
+    /// Those that could not take a claim.
+    pub silent: usize,
+    /// Why, of the first of them.
+    pub cause: Option<String>,
+}
+
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the gate does not answer: {0}")]
 pub struct GateError(pub String);
@@ -333,6 +344,16 @@ pub trait Gate: ClaimLog {
         Ok(())
     }
 
-    /// Answers if the gate could take a claim now.
-    async fn ping(&self) -> Result<()>;
+    /// How long the oldest claim on the log has been waiting for the ledger, in milliseconds by the
+    /// gate's own clock; `None` if nothing waits.
+    async fn oldest_waits_ms(&self) -> Result<Option<u64>>;
+
+    /// Could it take a claim now? Really writes, unless it has just done so.
+    async fn check(&self) -> Writable;
+
+    /// Answers if the gate, or at least a part of it, could take a claim now.
+    async fn ping(&self) -> Result<()> {
+        let Writable { partitions, silent, cause } = self.check().await;
+        if silent < partitions { Ok(()) } else { Err(GateError(cause.unwrap_or_default())) }
+    }
 }

@@ -11,6 +11,12 @@ pub(crate) const CLAIM_COLUMNS: &str =
 /// The columns of a dead letter after those of its claim.
 pub(crate) const LETTER_COLUMNS: &str = "state, tries, next_try_at, cause, created_at, updated_at";
 
+/// Claims that failed and hold their units, counted by item: retrying, dead, units. By the index over
+/// the state, so letters that are over cost nothing.
+pub(crate) const OPEN_BY_ITEM: &str = "SELECT product_id, CAST(SUM(state = 0) AS SIGNED),
+         CAST(SUM(state = 1) AS SIGNED), CAST(SUM(quantity) AS SIGNED)
+     FROM tb_dead_letter WHERE state IN (0, 1) GROUP BY product_id ORDER BY product_id";
+
 /// Of a dead letter `d`: its claim became an order after all. The number alone does not say so.
 pub(crate) const ITS_OWN_ORDER: &str = "EXISTS (SELECT 1 FROM tb_seckill_order AS o
      WHERE o.order_no = d.order_no AND o.product_id = d.product_id AND o.user_id = d.user_id)";

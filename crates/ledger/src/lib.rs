@@ -33,13 +33,13 @@ use sale::{
 };
 
 pub use activities::{ActivityFilter, ActivityKey, ActivityOrder};
-pub use outbox::OUTBOX_PAUSE_MS_MAX;
+pub use outbox::{KINDS as OUTBOX_KINDS, OUTBOX_PAUSE_MS_MAX};
 pub use rows::{
     Adjusted, AdminToken, AuditRow, Closing, Credit, DeadLetter, DeadLetterState, EditedActivity,
     ItemBooks, JobRun, KnownAdjustment, Moved, MovedActivity, NewAudit, NewJobRun, OpenPayment,
-    OrderCount, OrderFilter, Origin, OutboxMessage, OutboxQueue, OutboxRow, Overdue, PaymentKind,
-    PaymentNotice, PaymentProblem, PaymentRow, RefundDone, Release, Role, StatusCount, StockLogRow,
-    StockLogType, WarmBasis,
+    OrderCount, OrderFilter, Origin, OutboxMessage, OutboxQueue, OutboxRow, Outstanding,
+    OutstandingClaims, OutstandingRows, Overdue, PaymentKind, PaymentNotice, PaymentProblem,
+    PaymentRow, RefundDone, Release, Role, StatusCount, StockLogRow, StockLogType, WarmBasis,
 };
 
 /// How many times a batch reads a fresh version after losing a race, before it gives up.
@@ -293,6 +293,9 @@ pub trait Ledger: OrderBook {
     async fn outbox_later(&self, id: i64, next_try_ms: Millis, cause: &str) -> Result<()>;
     async fn outbox_depth(&self) -> Result<u64>;
 
+    /// What waits to be done, counted: its cost follows what waits, never what is done.
+    async fn outstanding(&self) -> Result<Outstanding>;
+
     // ── claims that failed ──────────────────────────────────────────────────────────────────
 
     /// Newest first. `state: None` means retrying and dead.
@@ -350,6 +353,10 @@ pub trait Ledger: OrderBook {
     /// The secret that all instances on this ledger share (`tb_secret`, one row): the one that is
     /// there, or `candidate` if there is none yet.
     async fn shared_secret(&self, candidate: &str, now_ms: Millis) -> Result<String>;
+
+    /// May `holder` be the only one to do what `name` says, for so long from now by the ledger's clock?
+    /// Asking takes the lease or renews it. False while somebody else holds it.
+    async fn take_lease(&self, name: &str, holder: &str, for_ms: Millis) -> Result<bool>;
 
     async fn record_run(&self, run: &NewJobRun) -> Result<i64>;
     /// Newest first.

@@ -21,6 +21,9 @@ pub(crate) const ADJUST: &str = "adjust";
 const NEWS: &str = "news";
 const REFUND: &str = "refund";
 
+/// The kinds of rows that this binary writes.
+pub const KINDS: [&str; 4] = [RELEASE, ADJUST, NEWS, REFUND];
+
 pub(crate) fn kind_of(message: &OutboxMessage) -> &'static str {
     match message {
         OutboxMessage::Release { .. } => RELEASE,

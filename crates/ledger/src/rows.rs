@@ -363,6 +363,34 @@ pub struct OutboxRow {
     pub created_ms: Millis,
 }
 
+/// What waits to be done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outstanding {
+    /// By kind, in the order of their names; kinds without rows are left out.
+    pub outbox: Vec<OutstandingRows>,
+    /// By item; items without failed claims are left out.
+    pub claims: Vec<OutstandingClaims>,
+}
+
+/// Outbox rows of one kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutstandingRows {
+    /// `release`, `adjust`, `news`, `refund`, or what a newer binary wrote.
+    pub kind: String,
+    pub rows: u64,
+    /// When the oldest of them was written.
+    pub oldest_ms: Millis,
+}
+
+/// Claims of one item that failed, and the units they hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutstandingClaims {
+    pub item: ItemId,
+    pub retrying: u64,
+    pub dead: u64,
+    pub units: i64,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeadLetterState {

@@ -7,6 +7,8 @@ use metrics::{
 };
 use sale::Settled;
 
+use crate::AlertKind;
+
 const CREATED: &str = "seckill_orders_created_total";
 const REPEATED: &str = "seckill_orders_repeated_total";
 const VOID: &str = "seckill_orders_void_total";
@@ -20,7 +22,9 @@ const BACKLOG: &str = "seckill_orders_backlog_claims";
 const SETTLE_SECONDS: &str = "seckill_orders_settle_seconds";
 const CLAIM_SECONDS: &str = "seckill_orders_claim_to_order_seconds";
 const ALERTS: &str = "seckill_alerts_total";
-const ALERTS_DROPPED: &str = "seckill_alerts_dropped_total";
+const ALERTS_RESOLVED: &str = "seckill_alerts_resolved_total";
+const ALERTS_FOLDED: &str = "seckill_alerts_folded_total";
+const ALERTS_WEBHOOK_UP: &str = "seckill_alerts_webhook_up";
 const ALERTS_FAILED: &str = "seckill_alerts_failed_total";
 
 /// Tell the recorder in force what the numbers mean. Call once, after installing it.
@@ -37,9 +41,35 @@ pub fn describe() {
     describe_gauge!(BACKLOG, "Claims on the log that are not acknowledged yet");
     describe_histogram!(SETTLE_SECONDS, Unit::Seconds, "Time of one settle call");
     describe_histogram!(CLAIM_SECONDS, Unit::Seconds, "From admission of a claim to its order");
-    describe_counter!(ALERTS, "Alerts raised");
-    describe_counter!(ALERTS_DROPPED, "Alerts not sent because the queue was full");
+    describe_counter!(ALERTS, "Alerts raised, by kind");
+    describe_counter!(ALERTS_RESOLVED, "Alerts that were told to be over, by kind");
+    describe_counter!(ALERTS_FOLDED, "Alerts told as \"and so many more\" with another one");
     describe_counter!(ALERTS_FAILED, "Alerts the webhook did not take after all tries");
+    describe_gauge!(ALERTS_WEBHOOK_UP, "0 while the webhook of alerts does not take them");
+    begin();
+}
+
+/// Every number is there from the first moment on: a counter that appears with its first increment
+/// hides that increment from `increase()`, and a rule about it says nothing until then.
+fn begin() {
+    let counters = [CREATED, REPEATED, VOID, DEFERRED, DEAD, STUCK, ALERTS_FOLDED, ALERTS_FAILED];
+    for name in counters {
+        counter!(name).increment(0);
+    }
+    for what in ["ledger", "claim log"] {
+        counter!(PAUSES, "what" => what).increment(0);
+        gauge!(PAUSED, "what" => what).set(0.0);
+    }
+    for kind in AlertKind::ALL {
+        counter!(ALERTS, "kind" => kind.as_str()).increment(0);
+        if kind.lasts() {
+            counter!(ALERTS_RESOLVED, "kind" => kind.as_str()).increment(0);
+        }
+    }
+    gauge!(ALERTS_WEBHOOK_UP).set(1.0);
+    for name in [ASIDE, BACKLOG] {
+        gauge!(name).set(0.0);
+    }
 }
 
 pub(crate) fn settled(settled: &Settled, took: Duration) {
@@ -81,12 +111,20 @@ pub(crate) fn backlog(claims: u64) {
     gauge!(BACKLOG).set(claims as f64);
 }
 
-pub(crate) fn alert_raised(kind: &'static str) {
-    counter!(ALERTS, "kind" => kind).increment(1);
+pub(crate) fn alert_raised(kind: AlertKind) {
+    counter!(ALERTS, "kind" => kind.as_str()).increment(1);
 }
 
-pub(crate) fn alert_dropped() {
-    counter!(ALERTS_DROPPED).increment(1);
+pub(crate) fn alert_resolved(kind: AlertKind) {
+    counter!(ALERTS_RESOLVED, "kind" => kind.as_str()).increment(1);
+}
+
+pub(crate) fn alert_folded() {
+    counter!(ALERTS_FOLDED).increment(1);
+}
+
+pub(crate) fn webhook_up(up: bool) {
+    gauge!(ALERTS_WEBHOOK_UP).set(if up { 1.0 } else { 0.0 });
 }
 
 pub(crate) fn alert_failed() {

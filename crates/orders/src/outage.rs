@@ -43,33 +43,65 @@ impl StopSignal {
 /// many of them run into it: said once when it starts, once when it ends.
 pub(crate) struct Outage {
     what: &'static str,
-    since: Mutex<Option<Instant>>,
+    trouble: Mutex<Option<Trouble>>,
+}
+
+struct Trouble {
+    since: Instant,
+    cause: String,
+    /// It was met by somebody who only wanted to read.
+    reading: bool,
 }
 
 impl Outage {
     pub(crate) fn new(what: &'static str) -> Self {
-        Outage { what, since: Mutex::new(None) }
+        Outage { what, trouble: Mutex::new(None) }
     }
 
     pub(crate) fn is_on(&self) -> bool {
-        self.since.lock().is_some()
+        self.trouble.lock().is_some()
+    }
+
+    pub(crate) fn cause(&self) -> Option<String> {
+        self.trouble.lock().as_ref().map(|trouble| trouble.cause.clone())
     }
 
     pub(crate) fn begin(&self, cause: &dyn fmt::Display) {
-        let mut since = self.since.lock();
-        if since.is_none() {
-            *since = Some(Instant::now());
-            meters::paused(self.what, true);
-            warn!(what = self.what, %cause, "the workers pause until it answers again");
+        self.met(cause, false);
+    }
+
+    /// It could not be read.
+    pub(crate) fn begin_reading(&self, cause: &dyn fmt::Display) {
+        self.met(cause, true);
+    }
+
+    fn met(&self, cause: &dyn fmt::Display, reading: bool) {
+        let mut trouble = self.trouble.lock();
+        match &mut *trouble {
+            Some(known) => known.reading &= reading,
+            None => {
+                let (since, cause) = (Instant::now(), cause.to_string());
+                meters::paused(self.what, true);
+                warn!(what = self.what, cause, "the workers pause until it answers again");
+                *trouble = Some(Trouble { since, cause, reading });
+            }
         }
     }
 
     pub(crate) fn end(&self) {
         // The lock is uncontended and this runs once per batch: no need for anything cleverer.
-        if let Some(since) = self.since.lock().take() {
+        if let Some(trouble) = self.trouble.lock().take() {
             meters::paused(self.what, false);
-            let lasted_ms = since.elapsed().as_millis() as u64;
+            let lasted_ms = trouble.since.elapsed().as_millis() as u64;
             info!(what = self.what, lasted_ms, "the workers go on");
+        }
+    }
+
+    /// It was read. That says nothing to those who could not write: a ledger that is locked, full or
+    /// made read-only lets everybody read.
+    pub(crate) fn end_reading(&self) {
+        if self.trouble.lock().as_ref().is_some_and(|trouble| trouble.reading) {
+            self.end();
         }
     }
 }
@@ -107,6 +139,20 @@ mod tests {
             let pause = backoff.next().as_millis() as u64;
             assert!((full / 2..=full).contains(&pause), "{pause} of {full}");
         }
+    }
+
+    #[test]
+    fn a_ledger_that_can_only_be_read_is_still_away_for_those_who_write() {
+        let outage = Outage::new("ledger");
+        outage.begin_reading(&"gone");
+        outage.end_reading();
+        assert!(!outage.is_on());
+        outage.begin(&"locked");
+        outage.begin_reading(&"gone as well");
+        outage.end_reading();
+        assert_eq!(outage.cause().as_deref(), Some("locked"));
+        outage.end();
+        assert!(!outage.is_on());
     }
 
     #[test]

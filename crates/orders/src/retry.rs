@@ -46,9 +46,14 @@ impl Retries {
             let now_ms = self.settler.clock.now_ms();
             match self.settler.book.due(now_ms, self.options.retry_batch_max).await {
                 // A reading is nobody's fault: whatever the ledger says against it, ask again.
-                Err(fault) => self.settler.pause(&mut backoff, &cause(fault)).await?,
+                Err(fault) => {
+                    self.settler.ledger.begin_reading(&cause(fault));
+                    if !self.settler.stop.sleep(backoff.next()).await {
+                        return Err(Stopped);
+                    }
+                }
                 Ok(due) => {
-                    self.settler.ledger.end();
+                    self.settler.ledger.end_reading();
                     return Ok(due);
                 }
             }

@@ -16,7 +16,7 @@ use sale::{
 };
 
 use crate::{
-    Alert, Alerts, Options,
+    Alert, AlertKind, Alerts, Options,
     ladder::Ladder,
     meters,
     outage::{Backoff, Outage, StopSignal, Stopped},
@@ -270,16 +270,12 @@ impl Settler {
     fn remembered(&self, failed: &[FailedClaim]) {
         let dead = failed.iter().filter(|one| one.next_try_ms.is_none());
         for letter in dead.clone() {
-            self.alerts.raise(Alert {
-                kind: "dead_letter",
-                message: format!(
-                    "a claim on item {} failed {} times and waits for an operator",
-                    letter.claim.item, letter.tries
-                ),
-                order_no: Some(letter.claim.order_no),
-                cause: Some(letter.cause.clone()),
-                at_ms: self.clock.now_ms(),
-            });
+            let message = format!(
+                "a claim on item {} failed {} times and waits for an operator",
+                letter.claim.item, letter.tries
+            );
+            let alert = Alert::new(AlertKind::DeadLetter, message, self.clock.now_ms());
+            self.alerts.raise(alert.about_order(letter.claim.order_no).because(&letter.cause));
         }
         meters::deferred(failed.len() - dead.clone().count());
         meters::dead(dead.count());
@@ -289,14 +285,9 @@ impl Settler {
     /// the log, unacknowledged, and comes again after a restart; the others go on.
     pub(crate) fn report_stuck(&self, stuck: &FailedClaim) {
         meters::stuck();
-        self.alerts.raise(Alert {
-            kind: "claim_stuck",
-            message: "a claim can neither be settled nor be put aside; its log entry is kept"
-                .into(),
-            order_no: Some(stuck.claim.order_no),
-            cause: Some(stuck.cause.clone()),
-            at_ms: self.clock.now_ms(),
-        });
+        let message = "a claim can neither be settled nor be put aside; its log entry is kept";
+        let alert = Alert::new(AlertKind::ClaimStuck, message, self.clock.now_ms());
+        self.alerts.raise(alert.about_order(stuck.claim.order_no).because(&stuck.cause));
     }
 
     fn measure(&self, settled: &Settled, part: &[Claim], took: Duration) {

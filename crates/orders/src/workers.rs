@@ -17,7 +17,7 @@ use tokio::{
 use tracing::info;
 
 use crate::{
-    Alert, Alerts, Options,
+    Alert, AlertKind, Alerts, Options,
     aside::{Aside, AsideLoop},
     meters,
     outage::{Backoff, Outage, StopSignal, Stopped},
@@ -91,13 +91,9 @@ async fn watch_over(
     while let Some(ended) = loops.join_next().await {
         shared.running.store(false, Ordering::SeqCst);
         if let Err(panic) = ended {
-            alerts.raise(Alert {
-                kind: "worker_died",
-                message: "a worker loop died of a bug; restart this process".into(),
-                order_no: None,
-                cause: Some(panic.to_string()),
-                at_ms: clock.now_ms(),
-            });
+            let message = "a worker loop died of a bug; restart this process";
+            let alert = Alert::new(AlertKind::WorkerDied, message, clock.now_ms());
+            alerts.raise(alert.because(panic));
         }
     }
     stopped.send_replace(true);
@@ -140,6 +136,11 @@ impl WorkersHandle {
     /// Claims the main loop settles per second while it is busy; 0 until the first batch.
     pub fn rate_per_s(&self) -> f64 {
         self.shared.rate.per_s()
+    }
+
+    /// Why the ledger cannot be written, while the workers wait for it.
+    pub fn ledger_trouble(&self) -> Option<String> {
+        self.shared.ledger.cause()
     }
 
     /// Waiting for the ledger or the log to answer again.

@@ -11,7 +11,8 @@ use std::{
 
 use async_trait::async_trait;
 use orders::{
-    Alert, AlertOptions, Alerts, Options, RETRY_LADDER_MS_DEFAULT, Workers, WorkersHandle,
+    Alert, AlertKind, AlertOptions, Alerts, Options, RETRY_LADDER_MS_DEFAULT, WebhookState,
+    Workers, WorkersHandle,
 };
 use sale::{
     BookError, Claim, ClaimLog, EntryId, FailedClaim, ItemId, LogEntry, LogError, ManualClock,
@@ -681,39 +682,103 @@ async fn a_claim_the_ledger_does_not_answer_for_is_not_lost() {
 }
 
 fn alert(n: i64) -> Alert {
-    Alert { kind: "test", message: "hello".into(), order_no: None, cause: None, at_ms: n }
+    Alert::new(AlertKind::DeadLetter, "hello", n)
 }
 
 #[tokio::test]
-async fn a_dead_webhook_never_blocks_and_the_queue_is_bounded() {
+async fn a_dead_webhook_never_blocks_and_stopping_does_not_wait_for_it() {
     // Takes connections into its backlog and never answers.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let alerts = Alerts::start(AlertOptions {
         webhook_url: Some(format!("http://{}/", silent.local_addr().unwrap())),
-        queue_alerts_max: 2,
+        waiting_per_kind_max: 20,
         webhook_timeout_ms: 50,
-        webhook_tries_max: 1,
         ..Default::default()
     });
     for n in 0..1_000 {
         alerts.raise(alert(n));
     }
+    while alerts.webhook().failing.is_none() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let waiting = alerts.webhook().waiting;
+    assert!((20..=21).contains(&waiting), "{waiting} wait, one of them in hand");
+    soon(alerts.stop()).await;
+}
+
+#[tokio::test]
+async fn a_webhook_that_is_away_for_a_while_hears_everything_when_it_is_back() {
+    // Out of order for longer than an alert was tried before.
+    let (url, mut posts) = webhook(vec![503; 12]).await;
+    let alerts = Alerts::start(AlertOptions {
+        webhook_url: Some(url),
+        waiting_per_kind_max: 2,
+        webhook_pause_ms_min: 1,
+        webhook_pause_ms_max: 2,
+        ..Default::default()
+    });
+    alerts.raise(alert(0));
+    while alerts.webhook().failing.is_none() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    for n in 1..=5 {
+        alerts.raise(alert(n));
+    }
+    // The tries that were refused are heard, too; each says what it has gathered by then.
+    let mut heard = BTreeMap::new();
+    while heard.values().map(|more| 1 + more).sum::<u64>() < 6 {
+        let post = soon(posts.recv()).await.unwrap();
+        heard.insert(post["at_ms"].as_i64().unwrap(), post["more"].as_u64().unwrap());
+    }
+    assert_eq!(heard.first_key_value(), Some((&0, &0)));
+    soon(alerts.stop()).await;
+    assert_eq!(alerts.webhook(), WebhookState { is_set: true, failing: None, waiting: 0 });
+}
+
+#[tokio::test]
+async fn an_alert_that_the_webhook_refuses_does_not_hold_up_the_next() {
+    let (url, mut posts) = webhook(vec![400; 3]).await;
+    let alerts = Alerts::start(AlertOptions {
+        webhook_url: Some(url),
+        webhook_refusals_max: 3,
+        webhook_pause_ms_min: 1,
+        webhook_pause_ms_max: 2,
+        ..Default::default()
+    });
+    alerts.raise(alert(0));
+    alerts.raise(alert(1));
+    let mut heard = Vec::new();
+    for _ in 0..4 {
+        heard.push(soon(posts.recv()).await.unwrap()["at_ms"].as_i64().unwrap());
+    }
+    assert_eq!(heard, [0, 0, 0, 1]);
     soon(alerts.stop()).await;
 }
 
 #[tokio::test]
 async fn stopping_delivers_what_is_queued() {
     let (url, mut posts) = webhook(vec![]).await;
-    let alerts = Alerts::start(AlertOptions { webhook_url: Some(url), ..Default::default() });
+    let alerts = Alerts::start(AlertOptions {
+        webhook_url: Some(url),
+        instance: "here".into(),
+        ..Default::default()
+    });
     for n in 0..3 {
         alerts.raise(alert(n));
     }
+    alerts.raise(Alert::new(AlertKind::GateDown, "over", 3).since(1).resolved());
     soon(alerts.stop()).await;
     for n in 0..3 {
         let post = soon(posts.recv()).await.unwrap();
+        let todo = AlertKind::DeadLetter.todo();
+        let text = format!("[ALERT] dead_letter at here: hello → {todo}");
         assert_eq!(
             post,
-            serde_json::json!({"kind": "test", "message": "hello", "order_no": null, "cause": null, "at_ms": n})
+            serde_json::json!({"kind": "dead_letter", "state": "raised", "message": "hello",
+                "order_no": null, "cause": null, "since_ms": null, "at_ms": n, "more": 0,
+                "todo": todo, "instance": "here", "text": text})
         );
     }
+    let over = soon(posts.recv()).await.unwrap();
+    assert_eq!((&over["state"], &over["since_ms"]), (&"resolved".into(), &1.into()));
 }

@@ -2,13 +2,16 @@
 //!
 //! This crate's numbers are listed here; the other crates describe their own. No label ever carries
 //! a user, an order or anything else without a small, known set of values. A name says its kind by
-//! its end: `_total` is a counter, `_seconds` a histogram of times, everything else a gauge.
+//! its end: `_total` is a counter, everything else a gauge, or a histogram where it says so. Every
+//! number is served from the first moment on; those of items are in `api/item_metrics.rs`.
 
 use std::{sync::Arc, time::Duration};
 
 use http::StatusCode;
 use metrics::{Counter, Histogram, Unit};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+
+use crate::auth::Refusal;
 
 pub const CONNECTIONS: &str = "seckill_connections";
 pub const CONNECTIONS_REFUSED: &str = "seckill_connections_refused_total";
@@ -18,6 +21,7 @@ pub const HTTP_REQUESTS: &str = "seckill_http_requests_total";
 pub const HTTP_SECONDS: &str = "seckill_http_seconds";
 pub const AUTH_REFUSED: &str = "seckill_auth_refused_total";
 pub const CLAIMS: &str = "seckill_claims_total";
+pub const BUILD_INFO: &str = "seckill_build_info";
 pub const CLAIM_SECONDS: &str = "seckill_claim_seconds";
 
 #[derive(Clone, Copy)]
@@ -41,27 +45,54 @@ const DESCRIBED: &[(&str, Kind, &str)] = &[
     ),
     (CLAIMS, Kind::Counter, "Claims by answer."),
     (CLAIM_SECONDS, Kind::Seconds, "From a claim's entry into the lane to the gate's answer."),
+    (BUILD_INFO, Kind::Gauge, "1; the labels say which build runs, in which profile."),
+    ("seckill_gate_up", Kind::Gauge, "1 if the gate, or a part of it, can be written."),
+    (
+        "seckill_gate_partitions_silent",
+        Kind::Gauge,
+        "Partitions of the gate that cannot be written.",
+    ),
+    ("seckill_ledger_up", Kind::Gauge, "1 if the ledger answers."),
+    ("seckill_ready", Kind::Gauge, "1 if this process can sell, settle, show."),
+    (
+        "seckill_clock_offset_seconds",
+        Kind::Gauge,
+        "How far the ledger's clock is ahead of this host's.",
+    ),
+    ("seckill_disk_free_bytes", Kind::Gauge, "Free space on the disk of the data directory."),
+    ("seckill_disk_size_bytes", Kind::Gauge, "Size of the disk of the data directory."),
+    ("seckill_alert_open", Kind::Gauge, "1 while this process has told of it and it is not over."),
+    ("seckill_alerts_waiting", Kind::Gauge, "Alerts that wait for the webhook."),
     ("seckill_log_backlog_claims", Kind::Gauge, "Claims admitted and not yet in the ledger."),
-    ("seckill_outbox_rows", Kind::Gauge, "Effects that committed transactions still owe."),
+    (
+        "seckill_log_oldest_age_seconds",
+        Kind::Gauge,
+        "How long the oldest of them has been waiting.",
+    ),
+    ("seckill_outbox_rows", Kind::Gauge, "Effects that committed transactions still owe, by kind."),
+    ("seckill_outbox_oldest_age_seconds", Kind::Gauge, "How old the oldest of them is, by kind."),
+    (
+        "seckill_dead_letters",
+        Kind::Gauge,
+        "Claims that failed all their tries and wait for a person.",
+    ),
+    ("seckill_retrying_claims", Kind::Gauge, "Claims that failed and are tried again."),
     ("seckill_push_streams", Kind::Gauge, "Buyers listening for news."),
-    (
-        "seckill_orders_timed_out_total",
-        Kind::Counter,
-        "Orders closed because they were not paid in time.",
-    ),
-    ("seckill_payments_credited_total", Kind::Counter, "Payments that made an order paid."),
-    (
-        "seckill_payments_late_total",
-        Kind::Counter,
-        "Payments for orders that were over; the money goes back.",
-    ),
+    (ORDERS_TIMED_OUT, Kind::Counter, "Orders closed because they were not paid in time."),
+    (PAYMENTS_CREDITED, Kind::Counter, "Payments that made an order paid."),
+    (PAYMENTS_LATE, Kind::Counter, "Payments for orders that were over; the money goes back."),
     (
         "seckill_reconcile_differences_left",
         Kind::Gauge,
         "Differences the last reconcile run could not heal.",
     ),
-    ("seckill_reconcile_healed_total", Kind::Counter, "Differences healed by reconcile runs."),
+    (HEALED, Kind::Counter, "Differences healed by reconcile runs."),
 ];
+
+const ORDERS_TIMED_OUT: &str = "seckill_orders_timed_out_total";
+const PAYMENTS_CREDITED: &str = "seckill_payments_credited_total";
+const PAYMENTS_LATE: &str = "seckill_payments_late_total";
+const HEALED: &str = "seckill_reconcile_healed_total";
 
 /// From the quarter millisecond a gate step takes to the ten seconds after which a handler is given
 /// up.
@@ -115,6 +146,26 @@ fn describe() {
             Kind::Seconds => metrics::describe_histogram!(name, Unit::Seconds, text),
         }
     }
+    for name in [CONNECTIONS_REFUSED, ORDERS_TIMED_OUT, PAYMENTS_CREDITED, PAYMENTS_LATE, HEALED] {
+        metrics::counter!(name).increment(0);
+    }
+    for kind in Refusal::ALL {
+        metrics::counter!(AUTH_REFUSED, "kind" => kind.as_str()).increment(0);
+    }
+    for reason in ["write", "head", "idle"] {
+        metrics::counter!(CONNECTIONS_CUT, "reason" => reason).increment(0);
+    }
+    for name in
+        ["seckill_reconcile_differences_left", "seckill_gate_partitions_silent", CONNECTIONS]
+    {
+        metrics::gauge!(name).set(0.0);
+    }
+}
+
+/// Which build runs, in which profile.
+pub fn show_build(profile: &'static str) {
+    let version = env!("CARGO_PKG_VERSION");
+    metrics::gauge!(BUILD_INFO, "version" => version, "profile" => profile).set(1.0);
 }
 
 /// What the edge counts of every request, looked up once instead of at every request.
@@ -170,7 +221,7 @@ mod tests {
         for (name, kind, text) in DESCRIBED {
             assert!(name.starts_with("seckill_"), "{name}");
             assert_eq!(name.ends_with("_total"), matches!(kind, Kind::Counter), "{name}");
-            assert_eq!(name.ends_with("_seconds"), matches!(kind, Kind::Seconds), "{name}");
+            assert!(!matches!(kind, Kind::Seconds) || name.ends_with("_seconds"), "{name}");
             assert!(text.ends_with('.'), "{name}");
         }
     }

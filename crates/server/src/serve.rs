@@ -107,6 +107,10 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     orders::describe_metrics();
     let opened = open(config).await?;
     let engine = &opened.engine;
+    crate::metrics::show_build(match engine.config.profile {
+        Profile::Solo => "solo",
+        Profile::Cluster => "cluster",
+    });
     checkup::log(checkup::machine(opened.data.path())).map_err(CannotStart)?;
     raise_open_files(engine.config.http.connections_max);
     let app = App::new(engine.clone(), opened.secret.expose().as_bytes(), Some(metrics.clone()))

@@ -133,6 +133,26 @@ fn the_compose_file_is_sound_as_far_as_one_can_see_without_running_it() {
     }
 }
 
+/// Prometheus' own tool, on the rules, on outages that must wake somebody, and on the example around them.
+#[test]
+fn prometheus_understands_its_rules_and_they_fire_when_they_should() {
+    let promtool = find_program("promtool", "prometheus").unwrap();
+    for (task, file) in [
+        (["check", "rules"], "seckill.rules.yml"),
+        (["test", "rules"], "seckill.rules.test.yml"),
+        (["check", "config"], "prometheus.yml"),
+    ] {
+        let file = deploy("prometheus").join(file);
+        let ran = Command::new(&promtool).args(task).arg(&file).output().unwrap();
+        let words = words_of(&ran);
+        assert!(ran.status.success() && words.contains("SUCCESS"), "{words}");
+    }
+    // Every alert says what is wrong and what to do.
+    let rules = fs::read_to_string(deploy("prometheus/seckill.rules.yml")).unwrap();
+    let of = |word: &str| rules.matches(word).count();
+    assert_eq!((of("summary:"), of("description:")), (of("- alert:"), of("- alert:")));
+}
+
 #[test]
 fn redis_runs_with_the_recommended_settings() {
     let file = deploy("redis.conf").display().to_string();
@@ -275,7 +295,7 @@ fn nginx_stands_in_front_and_keeps_its_promises() {
     assert_ne!(curl(&nginx, "/api/v1/orders", &[]), curl(&nginx, "/api/v1/orders", &[]));
 
     // The inside stays inside; operators on the machine itself get through.
-    for path in ["/metrics", "/readyz", "/api/v1/dev/login"] {
+    for path in ["/metrics", "/readyz", "/readyz/settle", "/api/v1/dev/login"] {
         assert_eq!(status(&curl(&nginx, path, &[])), "404", "{path}");
     }
     assert_eq!(status(&curl(&nginx, "/api/v1/admin/overview", &[])), "200");

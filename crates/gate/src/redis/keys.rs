@@ -64,6 +64,11 @@ impl Keys {
         self.of_partition(partition, "backlog")
     }
 
+    /// string: written by whoever checks that the partition can be written; expires
+    pub(super) fn probe(&self, partition: usize) -> String {
+        self.of_partition(partition, "probe")
+    }
+
     /// hash: move → item:epoch:to:units:ms, stock that left this partition and may not have arrived
     pub(super) fn moves(&self, partition: usize) -> String {
         self.of_partition(partition, "moves")

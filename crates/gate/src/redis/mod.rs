@@ -63,7 +63,7 @@ use sale::{Claim, ClaimLog, EntryId, Epoch, ItemId, LogEntry, LogError, OrderNo,
 
 use crate::{
     AdjustOutcome, Attempt, Busy, Changed, Gate, GateError, GiveBack, Loaded, Loading, Reading,
-    Readmitted, Result, Shut, Verdict,
+    Readmitted, Result, Shut, Verdict, Writable,
     mark::{Garbled, Mark, put_mark},
     rush::Rush,
 };
@@ -88,6 +88,8 @@ const ADJUST_TRIES_MAX: u32 = 4;
 const GONE_KEPT: Duration = Duration::from_secs(600);
 /// How often the consumers of the streams are looked through.
 const TIDY_EVERY: Duration = Duration::from_secs(600);
+/// What a check writes is forgotten after this.
+const PROBE_KEPT_MS: u64 = 60_000;
 /// How the scripts begin an error that says: not while the item is being loaded.
 const FROZEN: &str = "FROZEN";
 /// Rows per page of a scan.
@@ -949,6 +951,34 @@ impl Inner {
         steps.into_iter().collect()
     }
 
+    /// A PING would be answered by a server that cannot write, by a replica, and by any one of many;
+    /// so something is written in every partition.
+    async fn check(&self) -> Writable {
+        let partitions = self.options.partitions;
+        let probes = (0..partitions).map(|partition| async move {
+            let mut set = redis::cmd("SET");
+            set.arg(self.keys.probe(partition)).arg(1).arg("PX").arg(PROBE_KEPT_MS);
+            self.link.ask::<()>(&set).await
+        });
+        let failed = join_all(probes).await.into_iter().filter_map(std::result::Result::err);
+        let causes: Vec<String> = failed.map(|error| error.to_string()).collect();
+        Writable { partitions, silent: causes.len(), cause: causes.into_iter().next() }
+    }
+
+    /// Of partitions that do not answer nothing is known.
+    async fn oldest_waits_ms(&self) -> Result<Option<u64>> {
+        let ages = (0..self.options.partitions).map(|partition| async move {
+            let call = Call::new(&scripts::OLDEST, [self.keys.orders(partition)]);
+            self.link.run::<Option<u64>>(&call).await
+        });
+        let ages = join_all(ages).await;
+        let known = ages.iter().filter_map(|age| age.as_ref().ok()).flatten().max().copied();
+        match ages.into_iter().find_map(std::result::Result::err) {
+            Some(error) if known.is_none() => Err(error.into()),
+            _ => Ok(known),
+        }
+    }
+
     async fn tidy_groups(&self) -> Result<()> {
         let due = self.tidied.lock().is_none_or(|tidied| tidied.elapsed() > TIDY_EVERY);
         if due {
@@ -1170,8 +1200,12 @@ impl Gate for RedisGate {
         self.0.upkeep().await
     }
 
-    async fn ping(&self) -> Result<()> {
-        Ok(self.0.link.ask::<()>(&redis::cmd("PING")).await?)
+    async fn oldest_waits_ms(&self) -> Result<Option<u64>> {
+        self.0.oldest_waits_ms().await
+    }
+
+    async fn check(&self) -> Writable {
+        self.0.check().await
     }
 }
 

@@ -22,5 +22,6 @@ pub(super) static SETTLE_MOVE: Script = Script::new(include_str!("lua/settle_mov
 pub(super) static MARK_OF: Script = Script::new(include_str!("lua/mark_of.lua"));
 pub(super) static ADOPT: Script = Script::new(include_str!("lua/adopt.lua"));
 pub(super) static SPEND: Script = Script::new(include_str!("lua/spend.lua"));
+pub(super) static OLDEST: Script = Script::new(include_str!("lua/oldest.lua"));
 pub(super) static TIDY_GROUP: Script = Script::new(include_str!("lua/tidy_group.lua"));
 pub(super) static ABANDON_LOAD: Script = Script::new(include_str!("lua/abandon_load.lua"));

@@ -52,7 +52,7 @@ use shelf::Shelf;
 
 use crate::{
     AdjustOutcome, Attempt, Busy, Changed, Gate, GateError, GiveBack, Loaded, Loading, Presence,
-    Reading, Readmitted, Result, Shut, Verdict, rush::Rush,
+    Reading, Readmitted, Result, Shut, Verdict, Writable, rush::Rush,
 };
 
 /// The journal's file in the data directory.
@@ -794,7 +794,16 @@ impl Gate for SoloGate {
         self.tidy(REWRITE_AFTER_ENTRIES).await.map(drop)
     }
 
-    async fn ping(&self) -> Result<()> {
-        self.with_pen(|_, pen| pen.journal()?.probe()).await
+    async fn oldest_waits_ms(&self) -> Result<Option<u64>> {
+        let log = self.0.log.lock();
+        let oldest = log.entries.values().next().and_then(|(entry, _)| entry.claims.first());
+        let waited_ms = oldest.map(|claim| self.0.clock.now_ms() - claim.claimed_ms);
+        Ok(waited_ms.map(|waited_ms| waited_ms.max(0) as u64))
+    }
+
+    async fn check(&self) -> Writable {
+        let probed = self.with_pen(|_, pen| pen.journal()?.probe()).await;
+        let cause = probed.err().map(|error| error.0);
+        Writable { partitions: 1, silent: usize::from(cause.is_some()), cause }
     }
 }

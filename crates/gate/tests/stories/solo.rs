@@ -496,6 +496,46 @@ async fn numbers_of_dropped_entries_may_come_again_and_are_owed_anew() {
     assert!(gate.queued(&new.user, new.order_no).await.unwrap().is_some());
 }
 
+/// As on a full disk, where everybody gets the lock and nobody can write.
+#[tokio::test]
+async fn a_journal_that_gives_its_lock_and_takes_no_write_is_down() {
+    let house = House::new();
+    let gate = house.open();
+    let back_door = rusqlite::Connection::open(house.path().join(JOURNAL_FILE)).unwrap();
+    let full = "CREATE TRIGGER full BEFORE UPDATE ON cursor
+        BEGIN SELECT RAISE(ABORT, 'the disk is full'); END";
+    back_door.execute_batch(full).unwrap();
+    let seen = gate.check().await;
+    assert_eq!((seen.partitions, seen.silent), (1, 1));
+    assert!(seen.cause.unwrap().contains("the disk is full"));
+    back_door.execute_batch("DROP TRIGGER full").unwrap();
+    // A moment after a failed write it is asked again.
+    for _ in 0..500 {
+        house.clock.advance(1_000);
+        if gate.ping().await.is_ok() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("it never recovers");
+}
+
+#[tokio::test]
+async fn the_age_of_the_oldest_claim_on_the_log_is_known() {
+    let house = House::new();
+    let gate = house.open();
+    gate.load(loading(1, 9)).await.unwrap();
+    assert_eq!(gate.oldest_waits_ms().await.unwrap(), None);
+    gate.admit(vec![house.attempt("a", 1)]).await;
+    house.clock.advance(700);
+    gate.admit(vec![house.attempt("b", 1)]).await;
+    house.clock.advance(300);
+    assert_eq!(gate.oldest_waits_ms().await.unwrap(), Some(1_000));
+    let taken = gate.take(1).await.unwrap();
+    gate.ack(&[taken[0].id]).await.unwrap();
+    assert_eq!(gate.oldest_waits_ms().await.unwrap(), Some(300));
+}
+
 #[tokio::test]
 async fn an_item_that_leaves_takes_its_settled_entries_along() {
     let house = House::new();

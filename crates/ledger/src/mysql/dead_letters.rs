@@ -16,8 +16,8 @@ use super::{
     text::{Insert, number_lists},
 };
 use crate::{
-    DeadLetter, DeadLetterState, Moved,
-    columns::{CLAIM_COLUMNS, ITS_OWN_ORDER, LETTER_COLUMNS},
+    DeadLetter, DeadLetterState, Moved, OutstandingClaims,
+    columns::{CLAIM_COLUMNS, ITS_OWN_ORDER, LETTER_COLUMNS, OPEN_BY_ITEM},
     outbox::shortened,
     verdict::{Owner, taken},
 };
@@ -79,6 +79,15 @@ pub(super) async fn defer(tx: &mut Session, failed: &[FailedClaim], now_ms: Mill
     }
     insert.send(tx).await?;
     resolve(tx, settled, DeadLetterState::Settled, now_ms).await
+}
+
+/// How many claims of each item are retrying and dead, and the units they hold.
+pub(super) async fn by_item(session: &mut Session) -> Outcome<Vec<OutstandingClaims>> {
+    let read = |row: &Row| {
+        let (retrying, dead, units) = (get(row, 1)?, get(row, 2)?, get(row, 3)?);
+        Ok(OutstandingClaims { item: ItemId(get(row, 0)?), retrying, dead, units })
+    };
+    session.all(OPEN_BY_ITEM, (), read).await
 }
 
 pub(super) async fn due(

@@ -50,8 +50,8 @@ use crate::{
     ActivityFilter, ActivityKey, Adjusted, AdminToken, AuditRow, Closing, Credit, DeadLetter,
     DeadLetterState, EditedActivity, ItemBooks, JobRun, KnownAdjustment, Ledger, Moved,
     MovedActivity, NewAudit, NewJobRun, OpenPayment, OrderCount, OrderFilter, OutboxQueue,
-    OutboxRow, Overdue, PaymentNotice, PaymentProblem, PaymentRow, RefundDone, Result, Role,
-    StockLogRow, WarmBasis,
+    OutboxRow, Outstanding, Overdue, PaymentNotice, PaymentProblem, PaymentRow, RefundDone, Result,
+    Role, StockLogRow, WarmBasis,
 };
 
 pub use connections::LOCK_TRIES_MAX;
@@ -530,6 +530,13 @@ impl Ledger for MysqlLedger {
         look!(self, |session| outbox::depth(session))
     }
 
+    async fn outstanding(&self) -> Result<Outstanding> {
+        look!(self, |session| async {
+            let outbox = outbox::by_kind(session).await?;
+            Ok(Outstanding { outbox, claims: dead_letters::by_item(session).await? })
+        })
+    }
+
     async fn dead_letters(
         &self,
         state: Option<DeadLetterState>,
@@ -607,6 +614,11 @@ impl Ledger for MysqlLedger {
     async fn shared_secret(&self, candidate: &str, now_ms: Millis) -> Result<String> {
         let candidate = candidate.to_owned();
         write!(self, |tx| operators::shared_secret(tx, &candidate, now_ms))
+    }
+
+    async fn take_lease(&self, name: &str, holder: &str, for_ms: Millis) -> Result<bool> {
+        let (name, holder) = (name.to_owned(), holder.to_owned());
+        write!(self, |tx| operators::take_lease(tx, &name, &holder, for_ms))
     }
 
     async fn record_run(&self, run: &NewJobRun) -> Result<i64> {

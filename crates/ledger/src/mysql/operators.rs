@@ -141,6 +141,28 @@ pub(super) async fn shared_secret(
     secret.ok_or(Failure::NotFound)
 }
 
+pub(super) async fn take_lease(
+    tx: &mut Session,
+    name: &str,
+    holder: &str,
+    for_ms: Millis,
+) -> Outcome<bool> {
+    let now_ms = super::health::now_ms(tx).await?;
+    let until_ms = now_ms.saturating_add(for_ms);
+    // First a row to lock, then the decision: two who come at once find each other's.
+    let sql = "INSERT INTO tb_lease (name, holder, until_at) VALUES (?, ?, ?)
+         ON DUPLICATE KEY UPDATE name = name";
+    tx.change(sql, (name, holder, until_ms)).await?;
+    let sql = "SELECT holder, until_at FROM tb_lease WHERE name = ? FOR UPDATE";
+    let held = tx.first(sql, (name,), |row| Ok((get::<String>(row, 0)?, get(row, 1)?))).await?;
+    if held.is_some_and(|(by, until_ms): (String, Millis)| by != holder && until_ms > now_ms) {
+        return Ok(false);
+    }
+    let sql = "UPDATE tb_lease SET holder = ?, until_at = ? WHERE name = ?";
+    tx.change(sql, (holder, until_ms, name)).await?;
+    Ok(true)
+}
+
 pub(super) async fn record_run(tx: &mut Session, run: &NewJobRun) -> Outcome<i64> {
     tx.change(
         "INSERT INTO tb_job_run (job, started_at, ended_at, ok, report) VALUES (?, ?, ?, ?, ?)",

@@ -15,7 +15,7 @@ use super::{
     failure::Outcome,
 };
 use crate::{
-    OutboxMessage, OutboxQueue, OutboxRow, Release,
+    OutboxMessage, OutboxQueue, OutboxRow, OutstandingRows, Release,
     outbox::{
         ADJUST, OUTBOX_PAUSE_MS_MAX, RELEASE, kind_of, of_queue, payment_of, release_of, shortened,
     },
@@ -136,6 +136,14 @@ pub(super) async fn later(
     let sql = "UPDATE tb_outbox SET tries = tries + 1, next_try_at = ?, cause = ? WHERE id = ?";
     tx.change(sql, (next_try_ms, shortened(cause), id)).await?;
     Ok(())
+}
+
+pub(super) async fn by_kind(session: &mut Session) -> Outcome<Vec<OutstandingRows>> {
+    let sql = "SELECT kind, COUNT(*), MIN(created_at) FROM tb_outbox GROUP BY kind ORDER BY kind";
+    let read = |row: &Row| {
+        Ok(OutstandingRows { kind: get(row, 0)?, rows: get(row, 1)?, oldest_ms: get(row, 2)? })
+    };
+    session.all(sql, (), read).await
 }
 
 pub(super) async fn depth(session: &mut Session) -> Outcome<u64> {

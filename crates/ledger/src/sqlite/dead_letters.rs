@@ -13,8 +13,8 @@ use super::{
     orders,
 };
 use crate::{
-    DeadLetter, DeadLetterState, Moved,
-    columns::{CLAIM_COLUMNS, ITS_OWN_ORDER, LETTER_COLUMNS},
+    DeadLetter, DeadLetterState, Moved, OutstandingClaims,
+    columns::{CLAIM_COLUMNS, ITS_OWN_ORDER, LETTER_COLUMNS, OPEN_BY_ITEM},
     outbox::shortened,
     verdict::taken,
 };
@@ -72,6 +72,18 @@ pub(super) fn defer(tx: &Connection, failed: &[FailedClaim], now_ms: Millis) -> 
         }
     }
     Ok(())
+}
+
+/// How many claims of each item are retrying and dead, and the units they hold.
+pub(super) fn by_item(conn: &Connection) -> Outcome<Vec<OutstandingClaims>> {
+    let mut statement = conn.prepare_cached(OPEN_BY_ITEM)?;
+    let read = |row: &Row<'_>| {
+        let count = |n: usize| row.get::<_, i64>(n).map(|count| count as u64);
+        let item = ItemId(row.get(0)?);
+        Ok(OutstandingClaims { item, retrying: count(1)?, dead: count(2)?, units: row.get(3)? })
+    };
+    let counted: rusqlite::Result<Vec<_>> = statement.query_map([], read)?.collect();
+    Ok(counted?)
 }
 
 pub(super) fn due(conn: &Connection, now_ms: Millis, limit: usize) -> Outcome<Vec<FailedClaim>> {

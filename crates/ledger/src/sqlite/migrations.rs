@@ -12,6 +12,7 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0002_audit_origin.sql"),
     include_str!("migrations/0003_plans.sql"),
     include_str!("migrations/0004_due.sql"),
+    include_str!("migrations/0005_lease.sql"),
 ];
 
 /// The schema this binary writes.

@@ -42,8 +42,8 @@ use crate::{
     ActivityFilter, ActivityKey, Adjusted, AdminToken, AuditRow, Closing, Credit, DeadLetter,
     DeadLetterState, EditedActivity, ItemBooks, JobRun, KnownAdjustment, Ledger, Moved,
     MovedActivity, NewAudit, NewJobRun, OpenPayment, OrderCount, OrderFilter, OutboxQueue,
-    OutboxRow, Overdue, PaymentNotice, PaymentProblem, PaymentRow, RefundDone, Result, Role,
-    StockLogRow, WarmBasis,
+    OutboxRow, Outstanding, Overdue, PaymentNotice, PaymentProblem, PaymentRow, RefundDone, Result,
+    Role, StockLogRow, WarmBasis,
 };
 
 pub use connections::BUSY_TIMEOUT_MS;
@@ -432,6 +432,13 @@ impl Ledger for SqliteLedger {
         Ok(self.read(outbox::depth).await?)
     }
 
+    async fn outstanding(&self) -> Result<Outstanding> {
+        let counted = |conn: &Connection| {
+            Ok(Outstanding { outbox: outbox::by_kind(conn)?, claims: dead_letters::by_item(conn)? })
+        };
+        Ok(self.read(counted).await?)
+    }
+
     async fn dead_letters(
         &self,
         state: Option<DeadLetterState>,
@@ -511,6 +518,14 @@ impl Ledger for SqliteLedger {
     async fn shared_secret(&self, candidate: &str, now_ms: Millis) -> Result<String> {
         let candidate = candidate.to_owned();
         Ok(self.write(move |tx| operators::shared_secret(tx, &candidate, now_ms)).await?)
+    }
+
+    async fn take_lease(&self, name: &str, holder: &str, for_ms: Millis) -> Result<bool> {
+        let (name, holder) = (name.to_owned(), holder.to_owned());
+        let now_ms = self.clock.now_ms();
+        let taken =
+            move |tx: &Connection| operators::take_lease(tx, &name, &holder, for_ms, now_ms);
+        Ok(self.write(taken).await?)
     }
 
     async fn record_run(&self, run: &NewJobRun) -> Result<i64> {

@@ -139,6 +139,23 @@ pub(super) fn shared_secret(tx: &Connection, candidate: &str, now_ms: Millis) ->
     Ok(tx.prepare_cached("SELECT secret FROM tb_secret")?.query_row([], |row| row.get(0))?)
 }
 
+pub(super) fn take_lease(
+    tx: &Connection,
+    name: &str,
+    holder: &str,
+    for_ms: Millis,
+    now_ms: Millis,
+) -> Outcome<bool> {
+    let taken = tx
+        .prepare_cached(
+            "INSERT INTO tb_lease (name, holder, until_at) VALUES (?1, ?2, ?3)
+             ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until_at = excluded.until_at
+             WHERE tb_lease.holder = excluded.holder OR tb_lease.until_at <= ?4",
+        )?
+        .execute(params![name, holder, now_ms.saturating_add(for_ms), now_ms])?;
+    Ok(taken == 1)
+}
+
 pub(super) fn record_run(tx: &Connection, run: &NewJobRun) -> Outcome<i64> {
     tx.prepare_cached(
         "INSERT INTO tb_job_run (job, started_at, ended_at, ok, report)

@@ -8,7 +8,7 @@ use sale::{Claim, Millis, OrderNo, UserId};
 
 use super::{columns::json, failure::Outcome};
 use crate::{
-    OutboxMessage, OutboxQueue, OutboxRow, Release,
+    OutboxMessage, OutboxQueue, OutboxRow, OutstandingRows, Release,
     outbox::{
         ADJUST, OUTBOX_PAUSE_MS_MAX, RELEASE, kind_of, of_queue, payment_of, release_of, shortened,
     },
@@ -128,6 +128,18 @@ pub(super) fn later(tx: &Connection, id: i64, next_try_ms: Millis, cause: &str) 
     )?
     .execute(params![next_try_ms, shortened(cause), id])?;
     Ok(())
+}
+
+pub(super) fn by_kind(conn: &Connection) -> Outcome<Vec<OutstandingRows>> {
+    let mut statement = conn.prepare_cached(
+        "SELECT kind, COUNT(*), MIN(created_at) FROM tb_outbox GROUP BY kind ORDER BY kind",
+    )?;
+    let read = |row: &Row<'_>| {
+        let rows = row.get::<_, i64>(1)? as u64;
+        Ok(OutstandingRows { kind: row.get(0)?, rows, oldest_ms: row.get(2)? })
+    };
+    let counted: rusqlite::Result<Vec<_>> = statement.query_map([], read)?.collect();
+    Ok(counted?)
 }
 
 pub(super) fn depth(conn: &Connection) -> Outcome<u64> {

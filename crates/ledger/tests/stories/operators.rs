@@ -3,7 +3,7 @@
 use ledger::{
     ActivityFilter, ActivityOrder, Adjusted, DeadLetterState, KnownAdjustment, LedgerError, Moved,
     NewAudit, NewJobRun, OUTBOX_PAUSE_MS_MAX, OrderFilter, Origin, OutboxMessage, OutboxQueue,
-    Release, Role, StatusCount, StockLogType,
+    Outstanding, OutstandingClaims, OutstandingRows, Release, Role, StatusCount, StockLogType,
 };
 use sale::{
     ActivityId, ActivityMove, ActivityState, BookError, Claim, CloseReason, FailedClaim, ItemId,
@@ -557,6 +557,53 @@ async fn numbers_go_on_after_the_largest_the_ledger_has_seen() {
         shop.defer(&[failed(&claim, 1, None)]).await.unwrap();
         assert_eq!(shop.last_order_no().await.unwrap(), Some(claim.order_no));
         shop.ping().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_waits_is_counted_by_kind_and_by_item() {
+    check(async |shop| {
+        assert_eq!(shop.outstanding().await.unwrap(), Outstanding::default());
+        let (item, other) = (shop.sale_of(10).await, shop.sale_of(10).await);
+        let order = shop.bought(item.id, "ann", 1).await;
+        let [dead, retrying, over] = ["bob", "cat", "dan"].map(|user| shop.claim(item.id, user, 2));
+        let elsewhere = shop.claim(other.id, "eve", 1);
+        let later = Some(shop.now() + 1_000);
+        let failed = [
+            failed(&dead, 3, None),
+            failed(&retrying, 1, later),
+            failed(&over, 1, later),
+            failed(&elsewhere, 1, None),
+        ];
+        shop.defer(&failed).await.unwrap();
+        shop.void(&[over], VoidReason::Operator, shop.now()).await.unwrap();
+        let outstanding = shop.outstanding().await.unwrap();
+        let of = |item, retrying, dead, units| OutstandingClaims { item, retrying, dead, units };
+        assert_eq!(outstanding.claims, [of(item.id, 1, 1, 4), of(other.id, 0, 1, 1)]);
+        // News of the order and of the void claim, and the units of the latter.
+        let rows = |kind: &str, rows| OutstandingRows {
+            kind: kind.into(),
+            rows,
+            oldest_ms: order.created_ms,
+        };
+        assert_eq!(outstanding.outbox, [rows("news", 2), rows("release", 1)]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_lease_is_held_by_one_until_it_ends() {
+    check(async |shop| {
+        let mut holders = 0;
+        for holder in ["a", "b"] {
+            holders += usize::from(shop.take_lease("telling", holder, 60_000).await.unwrap());
+        }
+        assert_eq!(holders, 1);
+        assert!(shop.take_lease("telling", "a", 60_000).await.unwrap(), "renewed");
+        assert!(shop.take_lease("another", "b", 60_000).await.unwrap());
+        assert!(shop.take_lease("telling", "a", 0).await.unwrap(), "given up");
+        assert!(shop.take_lease("telling", "b", 60_000).await.unwrap());
     })
     .await;
 }

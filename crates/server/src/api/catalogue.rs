@@ -102,6 +102,16 @@ pub(super) enum SaleState {
 }
 
 impl SaleState {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            SaleState::Waiting => "waiting",
+            SaleState::Open => "open",
+            SaleState::SoldOut => "sold_out",
+            SaleState::Paused => "paused",
+            SaleState::Ended => "ended",
+        }
+    }
+
     /// `left` is absent if the item is not at the gate.
     pub(super) fn of(activity: &Activity, left: Option<i64>, now_ms: Millis) -> SaleState {
         if activity.state == ActivityState::Ended || now_ms >= activity.closes_ms {

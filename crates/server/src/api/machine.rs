@@ -1,6 +1,7 @@
 //! What load balancers, monitors and tools ask.
-
-use std::{future::Future, time::Duration};
+//!
+//! Readiness is answered from memory: a job looks at gate and ledger every second, so that a thousand
+//! who ask cost nothing, and one part that hangs keeps nobody waiting.
 
 use axum::{
     extract::State,
@@ -8,16 +9,15 @@ use axum::{
 };
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use serde::Serialize;
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::{Shared, openapi};
+use super::{Shared, item_metrics, openapi};
 use crate::{
+    engine::{Readiness, Word},
     extract::Json,
     problem::{Code, Problem},
 };
-
-/// A part that takes longer to answer counts as down.
-const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
 #[derive(Serialize, ToSchema)]
 pub(super) struct Alive {
@@ -26,20 +26,77 @@ pub(super) struct Alive {
     version: &'static str,
 }
 
+/// What can be done, and how each part does.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Ready {
+    /// Claims are admitted: `ok`, `down`, or `not_here` where no buyers are answered.
+    #[schema(example = "ok")]
+    sell: &'static str,
+    /// Claims become orders: `ok` or `down`.
+    #[schema(example = "ok")]
+    settle: &'static str,
+    /// Pages are shown: `ok` or `not_here`.
+    #[schema(example = "ok")]
+    show: &'static str,
+    /// Whether it can be written: `ok`, `partly` if some of its partitions are away, `down` or
+    /// `unknown`.
     #[schema(example = "ok")]
     gate: &'static str,
+    /// What died comes back only with a restart: `ok` or `down`.
     #[schema(example = "ok")]
     lanes: &'static str,
+    /// Order numbers can be given: `ok`, or `down` without a sure lease on them.
+    #[schema(example = "ok")]
+    numbers: &'static str,
+    /// `ok`, `down` or `unknown`.
     #[schema(example = "ok")]
     ledger: &'static str,
+    /// `ok`, `paused` while they wait for ledger or log, `down`, or `not_here`.
     #[schema(example = "ok")]
     workers: &'static str,
-    /// `panicking` if a bug keeps one from working. That makes no instance unready: buyers need it
-    /// less than they need the instance.
+    /// `stuck` if the oldest claim waits for too long or the log is half full.
+    #[schema(example = "ok")]
+    log: &'static str,
+    /// `panicking` if a bug keeps one from working.
     #[schema(example = "ok")]
     jobs: &'static str,
+    /// `stale` if it was not read anew lately; it is shown all the same.
+    #[schema(example = "ok")]
+    catalogue: &'static str,
+    /// The webhook of alerts: `ok`, `failing` or `not_set`.
+    #[schema(example = "ok")]
+    alerts: &'static str,
+    /// Since when gate and ledger are as they are, in Unix milliseconds.
+    #[schema(value_type = Object, example = json!({"gate": 1794355200000_i64, "ledger": 1794355200000_i64}))]
+    since: Map<String, Value>,
+}
+
+impl Ready {
+    fn of(readiness: &Readiness) -> Ready {
+        let word = |name: &str| {
+            let part = readiness.parts.iter().find(|part| part.name == name);
+            part.map_or(Word::Unknown, |part| part.word).as_str()
+        };
+        let since = readiness.parts.iter().filter_map(|part| {
+            let since_ms = part.since_ms?;
+            Some((part.name.to_owned(), since_ms.into()))
+        });
+        Ready {
+            sell: readiness.sell.as_str(),
+            settle: readiness.settle.as_str(),
+            show: readiness.show.as_str(),
+            gate: word("gate"),
+            lanes: word("lanes"),
+            numbers: word("numbers"),
+            ledger: word("ledger"),
+            workers: word("workers"),
+            log: word("log"),
+            jobs: word("jobs"),
+            catalogue: word("catalogue"),
+            alerts: word("alerts"),
+            since: since.collect(),
+        }
+    }
 }
 
 /// The process runs.
@@ -48,47 +105,67 @@ pub(super) async fn healthz() -> Json<Alive> {
     Json(Alive { status: "ok", version: env!("CARGO_PKG_VERSION") })
 }
 
-/// Gate and ledger answer, and the lanes before them and the workers between them run.
+/// This process can do what it is for: sell, where it answers buyers. For load balancers.
 #[utoipa::path(get, path = "/readyz", tag = "machine",
     responses(
         (status = OK, body = Ready),
-        (status = SERVICE_UNAVAILABLE, description = "`busy`; `gate`, `lanes`, `ledger` and `workers` say which is down")))]
+        (status = SERVICE_UNAVAILABLE, description = "`busy`, with the fields of the other answer beside it")))]
 pub(super) async fn readyz(State(app): State<Shared>) -> Result<Json<Ready>, Problem> {
-    let engine = &app.engine;
-    let (gate, ledger) = tokio::join!(part(engine.gate.ping()), part(engine.ledger.ping()));
-    // What died comes back only with a restart. Until then a lane's buyers are not admitted, and
-    // without a worker claims do not become orders.
-    let lanes = running(engine.lanes.are_running());
-    let workers = running(engine.workers.as_ref().is_none_or(|workers| workers.is_running()));
-    let parts = [("gate", gate), ("lanes", lanes), ("ledger", ledger), ("workers", workers)];
-    let jobs = if engine.jobs_panicking().is_empty() { "ok" } else { "panicking" };
-    if parts.iter().all(|(_, part)| part.is_ok()) {
-        return Ok(Json(Ready { gate: "ok", lanes: "ok", ledger: "ok", workers: "ok", jobs }));
+    let readiness = app.engine.readiness();
+    answer(&readiness, readiness.ready)
+}
+
+/// Claims are admitted here.
+#[utoipa::path(get, path = "/readyz/sell", tag = "machine",
+    responses(
+        (status = OK, body = Ready),
+        (status = SERVICE_UNAVAILABLE, description = "`busy`, with the fields of the other answer beside it")))]
+pub(super) async fn ready_to_sell(State(app): State<Shared>) -> Result<Json<Ready>, Problem> {
+    let readiness = app.engine.readiness();
+    answer(&readiness, readiness.sell == Word::Ok)
+}
+
+/// Claims become orders: ledger and gate answer, workers run, the log drains. For monitors; not for load
+/// balancers, because with the ledger away the sale goes on.
+#[utoipa::path(get, path = "/readyz/settle", tag = "machine",
+    responses(
+        (status = OK, body = Ready),
+        (status = SERVICE_UNAVAILABLE, description = "`busy`, with the fields of the other answer beside it")))]
+pub(super) async fn ready_to_settle(State(app): State<Shared>) -> Result<Json<Ready>, Problem> {
+    let readiness = app.engine.readiness();
+    answer(&readiness, readiness.settle == Word::Ok)
+}
+
+/// Pages and the catalogue are shown, if need be from memory.
+#[utoipa::path(get, path = "/readyz/show", tag = "machine",
+    responses(
+        (status = OK, body = Ready),
+        (status = SERVICE_UNAVAILABLE, description = "`busy`, with the fields of the other answer beside it")))]
+pub(super) async fn ready_to_show(State(app): State<Shared>) -> Result<Json<Ready>, Problem> {
+    let readiness = app.engine.readiness();
+    answer(&readiness, readiness.show == Word::Ok)
+}
+
+/// Why something is down may name hosts, so it is for the log and the overview.
+fn answer(readiness: &Readiness, ready: bool) -> Result<Json<Ready>, Problem> {
+    let shown = Ready::of(readiness);
+    if ready {
+        return Ok(Json(shown));
     }
-    let causes = parts.iter().filter_map(|(name, part)| Some((name, part.as_ref().err()?)));
-    let causes: Vec<String> = causes.map(|(name, cause)| format!("{name}: {cause}")).collect();
-    let busy = Problem::new(Code::Busy).inside(causes.join("; ")).with("jobs", jobs);
-    Err(parts
+    let Ok(Value::Object(fields)) = serde_json::to_value(&shown) else {
+        return Err(Problem::new(Code::Busy));
+    };
+    Err(fields
         .into_iter()
-        .fold(busy, |busy, (name, part)| busy.with(name, if part.is_ok() { "ok" } else { "down" })))
-}
-
-fn running(runs: bool) -> Result<(), String> {
-    if runs { Ok(()) } else { Err("they do not run".into()) }
-}
-
-async fn part<E: ToString>(ping: impl Future<Output = Result<(), E>>) -> Result<(), String> {
-    match tokio::time::timeout(ANSWER_WITHIN, ping).await {
-        Ok(answer) => answer.map_err(|error| error.to_string()),
-        Err(_) => Err("no answer in time".into()),
-    }
+        .fold(Problem::new(Code::Busy), |busy, (name, value)| busy.with(&name, value)))
 }
 
 /// Numbers for Prometheus.
 #[utoipa::path(get, path = "/metrics", tag = "machine",
     responses((status = OK, body = String, content_type = "text/plain")))]
 pub(super) async fn metrics(State(app): State<Shared>) -> Response {
-    let text = app.metrics.as_ref().map(|metrics| metrics.render()).unwrap_or_default();
+    let mut text = app.metrics.as_ref().map(|metrics| metrics.render()).unwrap_or_default();
+    item_metrics::write(&app.engine, &mut text);
     let headers = [(CONTENT_TYPE, "text/plain; version=0.0.4"), (CACHE_CONTROL, "no-store")];
     (headers, text).into_response()
 }

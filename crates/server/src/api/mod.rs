@@ -23,6 +23,7 @@ mod dev_login;
 mod events;
 mod express;
 mod finish;
+mod item_metrics;
 mod machine;
 mod openapi;
 mod order;
@@ -220,6 +221,9 @@ fn machines() -> OpenApiRouter<Shared> {
     OpenApiRouter::default()
         .routes(routes!(machine::healthz))
         .routes(routes!(machine::readyz))
+        .routes(routes!(machine::ready_to_sell))
+        .routes(routes!(machine::ready_to_settle))
+        .routes(routes!(machine::ready_to_show))
         .routes(routes!(machine::metrics))
         .routes(routes!(machine::openapi))
 }

@@ -34,7 +34,10 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    fn as_str(self) -> &'static str {
+    pub(crate) const ALL: [Refusal; 4] =
+        [Refusal::NoToken, Refusal::BuyerToken, Refusal::AdminToken, Refusal::Role];
+
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Refusal::NoToken => "no_token",
             Refusal::BuyerToken => "buyer_token",

@@ -95,9 +95,14 @@ async fn running_server(data: &Path) -> Finding {
     };
     let mut api = rehearsal::Api::new(running.address, Some(&running.token));
     match api.get("/readyz").await {
-        Ok(answer) if answer.status == 200 => {
+        Ok(answer) if answer.status == 200 && answer.json()["settle"] == "ok" => {
             Finding::Ok(format!("a server is running at {} and is ready", running.address))
         }
+        Ok(answer) if answer.status == 200 => Finding::Warn(format!(
+            "the server at {} sells, but claims do not become orders: {}",
+            running.address,
+            String::from_utf8_lossy(&answer.body)
+        )),
         Ok(answer) => Finding::Fail(format!(
             "the server at {} is not ready: {}",
             running.address,

@@ -174,6 +174,7 @@ pub struct Jobs {
     pub reconcile_every_ms: u64,
     pub warm_poll_ms: u64,
     pub catalogue_refresh_ms: u64,
+    pub count_every_ms: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -190,6 +191,11 @@ pub struct Alerts {
     /// Secret, because chat services put the key into the address.
     pub webhook_url: Secret,
     pub webhook_timeout_ms: u64,
+    pub raise_after_ms: u64,
+    pub resolve_after_ms: u64,
+    pub backlog_age_ms_max: u64,
+    pub disk_low_bytes: u64,
+    pub disk_full_bytes: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -106,11 +106,17 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("jobs.reconcile_every_ms", Rule::Number(100, WEEK_MS)),
     ("jobs.warm_poll_ms", Rule::Number(1, 10 * MINUTE_MS)),
     ("jobs.catalogue_refresh_ms", Rule::Number(1, 10 * MINUTE_MS)),
+    ("jobs.count_every_ms", Rule::Number(1, 10 * MINUTE_MS)),
     ("payment.sandbox", Rule::Switch),
     ("payment.sandbox_file", Rule::Text),
     ("payment.sandbox_merchant", Rule::Required),
     ("alerts.webhook_url", Rule::Url(&["https://", "http://"])),
-    ("alerts.webhook_timeout_ms", Rule::Number(10, 10 * MINUTE_MS)),
+    ("alerts.webhook_timeout_ms", Rule::Number(10, MINUTE_MS)),
+    ("alerts.raise_after_ms", Rule::Number(0, 60 * MINUTE_MS)),
+    ("alerts.resolve_after_ms", Rule::Number(0, 60 * MINUTE_MS)),
+    ("alerts.backlog_age_ms_max", Rule::Number(100, WEEK_MS)),
+    ("alerts.disk_low_bytes", Rule::Number(0, i64::MAX)),
+    ("alerts.disk_full_bytes", Rule::Number(0, i64::MAX)),
     ("push.streams_max", Rule::Number(0, 1_000_000)),
     ("push.streams_per_user_max", Rule::Number(1, 1_000)),
     ("push.queue_max", Rule::Number(1, 100_000)),
@@ -205,6 +211,12 @@ fn has_scheme(text: &str, scheme: &str) -> bool {
 /// The rules about more than one key.
 pub(super) fn check_pairs(config: &Config) -> Vec<String> {
     let mut problems = Vec::new();
+    if config.alerts.disk_full_bytes > config.alerts.disk_low_bytes {
+        problems.push(format!(
+            "alerts.disk_full_bytes = {}: must not be above alerts.disk_low_bytes = {}",
+            config.alerts.disk_full_bytes, config.alerts.disk_low_bytes
+        ));
+    }
     if config.orders.pause_ms_min > config.orders.pause_ms_max {
         problems.push(format!(
             "orders.pause_ms_min = {}: must not be above orders.pause_ms_max = {}",

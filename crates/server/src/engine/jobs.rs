@@ -15,10 +15,10 @@ use std::{
 use futures_util::{FutureExt, StreamExt, stream};
 use gate::{AdjustOutcome, GiveBack, Loaded, Presence, Shut};
 use ledger::{
-    Closing, LedgerError, OUTBOX_PAUSE_MS_MAX, OutboxMessage, OutboxQueue, OutboxRow, Overdue,
-    PaymentNotice, RefundDone, Release,
+    Closing, LedgerError, OUTBOX_KINDS, OUTBOX_PAUSE_MS_MAX, OutboxMessage, OutboxQueue, OutboxRow,
+    OutstandingClaims, Overdue, PaymentNotice, RefundDone, Release,
 };
-use orders::Alert;
+use orders::{Alert, AlertKind};
 use payment::{CloseOutcome, ProviderError, RefundOutcome, RefundRequest};
 use sale::{Activity, ActivityMove, CloseReason, Item, ItemId, ItemState, Millis, OrderNo, UserId};
 use tokio::{
@@ -49,8 +49,6 @@ const CLOSE_FAILURES_MAX: usize = 3;
 const OUTBOX_PAUSE_MS_MIN: Millis = 500;
 /// A row that was not delivered so often, after about a minute, wakes somebody.
 const OUTBOX_TRIES_ALARMING: u32 = 8;
-/// Clocks that differ by more wake somebody.
-const CLOCKS_APART_MS_MAX: Millis = 10_000;
 /// The servers of a cluster's gate have a clock each, of which we ask one.
 const END_GRACE_MS: Millis = 5_000;
 /// When a job that saw something move looks again.
@@ -96,6 +94,10 @@ pub(super) fn start(engine: &Arc<Engine>, stop: &watch::Receiver<bool>) -> Vec<J
                 .spawn(|e| async move { e.warming().await }),
             job("publish", config.warm_poll_ms, &nobody)
                 .spawn(|e| async move { e.publish_due().await }),
+            // Each for itself: whichever of them is asked for its numbers has them.
+            job("count", config.count_every_ms, &nobody)
+                .everywhere()
+                .spawn(|e| async move { e.count_waiting().await }),
             job("lifecycle", config.warm_poll_ms, &nobody)
                 .spawn(|e| async move { e.lifecycle().await }),
             job("timeout", config.timeout_poll_ms, &nobody)
@@ -175,6 +177,7 @@ impl Job {
             }
             if done.is_ok() {
                 self.engine.panicking.lock().remove(self.name);
+                self.engine.observe(AlertKind::JobPanicked, self.name, None);
             }
             failing = done.is_err();
             if *self.stop.borrow() {
@@ -196,15 +199,8 @@ impl Job {
     fn panicked(&self, panic: &(dyn Any + Send)) -> JobError {
         let said = panic.downcast_ref::<&str>().map(|said| (*said).to_owned());
         let said = said.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-        if self.engine.panicking.lock().insert(self.name) {
-            self.engine.alerts.raise(Alert {
-                kind: "job_panicked",
-                message: format!("the job {} met a bug and is tried on", self.name),
-                order_no: None,
-                cause: Some(said.clone()),
-                at_ms: self.engine.clock.now_ms(),
-            });
-        }
+        self.engine.panicking.lock().insert(self.name);
+        self.engine.observe(AlertKind::JobPanicked, self.name, Some(said.clone()));
         format!("it panicked: {said}").into()
     }
 
@@ -269,9 +265,27 @@ impl Engine {
                 self.commons.put_catalogue(&self.catalogue.snapshot().activities).await;
             }
         }
-        metrics::gauge!("seckill_log_backlog_claims").set(self.gate.backlog() as f64);
-        metrics::gauge!("seckill_push_streams").set(self.news.streams() as f64);
-        metrics::gauge!("seckill_outbox_rows").set(self.ledger.outbox_depth().await? as f64);
+        self.health.catalogue_is_fresh();
+        Ok(Progress::CaughtUp)
+    }
+
+    /// Count what waits in the ledger, for `/metrics`.
+    async fn count_waiting(&self) -> JobResult {
+        let outstanding = self.ledger.outstanding().await?;
+        let now_ms = self.clock.now_ms();
+        for kind in OUTBOX_KINDS {
+            let of_kind = outstanding.outbox.iter().find(|rows| rows.kind == kind);
+            let oldest_ms = of_kind.map_or(now_ms, |rows| rows.oldest_ms);
+            let age_s = (now_ms - oldest_ms).max(0) as f64 / 1_000.0;
+            let rows = of_kind.map_or(0, |rows| rows.rows);
+            metrics::gauge!("seckill_outbox_rows", "kind" => kind).set(rows as f64);
+            metrics::gauge!("seckill_outbox_oldest_age_seconds", "kind" => kind).set(age_s);
+        }
+        let sum =
+            |of: fn(&OutstandingClaims) -> u64| outstanding.claims.iter().map(of).sum::<u64>();
+        metrics::gauge!("seckill_dead_letters").set(sum(|claims| claims.dead) as f64);
+        metrics::gauge!("seckill_retrying_claims").set(sum(|claims| claims.retrying) as f64);
+        *self.outstanding.lock() = Some(outstanding);
         Ok(Progress::CaughtUp)
     }
 
@@ -368,7 +382,6 @@ impl Engine {
         // Due is what is due by the ledger's clock and by ours: a host whose clock is ahead must not
         // close orders early.
         let (our_ms, ledgers_ms) = (self.clock.now_ms(), self.ledger.now_ms().await?);
-        self.look_at_clocks(ledgers_ms - our_ms);
         let now_ms = our_ms.min(ledgers_ms);
         let (overdue, full) = self.overdue(now_ms, limit).await?;
         // Those without a payment do not wait for those whose provider has to be asked.
@@ -391,22 +404,6 @@ impl Engine {
         closed += closed_late;
         // A full batch of which nothing could be closed would come again at once: wait instead.
         Ok(if full && closed > 0 { Progress::MoreToDo } else { Progress::CaughtUp })
-    }
-
-    /// Orders wait for the slower clock. If it is slow by much, somebody should know.
-    fn look_at_clocks(&self, offset_ms: Millis) {
-        if offset_ms.abs() > CLOCKS_APART_MS_MAX {
-            let alert = Alert {
-                kind: "clock",
-                message: "the clocks of the ledger and of the host of the jobs differ; orders are \
-                     closed by the one that is behind"
-                    .into(),
-                order_no: None,
-                cause: Some(format!("the ledger's is {offset_ms} ms ahead")),
-                at_ms: self.clock.now_ms(),
-            };
-            self.alert_once("clock", 0, alert);
-        }
     }
 
     /// One transaction per item: an item that somebody else holds in the ledger must not keep the
@@ -481,7 +478,8 @@ impl Engine {
             let Some(provider) = self.providers.get(name) else {
                 let message = "an order whose time is over keeps its units: its payment is at a \
                      provider that is not configured";
-                self.alert_about_order("unclosable", overdue.order.order_no, message, name);
+                let order_no = overdue.order.order_no;
+                self.alert_about_order(AlertKind::Unclosable, order_no, message, name);
                 return false;
             };
             match provider.close(overdue.order.order_no).await {
@@ -554,14 +552,9 @@ impl Engine {
             OutboxMessage::Refund { order_no, .. } => Some(*order_no),
             _ => None,
         };
-        let alert = Alert {
-            kind: "undelivered",
-            message: format!("outbox row {} is still not delivered and is tried on", row.id),
-            order_no,
-            cause: Some(error.to_string()),
-            at_ms: self.clock.now_ms(),
-        };
-        self.alert_once("undelivered", row.id as u64, alert);
+        let message = format!("outbox row {} is still not delivered and is tried on", row.id);
+        let alert = Alert::new(AlertKind::Undelivered, message, self.clock.now_ms());
+        self.alert_once(row.id as u64, Alert { order_no, ..alert.because(error) });
     }
 
     /// Let buyers know, here and at the other instances, and renew the copies they look at.
@@ -638,7 +631,7 @@ impl Engine {
             Err(error @ ProviderError::Unavailable(_)) => return Err(error.into()),
             Err(error @ ProviderError::Refused(_)) => {
                 let message = "a provider refuses to give money back that is owed";
-                self.alert_about_order("refund_refused", *order_no, message, &error);
+                self.alert_about_order(AlertKind::RefundRefused, *order_no, message, &error);
                 return Err(error.into());
             }
         }
@@ -888,7 +881,11 @@ mod tests {
     async fn a_job_that_panics_is_told_of_and_tried_again() {
         let webhook = Webhook::open().await;
         let url = webhook.url();
-        let night = Night::without_a_sale(|config| config.alerts.webhook_url = url).await;
+        let night = Night::without_a_sale(|config| {
+            config.alerts.webhook_url = url;
+            config.alerts.resolve_after_ms = 0;
+        })
+        .await;
         let engine = night.engine.clone();
         let (runs, mut ran) = watch::channel(0);
         let stop = watch::Sender::new(false);
@@ -911,13 +908,17 @@ mod tests {
         });
         ran.wait_for(|ran| *ran == 3).await.unwrap();
         assert_eq!(engine.jobs_panicking(), ["clumsy"]);
+        engine.tell_what_is_due().await;
+        engine.tell_what_is_due().await;
         ran.wait_for(|ran| *ran > 4).await.unwrap();
         assert!(engine.jobs_panicking().is_empty(), "it works again");
+        engine.tell_what_is_due().await;
         stop.send_replace(true);
         job.await.unwrap();
         engine.alerts.stop().await;
         let heard = webhook.heard();
-        assert_eq!(heard.len(), 1, "{heard:?}");
+        assert_eq!(heard.len(), 2, "{heard:?}");
         assert!(heard[0].contains("job_panicked") && heard[0].contains("too clumsy"), "{heard:?}");
+        assert!(heard[1].contains("resolved") && heard[1].contains("clumsy"), "{heard:?}");
     }
 }

@@ -11,6 +11,7 @@ mod catalogue;
 mod demo;
 mod due;
 mod finding;
+mod health;
 mod jobs;
 mod lookups;
 mod news;
@@ -29,14 +30,14 @@ mod warming;
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Weak},
 };
 
 use async_trait::async_trait;
 use gate::{Gate, LaneOptions, Lanes};
-use ledger::Ledger;
-use orders::{Alert, AlertOptions, Alerts, Workers, WorkersHandle};
+use ledger::{Ledger, Outstanding};
+use orders::{Alert, AlertKind, AlertOptions, Alerts, Workers, WorkersHandle};
 use parking_lot::Mutex;
 use payment::{
     Provider,
@@ -58,6 +59,7 @@ pub use buying::{ClaimAnswer, LookupError, OrderView};
 pub use catalogue::{ACTIVITIES_SHOWN_MAX, Catalogue, NoCursor, OnShow, Place, Snapshot};
 pub use finding::Found;
 pub(crate) use finding::fits;
+pub use health::{Health, OpenAlert, Part, Readiness, Word};
 pub use news::{Listener, News, NewsOptions, TooMany};
 pub use operating::{AtGate, LOCAL_TOKEN, OperateError};
 pub use parts::{LEDGER_FILE, OpenError, Parts};
@@ -66,7 +68,10 @@ pub use reconcile::{Finding, ItemReport, ItemVerdict, RECONCILE_JOB, ReconcileEr
 pub use totals::{ItemTotals, Totals};
 pub use warming::{WarmError, Warmed};
 
-use self::patience::{PROVIDER_ANSWER_MAX, Patient};
+use self::{
+    health::Kept,
+    patience::{PROVIDER_ANSWER_MAX, Patient},
+};
 use crate::{
     commons::{Commons, Hint},
     config::{Config, Profile, Role},
@@ -81,6 +86,10 @@ const HINT_ROUND: std::time::Duration = std::time::Duration::from_millis(500);
 
 pub struct Engine {
     pub config: Config,
+    /// A name of this process that a person can find, and no other process has.
+    pub instance: String,
+    /// The directory that is ours.
+    data: PathBuf,
     pub clock: SharedClock,
     pub keys: Keys,
     pub numbers: Arc<OrderNumbers>,
@@ -91,6 +100,12 @@ pub struct Engine {
     /// Where this process is a worker.
     pub workers: Option<WorkersHandle>,
     pub alerts: Alerts,
+    /// What can be done now, as the watcher last saw it.
+    pub health: Health,
+    /// What waits in the ledger, as it was last counted; `None` where nobody counts.
+    pub outstanding: Mutex<Option<Outstanding>>,
+    /// Live orders of each item, as the last comparison of gate and ledger counted them.
+    pub live_orders: Mutex<HashMap<ItemId, u64>>,
     pub providers: Providers,
     /// The built-in cashier, if it is switched on.
     pub sandbox: Option<Sandbox>,
@@ -109,7 +124,7 @@ pub struct Engine {
     /// job looks past them.
     unclosable: Mutex<HashMap<OrderNo, Instant>>,
     /// What somebody was woken for already: a kind of alert, and the order or row it was about.
-    told: Mutex<HashSet<(&'static str, u64)>>,
+    told: Mutex<HashSet<(AlertKind, u64)>>,
     /// Jobs whose last run ended in a panic.
     panicking: Mutex<BTreeSet<&'static str>>,
     /// Up to which payment the last comparison asked the providers, if it did not get to the end.
@@ -130,10 +145,11 @@ impl Engine {
         clock: SharedClock,
         parts: Parts,
     ) -> Result<Arc<Engine>, OpenError> {
-        let Parts { gate, ledger, commons, numbers } = parts;
+        let Parts { gate, ledger, commons, numbers, instance } = parts;
         let lanes = start_lanes(&config, &gate, &commons, &numbers)?;
+        let kept = Kept::read(data);
         let sandbox = open_sandbox(&config, data, secret, &clock)?;
-        let alerts = Alerts::start(alert_options(&config));
+        let alerts = Alerts::start_with(alert_options(&config, &instance), kept.waiting.clone());
         let outbox_wake = Arc::new(Notify::new());
         let workers = does(&config, Role::Worker).then(|| {
             let wake = outbox_wake.clone();
@@ -144,6 +160,11 @@ impl Engine {
             Workers::start(options, gate.clone(), book, clock.clone(), alerts.clone())
         });
         let engine = Arc::new(Engine {
+            health: Health::new(&config, kept, clock.now_ms()),
+            outstanding: Mutex::default(),
+            live_orders: Mutex::default(),
+            data: data.to_owned(),
+            instance,
             news: News::new(NewsOptions {
                 streams_max: config.push.streams_max,
                 streams_per_user_max: config.push.streams_per_user_max,
@@ -207,14 +228,14 @@ impl Engine {
 
     /// Wakes somebody, once for each `about`: what waits is looked at again and again, and says the
     /// same each time.
-    fn alert_once(&self, kind: &'static str, about: u64, alert: Alert) {
+    fn alert_once(&self, about: u64, alert: Alert) {
         {
             let mut told = self.told.lock();
             if told.len() >= TOLD_MAX {
                 // Told twice is better than never.
                 told.clear();
             }
-            if !told.insert((kind, about)) {
+            if !told.insert((alert.kind, about)) {
                 return;
             }
         }
@@ -236,6 +257,7 @@ impl Engine {
 
     pub fn run_jobs(self: &Arc<Self>) {
         let mut handles = jobs::start(self, &self.stop.subscribe());
+        handles.extend(health::start(self, &self.stop.subscribe()));
         handles.push(tokio::spawn(hear_hints(Arc::downgrade(self))));
         // One process of the cluster plays the bank.
         if let Some(sandbox) = self.sandbox.clone().filter(|_| self.does(Role::Jobs)) {
@@ -253,6 +275,7 @@ impl Engine {
 
     /// Decide what waits in the lanes, then stop everything. What is on the log stays there.
     pub async fn stop(self: &Arc<Self>) {
+        self.health.stop_watching();
         self.news.close();
         self.lanes.stop().await;
         self.stop.send_replace(true);
@@ -267,6 +290,10 @@ impl Engine {
             workers.stop().await;
         }
         self.alerts.stop().await;
+        // What could not be delivered is delivered after the next start.
+        if let Err(error) = self.keep_alerts().await {
+            tracing::warn!(%error, "alerts that wait for the webhook cannot be kept");
+        }
     }
 
     /// An item as pages show it, if the ledger has published it. An error if nobody can tell.
@@ -381,10 +408,11 @@ fn worker_options(config: &Config) -> orders::Options {
     }
 }
 
-fn alert_options(config: &Config) -> AlertOptions {
+fn alert_options(config: &Config, instance: &str) -> AlertOptions {
     let webhook_url = config.alerts.webhook_url.expose();
     AlertOptions {
         webhook_url: (!webhook_url.is_empty()).then(|| webhook_url.to_owned()),
+        instance: instance.to_owned(),
         webhook_timeout_ms: config.alerts.webhook_timeout_ms,
         ..AlertOptions::default()
     }

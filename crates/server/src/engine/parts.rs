@@ -62,6 +62,8 @@ pub struct Parts {
     pub ledger: Arc<dyn Ledger>,
     pub commons: Arc<dyn Commons>,
     pub numbers: Arc<OrderNumbers>,
+    /// A name of this process, see [`instance_name`].
+    pub instance: String,
 }
 
 impl Parts {
@@ -101,6 +103,7 @@ async fn solo_parts(
         ledger: Arc::new(books),
         commons: Arc::new(Alone::default()),
         numbers,
+        instance: instance_name()?,
     })
 }
 
@@ -130,7 +133,7 @@ async fn cluster_parts(config: &Config, clock: SharedClock) -> Result<Parts, Ope
         answer_ms_max: redis.answer_ms_max,
         // The cap is for all of them together.
         log_claims_max: (config.gate.log_claims_max / redis.partitions as u64).max(1),
-        consumer: instance,
+        consumer: instance.clone(),
         takeover_ms: redis.takeover_ms,
         wait_replicas: redis.wait_replicas,
         wait_ms_max: redis.wait_ms_max,
@@ -142,7 +145,7 @@ async fn cluster_parts(config: &Config, clock: SharedClock) -> Result<Parts, Ope
     if let Some(seen) = books.last_order_no().await? {
         numbers.start_after(seen);
     }
-    Ok(Parts { gate: Arc::new(gate), ledger: Arc::new(books), commons, numbers })
+    Ok(Parts { gate: Arc::new(gate), ledger: Arc::new(books), commons, numbers, instance })
 }
 
 /// Say what is not good about it, and refuse one that would lose promises without a word.

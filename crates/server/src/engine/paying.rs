@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http::HeaderMap;
 use ledger::{Credit, LedgerError, Moved, Overdue, PaymentNotice};
-use orders::Alert;
+use orders::{Alert, AlertKind};
 use payment::{
     NoticeError, NoticeOutcome, PayRequest, Provider, ProviderError, sandbox::NoticeSink,
 };
@@ -170,26 +170,20 @@ impl Engine {
     /// Proved to come from the provider, and yet not ours: somebody should look.
     fn strange_money(&self, order_no: OrderNo, failure: NoticeFailure) -> NoticeFailure {
         let message = "a verified payment does not fit any order";
-        self.alert_about_order("payment", order_no, message, &failure);
+        self.alert_about_order(AlertKind::Payment, order_no, message, &failure);
         failure
     }
 
     /// Wakes somebody, once per order and kind.
     pub(super) fn alert_about_order(
         &self,
-        kind: &'static str,
+        kind: AlertKind,
         order_no: OrderNo,
         message: &str,
         cause: &dyn std::fmt::Display,
     ) {
-        let alert = Alert {
-            kind,
-            message: message.into(),
-            order_no: Some(order_no),
-            cause: Some(cause.to_string()),
-            at_ms: self.clock.now_ms(),
-        };
-        self.alert_once(kind, order_no.as_u64(), alert);
+        let alert = Alert::new(kind, message, self.clock.now_ms());
+        self.alert_once(order_no.as_u64(), alert.about_order(order_no).because(cause));
     }
 }
 

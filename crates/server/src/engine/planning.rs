@@ -16,7 +16,7 @@
 //! both with the ledger, and opens or loads them.
 
 use ledger::{EditedActivity, LedgerError};
-use orders::Alert;
+use orders::{Alert, AlertKind};
 use sale::{
     Activity, ActivityEdit, ActivityId, ActivityState, DraftPlan, Invalid, ItemState, Millis,
     check_window, iso_time,
@@ -183,16 +183,11 @@ impl Engine {
     fn alert_missed_publish(&self, draft: &Activity, now_ms: Millis) {
         let (id, name) = (draft.id, &draft.name);
         let closed = iso_time(draft.closes_ms);
-        self.alerts.raise(Alert {
-            kind: "publish_missed",
-            message: format!(
-                "activity {id} ({name}) was to publish itself, but no process was there until it was \
-                 over at {closed}; it stays a draft: give it a new window, or end it"
-            ),
-            order_no: None,
-            cause: None,
-            at_ms: now_ms,
-        });
+        let message = format!(
+            "activity {id} ({name}) was to publish itself, but no process was there until it was \
+             over at {closed}; it stays a draft: give it a new window, or end it"
+        );
+        self.alerts.raise(Alert::new(AlertKind::PublishMissed, message, now_ms));
     }
 }
 

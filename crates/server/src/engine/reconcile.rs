@@ -34,7 +34,7 @@ use gate::{Reading, Shut};
 use ledger::{
     ActivityFilter, Credit, ItemBooks, NewJobRun, OpenPayment, PaymentNotice, PaymentProblem,
 };
-use orders::Alert;
+use orders::{Alert, AlertKind};
 use parking_lot::Mutex;
 use payment::{CloseOutcome, Paid, Provider, ProviderError, QueryOutcome};
 use sale::{ActivityState, Claim, Epoch, Item, ItemId, ItemState, Millis, OrderNo, UserId};
@@ -112,6 +112,9 @@ pub struct ItemReport {
     pub adjusting: i64,
     pub ledger_stock: i64,
     pub live_units: i64,
+    /// Orders unpaid or paid.
+    #[serde(default)]
+    pub live_orders: u64,
     pub total: i64,
     pub findings: Vec<Finding>,
 }
@@ -255,6 +258,8 @@ impl Engine {
 
     async fn publish(&self, report: &Report) -> Result<(), ReconcileError> {
         metrics::gauge!("seckill_reconcile_differences_left").set(report.left as f64);
+        let live_orders = report.items.iter().map(|item| (item.item_id, item.live_orders));
+        *self.live_orders.lock() = live_orders.collect();
         metrics::counter!("seckill_reconcile_healed_total").increment(report.healed as u64);
         if report.differences > 0 {
             let message = format!(
@@ -262,9 +267,9 @@ impl Engine {
                 report.differences, report.healed
             );
             tracing::error!(differences = report.differences, healed = report.healed, "{message}");
-            let at_ms = report.ended_at;
             let cause = serde_json::to_string(&first_findings(report)).ok();
-            self.alerts.raise(Alert { kind: "reconcile", message, order_no: None, cause, at_ms });
+            let alert = Alert::new(AlertKind::Reconcile, message, report.ended_at);
+            self.alerts.raise(Alert { cause, ..alert });
         }
         let run = NewJobRun {
             job: RECONCILE_JOB.into(),
@@ -374,6 +379,7 @@ impl Engine {
             adjusting: 0,
             ledger_stock: books.item.stock,
             live_units: books.live_units,
+            live_orders: books.live_orders,
             total: books.item.total,
             findings: ledger_findings(books),
         };
@@ -794,6 +800,7 @@ mod tests {
             returning: 0,
             adjusting: 0,
             ledger_stock: 0,
+            live_orders: 0,
             live_units: 0,
             total: 0,
             findings,

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use gate::{
     AdjustOutcome, Attempt, Changed, Gate, GateError, GiveBack, Loaded, Loading, Reading,
-    Readmitted, Shut, Verdict,
+    Readmitted, Shut, Verdict, Writable,
 };
 use parking_lot::Mutex;
 use sale::{Claim, ClaimLog, EntryId, Epoch, ItemId, LogEntry, LogError, OrderNo, UserId};
@@ -210,7 +210,11 @@ impl Gate for Restless {
         self.gate.blocks()
     }
 
-    async fn ping(&self) -> Result<()> {
-        self.gate.ping().await
+    async fn oldest_waits_ms(&self) -> Result<Option<u64>> {
+        self.gate.oldest_waits_ms().await
+    }
+
+    async fn check(&self) -> Writable {
+        self.gate.check().await
     }
 }

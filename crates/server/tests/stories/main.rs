@@ -47,3 +47,4 @@ mod rehearse;
 mod rush;
 mod startup;
 mod traffic;
+mod watching;

@@ -1,10 +1,9 @@
 //! Everything at a glance, for the console.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use axum::extract::State;
 use gate::Shut;
-use ledger::DeadLetterState;
 use sale::{Activity, ActivityState, Item, ItemId, Millis};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -13,12 +12,15 @@ use super::{
     super::{App, Shared, access::AsViewer, catalogue::SaleState, openapi},
     items::shut_word,
 };
-use crate::{config::Profile, extract::Json, problem::Problem};
+use crate::{
+    config::Profile,
+    engine::{OpenAlert, Part, Readiness},
+    extract::Json,
+    problem::Problem,
+};
 
 /// Items shown, those that open first before the others.
 const ITEMS_MAX: usize = 1_000;
-/// Dead letters are counted up to this; more are "that many and more".
-const DEAD_LETTERS_MAX: usize = 1_000;
 /// The claims on a longer log are not told apart by item: looking through it would hold up the very
 /// rush that made it long.
 const COUNTED_CLAIMS_MAX: u64 = 20_000;
@@ -33,17 +35,80 @@ pub(in super::super) struct Overview {
     uptime_ms: i64,
     claims: ClaimTotals,
     orders: OrderFlow,
-    /// Claims that failed all their tries; counted up to 1000.
+    /// Claims that failed all their tries.
     dead_letters: usize,
     /// Effects that committed transactions still owe.
     outbox_depth: u64,
     /// Buyers listening for news.
     streams: usize,
+    /// What this process can do, part by part, and why not.
+    health: HealthView,
+    /// What somebody was told of by this process and is not over.
+    open_alerts: Vec<OpenAlertView>,
+    /// Alerts that wait for the webhook.
+    alerts_waiting: usize,
     /// The items of activities that are published or paused and not over, those that open first before
     /// the others; at most 1000.
     items: Vec<LiveItem>,
     /// There are more than that.
     more_items: bool,
+}
+
+#[derive(Serialize, ToSchema)]
+pub(in super::super) struct HealthView {
+    /// The process that answers.
+    instance: String,
+    sell: &'static str,
+    settle: &'static str,
+    show: &'static str,
+    parts: Vec<PartView>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub(in super::super) struct PartView {
+    name: &'static str,
+    /// As in `/readyz`.
+    status: &'static str,
+    /// Since when it is so, where that is known.
+    since: Option<i64>,
+    cause: Option<String>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub(in super::super) struct OpenAlertView {
+    /// As in the alerts that are posted.
+    kind: &'static str,
+    /// The job it is about, or nothing.
+    about: String,
+    since: i64,
+    /// What to do about it.
+    todo: &'static str,
+}
+
+fn health(app: &App, readiness: Readiness) -> HealthView {
+    let part = |part: Part| PartView {
+        name: part.name,
+        status: part.word.as_str(),
+        since: part.since_ms,
+        cause: part.cause,
+    };
+    HealthView {
+        instance: app.engine.instance.clone(),
+        sell: readiness.sell.as_str(),
+        settle: readiness.settle.as_str(),
+        show: readiness.show.as_str(),
+        parts: readiness.parts.into_iter().map(part).collect(),
+    }
+}
+
+fn open_alerts(app: &App) -> Vec<OpenAlertView> {
+    let view = |open: OpenAlert| OpenAlertView {
+        kind: open.kind.as_str(),
+        about: open.about,
+        since: open.since_ms,
+        todo: open.kind.todo(),
+    };
+    app.engine.open_alerts().into_iter().map(view).collect()
 }
 
 /// Since the start of this process.
@@ -97,8 +162,9 @@ pub(in super::super) async fn overview(
 ) -> Result<Json<Overview>, Problem> {
     let engine = &app.engine;
     let now_ms = engine.clock.now_ms();
-    let dead = Some(DeadLetterState::Dead);
-    let (items, more_items) = live_items(&app, now_ms).await?;
+    let readiness = engine.readiness();
+    let waiting = waiting(&app, &readiness).await;
+    let (items, more_items) = live_items(&app, &readiness, now_ms).await?;
     Ok(Json(Overview {
         version: env!("CARGO_PKG_VERSION"),
         profile: engine.config.profile,
@@ -109,28 +175,85 @@ pub(in super::super) async fn overview(
             admitted: app.claims.admitted_total(),
         },
         orders: OrderFlow {
-            backlog: engine.gate.measure_backlog().await?,
+            backlog: waiting.backlog,
             rate_per_s: engine.rate_per_s(),
             running: engine.workers.as_ref().is_some_and(|workers| workers.is_running()),
             paused: engine.workers.as_ref().is_some_and(|workers| workers.is_paused()),
         },
-        dead_letters: engine.ledger.dead_letters(dead, None, DEAD_LETTERS_MAX).await?.len(),
-        outbox_depth: engine.ledger.outbox_depth().await?,
+        dead_letters: waiting.dead_letters,
+        outbox_depth: waiting.outbox_depth,
         streams: engine.news.streams(),
         items,
         more_items,
+        health: health(&app, readiness),
+        open_alerts: open_alerts(&app),
+        alerts_waiting: engine.alerts.webhook().waiting,
     }))
 }
 
-/// The items, and whether there are more of them.
-async fn live_items(app: &App, now_ms: Millis) -> Result<(Vec<LiveItem>, bool), Problem> {
+/// Claims and effects that wait.
+struct Waiting {
+    backlog: u64,
+    dead_letters: usize,
+    outbox_depth: u64,
+}
+
+/// Of a part that is away, what was last known: an operator looks here when something is down.
+async fn waiting(app: &App, readiness: &Readiness) -> Waiting {
     let engine = &app.engine;
-    let loaded = engine.gate.loaded().await?;
+    let mut waiting = Waiting { backlog: engine.gate.backlog(), dead_letters: 0, outbox_depth: 0 };
+    if readiness.is_up("gate")
+        && let Ok(backlog) = engine.gate.measure_backlog().await
+    {
+        waiting.backlog = backlog;
+    }
+    if readiness.is_up("ledger")
+        && let Ok(outstanding) = engine.ledger.outstanding().await
+    {
+        *engine.outstanding.lock() = Some(outstanding);
+    }
+    if let Some(outstanding) = engine.outstanding.lock().as_ref() {
+        let dead: u64 = outstanding.claims.iter().map(|claims| claims.dead).sum();
+        waiting.dead_letters = dead as usize;
+        waiting.outbox_depth = outstanding.outbox.iter().map(|rows| rows.rows).sum();
+    }
+    waiting
+}
+
+/// Without the ledger, as pages show them.
+async fn live_activities(
+    app: &App,
+    readiness: &Readiness,
+    now_ms: Millis,
+) -> Result<Vec<Activity>, Problem> {
+    let engine = &app.engine;
+    if readiness.is_up("ledger") {
+        return Ok(engine.live_activities(now_ms, ITEMS_MAX).await?);
+    }
+    let snapshot = engine.catalogue.snapshot();
+    let live = |activity: &&Arc<Activity>| {
+        let state = activity.state;
+        now_ms < activity.closes_ms
+            && matches!(state, ActivityState::Published | ActivityState::Paused)
+    };
+    Ok(snapshot.activities.iter().filter(live).map(|activity| (**activity).clone()).collect())
+}
+
+/// The items, and whether there are more of them.
+async fn live_items(
+    app: &App,
+    readiness: &Readiness,
+    now_ms: Millis,
+) -> Result<(Vec<LiveItem>, bool), Problem> {
+    let engine = &app.engine;
+    let gate_is_up = readiness.is_up("gate");
+    let loaded = if gate_is_up { engine.gate.loaded().await? } else { Vec::new() };
     let shut: HashMap<ItemId, Shut> =
         loaded.iter().filter_map(|here| Some((here.item, here.shut?))).collect();
-    let countable = engine.gate.backlog() <= COUNTED_CLAIMS_MAX;
+    let countable = gate_is_up && engine.gate.backlog() <= COUNTED_CLAIMS_MAX;
+    let activities = live_activities(app, readiness, now_ms).await?;
     let mut items = Vec::new();
-    for activity in engine.live_activities(now_ms, ITEMS_MAX).await? {
+    for activity in activities {
         for item in &activity.items {
             if items.len() == ITEMS_MAX {
                 return Ok((items, true));

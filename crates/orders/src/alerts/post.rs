@@ -1,0 +1,179 @@
+//! The task that posts alerts to the operator's webhook, one after the other.
+//!
+//! Who answers with a refusal (a 4xx) is asked a few times and the alert then given up: it would be
+//! refused for ever, and others wait behind it. Who does not answer, or says that it is out of order,
+//! is asked until the alert is an hour old. Each try ends after `webhook_timeout_ms`.
+
+use std::{sync::Arc, time::Duration};
+
+use serde::Serialize;
+use tracing::{error, info, warn};
+
+use super::{Alert, AlertOptions, AlertState, Queue, Queued, redacted};
+use crate::{
+    meters,
+    outage::{Backoff, StopSignal},
+};
+
+/// A post is abandoned this long after its own time limit: looking up a name may hang before it counts.
+const TIMEOUT_SLACK: Duration = Duration::from_secs(1);
+
+pub(super) struct Poster {
+    options: AlertOptions,
+    queue: Arc<Queue>,
+    agent: ureq::Agent,
+    stop: StopSignal,
+}
+
+/// Why an alert was not taken.
+enum Failed {
+    /// The webhook answered, and will answer the same again.
+    Refused(String),
+    Unavailable(String),
+}
+
+/// What is posted: the alert, who tells, what to do, and all of it as one line for chat services.
+#[derive(Serialize)]
+struct Body<'a> {
+    #[serde(flatten)]
+    alert: &'a Alert,
+    todo: &'static str,
+    instance: &'a str,
+    text: String,
+}
+
+impl<'a> Body<'a> {
+    fn of(alert: &'a Alert, instance: &'a str) -> Body<'a> {
+        let todo = if alert.state == AlertState::Resolved { "" } else { alert.kind.todo() };
+        let word = if alert.state == AlertState::Resolved { "RESOLVED" } else { "ALERT" };
+        let mut text = format!("[{word}] {} at {instance}: {}", alert.kind, alert.message);
+        if let Some(cause) = &alert.cause {
+            text.push_str(&format!(" ({cause})"));
+        }
+        if alert.more > 0 {
+            text.push_str(&format!(" And {} more like it.", alert.more));
+        }
+        if !todo.is_empty() {
+            text.push_str(&format!(" → {todo}"));
+        }
+        Body { alert, todo, instance, text }
+    }
+}
+
+impl Poster {
+    pub(super) fn new(options: AlertOptions, queue: Arc<Queue>, stop: StopSignal) -> Self {
+        let agent = ureq::Agent::config_builder()
+            .timeout_global(Some(Duration::from_millis(options.webhook_timeout_ms)))
+            // A webhook that redirects is set up wrongly; do not carry alerts elsewhere.
+            .max_redirects(0)
+            .build()
+            .new_agent();
+        Poster { options, queue, agent, stop }
+    }
+
+    pub(super) async fn run(mut self) {
+        let Some(url) = self.options.webhook_url.clone() else {
+            return self.stop.stopped().await;
+        };
+        let queue = self.queue.clone();
+        loop {
+            let came = queue.came.notified();
+            while let Some(next) = queue.take() {
+                let delivered = self.deliver(&url, &next).await;
+                // Cut off by a stop, it still waits: whoever keeps what waits keeps it, too.
+                if !delivered && self.stop.is_stopped() {
+                    let left = queue.len();
+                    if left > 0 {
+                        error!(left, "alerts are not delivered: the process stops");
+                    }
+                    return;
+                }
+                queue.done();
+            }
+            if self.stop.is_stopped() {
+                return;
+            }
+            tokio::select! {
+                () = self.stop.stopped() => {}
+                () = came => {}
+            }
+        }
+    }
+
+    async fn deliver(&mut self, url: &str, Queued { alert, came }: &Queued) -> bool {
+        let kind = alert.kind.as_str();
+        let body: Arc<[u8]> = match serde_json::to_vec(&Body::of(alert, &self.options.instance)) {
+            Ok(body) => body.into(),
+            Err(fault) => {
+                error!(%fault, kind, "an alert has no JSON form");
+                return true;
+            }
+        };
+        let options = &self.options;
+        let mut backoff = Backoff::new(options.webhook_pause_ms_min, options.webhook_pause_ms_max);
+        let give_up = Duration::from_millis(options.webhook_give_up_ms);
+        let (mut tries, mut refusals) = (0, 0);
+        loop {
+            tries += 1;
+            let cause = match self.post(url, body.clone()).await {
+                Ok(()) => {
+                    self.note(url, None);
+                    info!(kind, tries, "alert delivered");
+                    return true;
+                }
+                Err(Failed::Refused(cause)) => {
+                    refusals += 1;
+                    cause
+                }
+                Err(Failed::Unavailable(cause)) => cause,
+            };
+            self.note(url, Some(&cause));
+            let over = refusals >= self.options.webhook_refusals_max || came.elapsed() >= give_up;
+            if over || self.stop.is_stopped() {
+                meters::alert_failed();
+                error!(kind, tries, webhook = redacted(url), cause, "alert not delivered");
+                return false;
+            }
+            // A stop cuts the wait short and leaves one last try.
+            self.stop.sleep(backoff.next()).await;
+        }
+    }
+
+    /// Said once when it begins to fail and once when it works again.
+    fn note(&self, url: &str, failing: Option<&str>) {
+        meters::webhook_up(failing.is_none());
+        if self.queue.note(failing.map(str::to_owned)) {
+            let webhook = redacted(url);
+            match failing {
+                Some(cause) => warn!(webhook, cause, "the webhook of alerts fails, will try again"),
+                None => info!(webhook, "the webhook of alerts works"),
+            }
+        }
+    }
+
+    async fn post(&self, url: &str, body: Arc<[u8]>) -> Result<(), Failed> {
+        let (agent, address) = (self.agent.clone(), url.to_owned());
+        let posting = tokio::task::spawn_blocking(move || {
+            agent
+                .post(&address)
+                .header("content-type", "application/json")
+                .send(&body[..])
+                .map(drop)
+        });
+        let within = Duration::from_millis(self.options.webhook_timeout_ms) + TIMEOUT_SLACK;
+        let fault = match tokio::time::timeout(within, posting).await {
+            Ok(Ok(Ok(()))) => return Ok(()),
+            Ok(Ok(Err(fault))) => fault,
+            Ok(Err(panic)) => return Err(Failed::Unavailable(panic.to_string())),
+            Err(_) => return Err(Failed::Unavailable("no answer in time".into())),
+        };
+        // Some of these errors quote the address they failed on.
+        let cause = fault.to_string().replace(url, &redacted(url));
+        match fault {
+            // Later, too early, too many: ask again. Redirects are refusals as well.
+            ureq::Error::StatusCode(408 | 425 | 429) => Err(Failed::Unavailable(cause)),
+            ureq::Error::StatusCode(300..=499) => Err(Failed::Refused(cause)),
+            _ => Err(Failed::Unavailable(cause)),
+        }
+    }
+}
