@@ -9,11 +9,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::house::{House, NewSale, PATIENCE, Sale, World};
 
 /// Makes every order of a buyer whose name begins with `poison` fail, for a reason of its own.
-const POISON_SQLITE: &str = "CREATE TRIGGER poison BEFORE INSERT ON tb_seckill_order
+pub(crate) const POISON_SQLITE: &str = "CREATE TRIGGER poison BEFORE INSERT ON tb_seckill_order
     WHEN NEW.user_id LIKE 'poison%' AND NEW.status = 0
     BEGIN SELECT RAISE(ABORT, 'this order cannot be written'); END";
 /// The same without a semicolon inside, which the client would take for the end.
-const POISON_MYSQL: &str = "CREATE TRIGGER poison BEFORE INSERT ON tb_seckill_order FOR EACH ROW
+pub(crate) const POISON_MYSQL: &str =
+    "CREATE TRIGGER poison BEFORE INSERT ON tb_seckill_order FOR EACH ROW
     SET NEW.quantity = IF(NEW.user_id LIKE 'poison%' AND NEW.status = 0, NULL, NEW.quantity)";
 
 /// Answers 200 to every POST and passes on what was posted.
@@ -42,7 +43,7 @@ async fn webhook() -> (String, tokio::sync::mpsc::UnboundedReceiver<String>) {
     (url, posted)
 }
 
-async fn dead_letter_becomes(sale: &Sale, no: &str, state: &str) -> Value {
+pub(crate) async fn dead_letter_becomes(sale: &Sale, no: &str, state: &str) -> Value {
     let mut admin = sale.admin();
     let deadline = Instant::now() + PATIENCE;
     loop {
