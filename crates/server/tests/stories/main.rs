@@ -38,6 +38,7 @@ mod cluster;
 mod contract;
 mod disk;
 mod failures;
+mod handbook;
 mod house;
 mod kills;
 mod manners;

@@ -224,7 +224,7 @@ async fn stock_is_raised_and_lowered_while_people_buy(world: World) {
     sale.must_hold().await;
 }
 
-fn seckill(sale: &House, args: &[&str]) -> (Option<i32>, String) {
+pub(crate) fn seckill(sale: &House, args: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_seckill"))
         .args(args)
         .arg("--data")
