@@ -2,11 +2,13 @@
 //! it is also exactly what CI runs. Nothing here needs a crate, so it is built in a second.
 
 mod programs;
+mod schemathesis;
 mod tidy;
 
 use std::{
+    path::{Path, PathBuf},
     process::{Command, ExitCode},
-    time::Instant,
+    time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
 const HELP: &str = "\
@@ -14,6 +16,7 @@ cargo xtask <command>
 
   test          set up what the checks need, then run all of them
   tidy          only the rules of the repository: headers, links, left-overs
+  contract [N]  the API against its document, with N random requests of each kind (default 200)
   torture [N]   the long stories, N times: any one of web, worker, Redis and MariaDB killed at random
   bench         measure a release build on this machine (options are passed on; try --help)
   services up   a private Redis and MariaDB for the cluster profile, until Ctrl-C
@@ -26,6 +29,7 @@ fn main() -> ExitCode {
     let done = match command.as_str() {
         "test" => test(),
         "tidy" => tidy::check(),
+        "contract" => contract(&rest),
         "torture" => torture(&rest),
         "bench" => bench(&rest),
         "services" => services(&rest),
@@ -45,6 +49,7 @@ fn main() -> ExitCode {
 
 fn test() -> Result<(), String> {
     programs::ensure(&[programs::BROWSER, programs::ENGINES, programs::DEPLOYMENT].concat())?;
+    schemathesis::ensure()?;
     let started = Instant::now();
     tidy::check()?;
     cargo(&["fmt", "--all", "--check"])?;
@@ -53,6 +58,18 @@ fn test() -> Result<(), String> {
     cargo(&["test", "--workspace"])?;
     println!("\nxtask: all checks passed in {} s", started.elapsed().as_secs());
     Ok(())
+}
+
+/// The story of the contract with more requests, and with a seed of its own each time.
+fn contract(options: &[String]) -> Result<(), String> {
+    programs::ensure(programs::ENGINES)?;
+    schemathesis::ensure()?;
+    let examples = options.first().map_or("200", String::as_str);
+    let seed = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let seed = std::env::var("CONTRACT_SEED").unwrap_or(seed.to_string());
+    println!("to have it again: CONTRACT_SEED={seed} cargo xtask contract {examples}");
+    let story = ["test", "-p", "server", "--test", "stories", "contract::", "--", "--nocapture"];
+    run_with(&cargo_program(), &story, &[("CONTRACT_EXAMPLES", examples), ("CONTRACT_SEED", &seed)])
 }
 
 /// What takes minutes and is run before a release rather than for every change.
@@ -71,9 +88,7 @@ fn bench(options: &[String]) -> Result<(), String> {
     // What is measured over HTTP is the real binary.
     cargo(&["build", "--release", "--package", "server", "--package", "bench", "--bins"])?;
     // Not with `cargo run`: for one package alone it would choose other features, and build it anew.
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
-    let bench = target.join("release/bench");
+    let bench = target().join("release/bench");
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
     run(&bench.to_string_lossy(), &options)
 }
@@ -86,16 +101,24 @@ fn services(options: &[String]) -> Result<(), String> {
 }
 
 fn cargo(args: &[&str]) -> Result<(), String> {
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-    run(&cargo, args)
+    run(&cargo_program(), args)
+}
+
+fn cargo_program() -> String {
+    std::env::var("CARGO").unwrap_or_else(|_| "cargo".into())
 }
 
 fn run(program: &str, args: &[&str]) -> Result<(), String> {
+    run_with(program, args, &[])
+}
+
+fn run_with(program: &str, args: &[&str], env: &[(&str, &str)]) -> Result<(), String> {
     let name = if program.ends_with("cargo") { "cargo" } else { program };
     println!("\n$ {name} {}", args.join(" "));
     let started = Instant::now();
     let status = Command::new(program)
         .args(args)
+        .envs(env.iter().copied())
         .current_dir(root())
         .status()
         .map_err(|e| format!("{name} could not be started: {e}"))?;
@@ -104,7 +127,12 @@ fn run(program: &str, args: &[&str]) -> Result<(), String> {
 }
 
 /// The top of the repository, wherever the command was called.
-fn root() -> std::path::PathBuf {
-    let here = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_path_buf()
+}
+
+/// Where everything is built.
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into)
 }

@@ -19,6 +19,8 @@ pub(crate) const ENGINES: &[Needed] = &[
     ("redis-server", "redis-server"),
     ("mariadbd", "mariadb-server-core"),
     ("mariadb", "mariadb-client-core"),
+    // What operators make backups with.
+    ("mariadb-dump", "mariadb-client"),
 ];
 
 /// What reads the files in `deploy/`, as a machine that is deployed to would.
@@ -49,6 +51,15 @@ pub(crate) fn ensure(programs: &[Needed]) -> Result<(), String> {
     if missing.is_empty() {
         return Ok(());
     }
+    install(&missing)?;
+    match programs.iter().find(|(program, _)| !is_there(program)) {
+        None => Ok(()),
+        Some((program, package)) => Err(format!("{program} is missing, with {package} installed")),
+    }
+}
+
+/// Install these packages if we may, or say how.
+pub(crate) fn install(missing: &[&str]) -> Result<(), String> {
     let by_hand = format!("apt-get update && apt-get install {}", missing.join(" "));
     if !is_there("apt-get") || !is_root() {
         return Err(format!("programs are missing; as root: {by_hand}"));
@@ -56,12 +67,8 @@ pub(crate) fn ensure(programs: &[Needed]) -> Result<(), String> {
     println!("installing {}", missing.join(" "));
     apt_get(&["update", "-q"])?;
     let mut install = vec!["install", "-q", "-y", "--no-install-recommends"];
-    install.extend(&missing);
-    without_services(Path::new(POLICY), || apt_get(&install))?;
-    match programs.iter().find(|(program, _)| !is_there(program)) {
-        None => Ok(()),
-        Some((program, _)) => Err(format!("{program} is still missing after: {by_hand}")),
-    }
+    install.extend(missing);
+    without_services(Path::new(POLICY), || apt_get(&install))
 }
 
 fn is_there(program: &str) -> bool {

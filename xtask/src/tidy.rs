@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::root;
+use crate::{HELP, root};
 
 /// Find every breach, so that one run shows all of them.
 pub(crate) fn check() -> Result<(), String> {
@@ -19,7 +19,10 @@ pub(crate) fn check() -> Result<(), String> {
         let mut breach = |line: usize, rule: &str| breaches.push(format!("{name}:{line}: {rule}"));
         match file.extension().and_then(|e| e.to_str()) {
             Some("rs") => rust(&name, &text, &mut breach),
-            Some("md") => links(file, &text, &mut breach),
+            Some("md") => {
+                links(file, &text, &mut breach);
+                tasks(&text, &mut breach);
+            }
             _ => {}
         }
         let shown = [
@@ -72,20 +75,70 @@ fn rust(name: &str, text: &str, breach: &mut impl FnMut(usize, &str)) {
     }
 }
 
-/// Relative links of a document must lead somewhere.
+/// What a document tells people to run with `cargo xtask` must be one of our commands.
+fn tasks(text: &str, breach: &mut impl FnMut(usize, &str)) {
+    for (n, line) in text.lines().enumerate() {
+        for rest in line.split("cargo xtask ").skip(1) {
+            let is_letter = |c: char| c.is_ascii_lowercase();
+            let command = &rest[..rest.find(|c| !is_letter(c)).unwrap_or(rest.len())];
+            let known = HELP.lines().any(|help| help.split_whitespace().next() == Some(command));
+            if !command.is_empty() && !known {
+                breach(n + 1, &format!("there is no cargo xtask {command}"));
+            }
+        }
+    }
+}
+
+/// The anchor of a heading: small letters and digits, hyphens for blanks, nothing else.
+fn anchor(heading: &str) -> String {
+    let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.collect::<String>().trim().to_lowercase().replace(' ', "-")
+}
+
+/// Relative links of a document must lead somewhere, those within a document to a heading.
 fn links(file: &Path, text: &str, breach: &mut impl FnMut(usize, &str)) {
     for (n, line) in text.lines().enumerate() {
         for rest in line.split("](").skip(1) {
             let Some(target) = rest.split(')').next() else { continue };
-            let target = target.split('#').next().unwrap_or_default();
+            let (target, place) = target.split_once('#').unwrap_or((target, ""));
             let outside = target.contains("://") || target.starts_with("mailto:");
-            if target.is_empty() || outside || target.starts_with('/') {
+            if outside || target.starts_with('/') {
                 continue;
             }
             let folder = file.parent().unwrap_or(Path::new("."));
-            if !folder.join(target).exists() {
+            let path = if target.is_empty() { file.to_owned() } else { folder.join(target) };
+            if !path.exists() {
                 breach(n + 1, &format!("the link to {target} leads nowhere"));
+            } else if !place.is_empty() && !has_heading(&path, place) {
+                breach(n + 1, &format!("{} has no heading #{place}", path.display()));
             }
         }
+    }
+}
+
+fn has_heading(document: &Path, place: &str) -> bool {
+    let text = fs::read_to_string(document).unwrap_or_default();
+    let mut headings = text.lines().filter(|line| line.starts_with('#'));
+    headings.any(|line| anchor(line.trim_start_matches('#')) == place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn anchors_are_made_as_readers_of_markdown_make_them() {
+        assert_eq!(anchor(" On a cluster"), "on-a-cluster");
+        assert_eq!(anchor(" The shop's JWT"), "the-shops-jwt");
+        assert_eq!(anchor(" Backup, restore and upgrade"), "backup-restore-and-upgrade");
+    }
+
+    #[test]
+    fn a_task_that_does_not_exist_is_a_breach() {
+        let mut found = Vec::new();
+        tasks("run `cargo xtask test`, then\ncargo xtask frobnicate", &mut |line, rule| {
+            found.push((line, rule.to_owned()));
+        });
+        assert_eq!(found, [(2, "there is no cargo xtask frobnicate".to_owned())]);
     }
 }

@@ -16,6 +16,9 @@ pub const SHARDS_MAX: u32 = 64;
 pub const PAY_WITHIN_MS_DEFAULT: Millis = 30 * 60 * 1_000;
 pub const PAY_WITHIN_MS_MIN: Millis = 1_000;
 pub const PAY_WITHIN_MS_MAX: Millis = 7 * 24 * 60 * 60 * 1_000;
+/// Of one unit, in minor units. Times the largest limit it is still a number that every browser keeps
+/// exactly (2^53).
+pub const PRICE_MAX: i64 = 1_000_000_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -317,12 +320,12 @@ impl NewItem {
             let rule = "must be an https address, or a path that starts with one /";
             return Err(Invalid::new(field("image_url"), rule));
         }
-        if self.price < 0 {
-            return Err(Invalid::new(field("price"), "must not be negative"));
-        }
-        if self.origin_price.is_some_and(|origin| origin < 0) {
-            return Err(Invalid::new(field("origin_price"), "must not be negative"));
-        }
+        let check_price = |name: &str, price: i64| match price {
+            0..=PRICE_MAX => Ok(()),
+            _ => Err(Invalid::new(field(name), format!("must be from 0 to {PRICE_MAX}"))),
+        };
+        check_price("price", self.price)?;
+        check_price("origin_price", self.origin_price.unwrap_or_default())?;
         if !(1..=STOCK_MAX).contains(&self.stock) {
             return Err(Invalid::new(field("stock"), format!("must be from 1 to {STOCK_MAX}")));
         }
@@ -332,9 +335,6 @@ impl NewItem {
         }
         if !(1..=SHARDS_MAX).contains(&self.shards) {
             return Err(Invalid::new(field("shards"), format!("must be from 1 to {SHARDS_MAX}")));
-        }
-        if Money::new(self.price, self.currency).times(self.limit_per_user).is_none() {
-            return Err(Invalid::new(field("price"), "is too large"));
         }
         Ok(())
     }

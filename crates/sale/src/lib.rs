@@ -27,8 +27,8 @@ mod time;
 pub use activity::{
     Activity, ActivityMove, ActivityState, ITEMS_PER_ACTIVITY_MAX, Invalid, Item, ItemState,
     LIMIT_PER_USER_MAX, NAME_CHARS_MAX, NewActivity, NewItem, PAY_WITHIN_MS_DEFAULT,
-    PAY_WITHIN_MS_MAX, PAY_WITHIN_MS_MIN, SHARDS_MAX, STOCK_MAX, URL_CHARS_MAX, check_not_over,
-    check_window,
+    PAY_WITHIN_MS_MAX, PAY_WITHIN_MS_MIN, PRICE_MAX, SHARDS_MAX, STOCK_MAX, URL_CHARS_MAX,
+    check_not_over, check_window,
 };
 pub use book::{BookError, FailedClaim, OrderBook, Settled};
 pub use claim::{Claim, KeyHash};
@@ -40,7 +40,7 @@ pub use log::{ClaimLog, EntryId, LogEntry, LogError};
 pub use money::{Currency, InvalidCurrency, Money};
 pub use order::{CloseReason, IllegalMove, Order, OrderStatus, Reason, VoidReason};
 pub use order_no::{InvalidOrderNo, NODES_MAX, OrderNo, OrderNumbers};
-pub use receipt::Receipt;
+pub use receipt::{RECEIPT_CHARS_MAX, Receipt};
 pub use sale_token::SaleToken;
 pub use text::is_plain_id;
 pub use time::{

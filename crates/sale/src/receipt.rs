@@ -15,7 +15,8 @@ const HEAD_BYTES: usize = 1 + 8 + 8 + 4 + 8 + 8;
 /// Of version 1, which ends with the epoch.
 const KEYLESS_VERSION: u8 = 1;
 const KEYLESS_HEAD_BYTES: usize = HEAD_BYTES - 8;
-const TEXT_BYTES_MAX: usize = (HEAD_BYTES + 256 + MAC_BYTES).div_ceil(3) * 4;
+/// The longest receipt. It is plain ASCII.
+pub const RECEIPT_CHARS_MAX: usize = (HEAD_BYTES + 256 + MAC_BYTES).div_ceil(3) * 4;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
@@ -44,7 +45,7 @@ impl Receipt {
     }
 
     pub fn verify(text: &str, keys: &Keys) -> Option<Receipt> {
-        if text.len() > TEXT_BYTES_MAX {
+        if text.len() > RECEIPT_CHARS_MAX {
             return None;
         }
         let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;

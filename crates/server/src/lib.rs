@@ -12,6 +12,8 @@ pub mod cli;
 pub mod commons;
 pub mod config;
 pub mod data_dir;
+#[cfg(test)]
+mod documents;
 pub mod edge;
 pub mod engine;
 pub mod extract;

@@ -11,7 +11,7 @@ use std::{
 
 use crate::{config::Secret, data_dir::DataDir};
 
-const FILE: &str = "secret";
+pub(crate) const FILE: &str = "secret";
 const BYTES: usize = 32;
 
 #[derive(Debug, thiserror::Error)]

@@ -101,6 +101,11 @@ impl Redis {
         self.life().keeper.as_mut().is_some_and(|keeper| keeper.still_runs().is_ok())
     }
 
+    /// Where its files are, for stories about copies of them.
+    pub fn folder(&self) -> PathBuf {
+        self.room.data()
+    }
+
     /// One command over a connection of its own.
     pub fn call(&self, words: &[&str]) -> io::Result<Reply> {
         Client::connect(self.address())?.call(words)

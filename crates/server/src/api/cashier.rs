@@ -6,7 +6,7 @@ use sale::{Currency, OrderNo};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{App, Shared, finish::finish};
+use super::{App, Shared, finish::finish, schemas};
 use crate::{
     extract::{Json, Path, Query},
     problem::{Code, Problem},
@@ -15,14 +15,13 @@ use crate::{
 #[derive(Serialize, ToSchema)]
 pub(super) struct Cashier {
     txn: String,
-    #[schema(value_type = String)]
+    #[schema(schema_with = schemas::order_no)]
     order_no: OrderNo,
     item_name: String,
     amount: i64,
     #[schema(value_type = String, example = "CNY")]
     currency: Currency,
-    /// `open`, `paid`, `failed`, `closed` or `refunded`.
-    #[schema(value_type = String)]
+    #[schema(schema_with = schemas::sandbox_state)]
     state: PaymentState,
     pay_deadline: i64,
     /// Money is under way and will land then.

@@ -43,6 +43,7 @@ pub(super) struct ListPage {
     /// The `next` of the page before.
     cursor: Option<String>,
     /// 1 to 500, 100 unless told.
+    #[param(minimum = 1, maximum = 500)]
     limit: Option<u32>,
 }
 

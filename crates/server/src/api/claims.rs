@@ -23,7 +23,7 @@ use sale::{Claim, ItemId, KeyHash, Keys, Millis, OrderNo, SaleToken, UserId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{App, Shared};
+use super::{App, Shared, schemas};
 use crate::{
     engine::ClaimAnswer,
     extract::{Json, Path},
@@ -33,21 +33,20 @@ use crate::{
 
 const SALE_TOKEN: &str = "x-sale-token";
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
-const IDEMPOTENCY_KEY_CHARS_MAX: usize = 255;
+pub(super) const IDEMPOTENCY_KEY_CHARS_MAX: usize = 255;
 /// An admitted answer is a little over 200 bytes.
 pub(super) const ADMITTED_BYTES: usize = 320;
 
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Wish {
-    /// At least 1, at most the item's `limit_per_user`.
-    #[schema(minimum = 1, example = 1)]
+    #[schema(schema_with = schemas::quantity)]
     quantity: u32,
 }
 
 #[derive(Serialize, ToSchema)]
 pub(super) struct Admitted {
-    #[schema(value_type = String, example = "SK0381966054408192001")]
+    #[schema(schema_with = schemas::order_no)]
     order_no: OrderNo,
     /// Signed proof of the claim. Keep it: should the claim ever be lost, it brings it back.
     receipt: String,
@@ -67,7 +66,7 @@ pub(super) struct Admitted {
 #[utoipa::path(post, path = "/items/{id}/claims", tag = "buyer", security(("sale_token" = [])),
     params(
         ("id" = i64, Path, description = "The item"),
-        ("Idempotency-Key" = Option<String>, Header,
+        ("Idempotency-Key" = inline(Option<schemas::IdempotencyKey>), Header,
             description = "1 to 255 visible ASCII characters")),
     request_body = Wish,
     responses(

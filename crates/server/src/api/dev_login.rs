@@ -5,14 +5,13 @@ use sale::UserId;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::Shared;
+use super::{Shared, schemas};
 use crate::{extract::Json, problem::Problem};
 
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Login {
-    /// 1 to 64 visible characters, none that hide others or turn their direction.
-    #[schema(value_type = String, example = "u1002")]
+    #[schema(schema_with = schemas::user_id)]
     user_id: UserId,
 }
 

@@ -33,6 +33,7 @@ mod payments;
 mod receipts;
 mod refusals;
 mod sale_tokens;
+mod schemas;
 mod shop;
 mod time;
 mod times;

@@ -9,11 +9,14 @@ use sale::{ActivityState, ItemState, OrderStatus, Reason};
 use utoipa::{
     ToSchema,
     openapi::{
-        ComponentsBuilder, Content, ContentBuilder, InfoBuilder, ObjectBuilder, OpenApi, Ref,
-        RefOr, Response, ResponseBuilder, Schema, Tag, Type,
-        path::Operation,
+        ComponentsBuilder, Content, ContentBuilder, Header, HeaderBuilder, InfoBuilder,
+        ObjectBuilder, OpenApi, Ref, RefOr, Response, ResponseBuilder, Schema, Tag, Type,
+        path::{Operation, ParameterIn},
+        request_body::RequestBody,
         schema::SchemaType,
-        security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme},
+        security::{
+            ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme,
+        },
         tag::TagBuilder,
     },
 };
@@ -22,6 +25,9 @@ use crate::{
     config::Config,
     problem::{CONTENT_TYPE_PROBLEM, Code, Lang},
 };
+
+/// Our schemes know no scopes; roles are the server's affair.
+const NO_SCOPES: [&str; 0] = [];
 
 /// What every error looks like.
 #[derive(ToSchema)]
@@ -40,19 +46,47 @@ struct ProblemSchema {
     #[schema(schema_with = problem_code)]
     code: String,
     /// With `invalid`: which part of the request.
+    #[schema(nullable = false)]
     field: Option<String>,
     /// With `already_bought`.
+    #[schema(nullable = false)]
     order_no: Option<String>,
     /// With `not_started`.
+    #[schema(nullable = false)]
     opens_at: Option<i64>,
     /// With `conflict`: what it is instead.
+    #[schema(nullable = false)]
     state: Option<String>,
     /// With `conflict`, if somebody else has changed an activity since: its version now.
+    #[schema(nullable = false)]
     version: Option<i64>,
     /// With `conflict`, if somebody else has changed an activity since: what it is now.
+    #[schema(nullable = false)]
     activity: Option<super::admin::activities::LedgerActivity>,
+    /// With `sold_out`: some units are left, but fewer than were asked for.
+    #[schema(nullable = false)]
+    left: Option<i64>,
+    /// With `busy`: `paused` by an operator.
+    #[schema(nullable = false)]
+    reason: Option<String>,
+    /// With `busy`: the number to ask again with, for it may have been done.
+    #[schema(nullable = false)]
+    adjust_no: Option<String>,
     /// When to try again, in milliseconds; the header `Retry-After` says it in seconds.
+    #[schema(nullable = false)]
     retry_after_ms: Option<u64>,
+    /// Of `/readyz`: `ok` or `down`, as the other parts.
+    #[schema(nullable = false)]
+    gate: Option<String>,
+    #[schema(nullable = false)]
+    lanes: Option<String>,
+    #[schema(nullable = false)]
+    ledger: Option<String>,
+    #[schema(nullable = false)]
+    workers: Option<String>,
+    /// Of `/readyz`: `ok` or `panicking`.
+    #[schema(nullable = false)]
+    jobs: Option<String>,
 }
 
 /// The document as it is served and kept in the repository.
@@ -137,7 +171,12 @@ fn add_components(document: &mut OpenApi) {
 /// Every answer has a description, which the format demands; every refusal is a problem, those that
 /// a handler does not name among them.
 fn explain_answers(operation: &mut Operation) {
+    let usual = usual_refusals(operation);
     let responses = &mut operation.responses.responses;
+    for (status, description) in usual {
+        let answer = || RefOr::T(refusal(description));
+        responses.entry(status.as_str().to_owned()).or_insert_with(answer);
+    }
     for (status, response) in responses.iter_mut() {
         let RefOr::T(response) = response else { continue };
         if response.description.is_empty() {
@@ -147,15 +186,69 @@ fn explain_answers(operation: &mut Operation) {
         if status.starts_with('4') || status.starts_with('5') {
             response.content.insert(CONTENT_TYPE_PROBLEM.into(), RefOr::T(problem_content()));
         }
+        if let Some((name, header)) = headers_of(status) {
+            response.headers.insert(name.into(), RefOr::T(header));
+        }
     }
-    responses.insert("default".into(), RefOr::T(any_refusal()));
 }
 
-fn any_refusal() -> Response {
-    ResponseBuilder::new()
-        .description("Any other refusal, see `code`")
-        .content(CONTENT_TYPE_PROBLEM, problem_content())
-        .build()
+/// The refusals that an operation has because of what it takes, and that no handler names. There is
+/// no `default`: a status that is not listed is a fault, and the stories look for it.
+fn usual_refusals(operation: &Operation) -> Vec<(StatusCode, &'static str)> {
+    let takes = |place: ParameterIn| {
+        let mut parameters = operation.parameters.iter().flatten();
+        parameters.any(|one| matches!(one, RefOr::T(one) if one.parameter_in == place))
+    };
+    let body = operation.request_body.as_ref();
+    let is_json = |body: &RequestBody| body.content.contains_key("application/json");
+    let json = body.is_some_and(|body| matches!(body, RefOr::T(body) if is_json(body)));
+    let fields = json || takes(ParameterIn::Query) || takes(ParameterIn::Header);
+    let needs = |scheme: &str| {
+        let scheme = SecurityRequirement::new(scheme, NO_SCOPES);
+        operation.security.iter().flatten().any(|needed| *needed == scheme)
+    };
+    [
+        (true, StatusCode::BAD_REQUEST, "`bad_request`: it is not HTTP as we know it"),
+        (needs("buyer"), StatusCode::UNAUTHORIZED, "`unauthorized`: no token, or not a good one"),
+        (
+            needs("operator"),
+            StatusCode::UNAUTHORIZED,
+            "`unauthorized`: no token, or not a good one",
+        ),
+        (needs("operator"), StatusCode::FORBIDDEN, "`forbidden`: the role of this token may not"),
+        (takes(ParameterIn::Path), StatusCode::NOT_FOUND, "`not_found`"),
+        (
+            body.is_some(),
+            StatusCode::REQUEST_TIMEOUT,
+            "`request_timeout`: the body came too slowly",
+        ),
+        (body.is_some(), StatusCode::PAYLOAD_TOO_LARGE, "`too_large`"),
+        (json, StatusCode::UNSUPPORTED_MEDIA_TYPE, "`unsupported_media_type`: it is not JSON"),
+        (fields, StatusCode::UNPROCESSABLE_ENTITY, "`invalid`, with the `field`"),
+        (true, StatusCode::INTERNAL_SERVER_ERROR, "`internal`: a fault of ours"),
+        (true, StatusCode::SERVICE_UNAVAILABLE, "`busy`: nothing was decided, with Retry-After"),
+        (true, StatusCode::GATEWAY_TIMEOUT, "`unknown`: it may have been done; ask again"),
+    ]
+    .into_iter()
+    .filter_map(|(may, status, description)| may.then_some((status, description)))
+    .collect()
+}
+
+fn refusal(description: &str) -> Response {
+    ResponseBuilder::new().description(description).build()
+}
+
+/// The headers that go with this status.
+fn headers_of(status: &str) -> Option<(&'static str, Header)> {
+    let header = |kind: Type, description: &str| {
+        let schema = ObjectBuilder::new().schema_type(kind);
+        HeaderBuilder::new().schema(Some(schema)).description(Some(description)).build()
+    };
+    match status {
+        "401" => Some(("WWW-Authenticate", header(Type::String, "`Bearer`"))),
+        "429" | "503" | "504" => Some(("Retry-After", header(Type::Integer, "Seconds"))),
+        _ => None,
+    }
 }
 
 fn problem_content() -> Content {
@@ -163,7 +256,7 @@ fn problem_content() -> Content {
     ContentBuilder::new().schema(Some(schema)).build()
 }
 
-fn one_of(description: &str, values: impl IntoIterator<Item = &'static str>) -> Schema {
+pub(super) fn one_of(description: &str, values: impl IntoIterator<Item = &'static str>) -> Schema {
     let text = ObjectBuilder::new().schema_type(SchemaType::Type(Type::String));
     Schema::Object(text.description(Some(description)).enum_values(Some(values)).build())
 }

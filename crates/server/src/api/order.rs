@@ -5,7 +5,7 @@ use sale::{Claim, Currency, ItemId, Millis, Money, Order, OrderNo, OrderStatus, 
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::openapi;
+use super::{openapi, schemas};
 use crate::{
     engine::{Engine, Found, OrderView},
     problem::Problem,
@@ -14,7 +14,7 @@ use crate::{
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = Order)]
 pub(super) struct OrderJson {
-    #[schema(value_type = String, example = "SK0381966054408192001")]
+    #[schema(schema_with = schemas::order_no)]
     pub(super) order_no: OrderNo,
     /// The buyer; only operators see it.
     #[serde(skip_serializing_if = "Option::is_none")]

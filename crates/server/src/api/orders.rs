@@ -5,7 +5,7 @@ use sale::{OrderNo, UserId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Shared, finish::finish, order::OrderJson, paging};
+use super::{Shared, finish::finish, order::OrderJson, paging, schemas};
 use crate::{
     auth::Buyer,
     engine::{Engine, OrderView},
@@ -18,9 +18,10 @@ use crate::{
 #[into_params(parameter_in = Query)]
 pub(super) struct Page {
     /// Only orders before this one.
-    #[param(value_type = Option<String>)]
+    #[param(schema_with = schemas::order_no)]
     before: Option<OrderNo>,
     /// 1 to 500, 50 unless told.
+    #[param(schema_with = schemas::page_rows)]
     limit: Option<u32>,
 }
 
@@ -29,7 +30,7 @@ pub(super) struct Orders {
     /// Newest first.
     pub(super) orders: Vec<OrderJson>,
     /// The `before` of the next page; null on the last one.
-    #[schema(value_type = Option<String>)]
+    #[schema(schema_with = schemas::order_no_or_null)]
     pub(super) next: Option<OrderNo>,
 }
 
@@ -59,7 +60,7 @@ pub(super) async fn own(engine: &Engine, no: OrderNo, user: &UserId) -> Result<O
 
 /// One order of the buyer.
 #[utoipa::path(get, path = "/orders/{no}", tag = "buyer", security(("buyer" = [])),
-    params(("no" = String, Path, description = "The order number")),
+    params(("no" = inline(schemas::OrderNumber), Path, description = "The order number")),
     responses((status = OK, body = OrderJson), (status = NOT_FOUND, description = "No such order of this buyer")))]
 pub(super) async fn show(
     State(app): State<Shared>,
@@ -72,7 +73,7 @@ pub(super) async fn show(
 
 /// Give an unpaid order up; its units go back on sale.
 #[utoipa::path(post, path = "/orders/{no}/cancel", tag = "buyer", security(("buyer" = [])),
-    params(("no" = String, Path, description = "The order number")),
+    params(("no" = inline(schemas::OrderNumber), Path, description = "The order number")),
     responses(
         (status = OK, body = OrderJson, description = "It is closed, now or since before"),
         (status = NOT_FOUND, description = "No such order of this buyer"),

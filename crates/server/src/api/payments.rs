@@ -12,7 +12,7 @@ use sale::OrderNo;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Shared, finish::finish, orders::own};
+use super::{Shared, finish::finish, orders::own, schemas};
 use crate::{
     auth::Buyer,
     engine::NoticeFailure,
@@ -27,7 +27,7 @@ static NOT_ACCEPTED: Seldom = Seldom::once_per(Duration::from_secs(1));
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NewPayment {
-    #[schema(example = "sandbox")]
+    #[schema(schema_with = schemas::provider)]
     provider: String,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Opened {
 
 /// Open a payment for an unpaid order. Asking again gives the same address.
 #[utoipa::path(post, path = "/orders/{no}/payments", tag = "buyer", security(("buyer" = [])),
-    params(("no" = String, Path, description = "The order number")), request_body = NewPayment,
+    params(("no" = inline(schemas::OrderNumber), Path, description = "The order number")), request_body = NewPayment,
     responses(
         (status = OK, body = Opened),
         (status = NOT_FOUND, description = "No such order of this buyer"),
@@ -61,12 +61,14 @@ pub(super) async fn open(
 
 /// A payment provider's notice. Believed only with the provider's signature over these very bytes.
 #[utoipa::path(post, path = "/payments/{provider}/notify", tag = "payment",
-    params(("provider" = String, Path, description = "Whose notice it is", example = "sandbox")),
+    params(("provider" = inline(schemas::Provider), Path, description = "Whose notice it is")),
     request_body(content = String, content_type = "application/octet-stream",
         description = "As the provider signed it"),
     responses(
-        (status = OK, description = "Accepted, in the provider's own words"),
-        (status = BAD_REQUEST, description = "Not believed, or for no order of ours"),
+        (status = OK, description = "Accepted, in the provider's own words",
+            content((serde_json::Value = "application/json"), (String = "text/plain"))),
+        (status = BAD_REQUEST, description = "Not believed, or for no order of ours; in the provider's own words",
+            content((serde_json::Value = "application/json"), (String = "text/plain"))),
         (status = NOT_FOUND, description = "No such provider")))]
 pub(super) async fn notify(
     State(app): State<Shared>,

@@ -5,13 +5,13 @@ use sale::Receipt;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::{Shared, finish::finish, order::OrderJson};
+use super::{Shared, finish::finish, order::OrderJson, schemas};
 use crate::{auth::Buyer, extract::Json, problem::Problem};
 
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Presented {
-    /// As it came with the 202.
+    #[schema(schema_with = schemas::receipt)]
     receipt: String,
 }
 

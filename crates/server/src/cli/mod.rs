@@ -3,11 +3,12 @@
 //! Commands that look at or change a sale work in both situations an operator meets: with a server
 //! running on the data directory they ask it, without one they open the directory themselves.
 
+mod backup;
 mod doctor;
 mod office;
 mod rehearse;
 
-use std::{fmt::Display, process::ExitCode};
+use std::{fmt::Display, path::PathBuf, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand};
 use ledger::Role;
@@ -29,7 +30,7 @@ use office::Office;
     after_help = "Without a command: serve, with data in ./data and a demo sale ready to buy.\n\
         Every setting is explained by `seckill config --default`."
 )]
-struct Cli {
+pub(crate) struct Cli {
     #[command(flatten)]
     flags: Flags,
     #[command(subcommand)]
@@ -81,6 +82,17 @@ enum Command {
     ///
     /// Exit code 1 if something must be mended before a sale.
     Doctor,
+    /// Copy the data directory while the server sells, and check the copy (solo)
+    ///
+    /// To restore it, stop the server and put the copy in the place of the data directory. Exit code 1
+    /// if a difference is left in the copy.
+    Backup {
+        /// The folder to make; it must not be there yet
+        to: PathBuf,
+        /// The report of the check as JSON instead of a table
+        #[arg(long)]
+        json: bool,
+    },
     /// Bring the databases of the data directory up to this version's schema
     ///
     /// `serve` does it as well; this is for those who want to do it at a quiet hour.
@@ -186,6 +198,12 @@ fn run(cli: Cli, config: Config) -> Result<(), Failure> {
                 Err(Failure::No)
             }
         }
+        Command::Backup { to, json } => {
+            let left = runtime.block_on(backup::backup(config, &to, json))?;
+            // Not among the JSON.
+            eprintln!("{} is a backup, and whole", to.display());
+            if left == 0 { Ok(()) } else { Err(Failure::No) }
+        }
         Command::Rehearse(command) => {
             let held = runtime.block_on(rehearse::run(*command, &config))?;
             if held { Ok(()) } else { Err(Failure::No) }
@@ -217,9 +235,11 @@ async fn in_office(office: &Office, command: Command) -> Result<(), Failure> {
             Ok(())
         }
         // Done without an office.
-        Command::Serve { .. } | Command::Doctor | Command::Rehearse(_) | Command::Config { .. } => {
-            Ok(())
-        }
+        Command::Serve { .. }
+        | Command::Doctor
+        | Command::Backup { .. }
+        | Command::Rehearse(_)
+        | Command::Config { .. } => Ok(()),
     }
 }
 

@@ -182,6 +182,25 @@ impl Engine {
         if let Some(copy) = copy.as_ref().filter(|copy| is_fresh(copy)) {
             return Ok(Some(OrderView::Known(copy.order.clone())));
         }
+        self.order_in_books(no, buyer, copy).await
+    }
+
+    /// The same without the copies that buyers look at. They are a yes from a cache, and may tell of
+    /// an order that the ledger lost when an older backup was restored.
+    async fn order_on_record(
+        &self,
+        no: OrderNo,
+        buyer: Option<&UserId>,
+    ) -> Result<Option<OrderView>, LookupError> {
+        self.order_in_books(no, buyer, None).await
+    }
+
+    async fn order_in_books(
+        &self,
+        no: OrderNo,
+        buyer: Option<&UserId>,
+        copy: Option<OrderCopy>,
+    ) -> Result<Option<OrderView>, LookupError> {
         // The gate first: a claim leaves it only after it is in the ledger, so what is in neither,
         // asked in this order, does not exist.
         let queued = match buyer {
@@ -258,8 +277,12 @@ impl Engine {
 
     /// Present a receipt: the claim is found, or admitted again, or told why not.
     pub async fn present(&self, receipt: &Receipt) -> Result<Option<OrderView>, LookupError> {
-        if let Some(known) = self.order(receipt.order_no, Some(&receipt.user)).await? {
-            return Ok(Some(known));
+        match self.order_on_record(receipt.order_no, Some(&receipt.user)).await? {
+            Some(OrderView::Queued(claim)) if self.is_nowhere(&claim).await? => {
+                return Err(only_a_mark(&claim));
+            }
+            None => {}
+            known => return Ok(known),
         }
         let claim = Claim {
             order_no: receipt.order_no,
@@ -271,7 +294,8 @@ impl Engine {
             key: receipt.key,
         };
         let reason = match self.gate.readmit(&claim).await? {
-            Readmitted::Admitted | Readmitted::Known => return Ok(Some(OrderView::Queued(claim))),
+            Readmitted::Admitted => return Ok(Some(OrderView::Queued(claim))),
+            Readmitted::Known => return self.on_record_by_now(claim).await,
             Readmitted::AlreadyBought { .. } => VoidReason::AlreadyBought,
             Readmitted::SoldOut => VoidReason::Lost,
             Readmitted::Frozen => return Err(not_now()),
@@ -291,13 +315,42 @@ impl Engine {
         tracing::warn!(order_no = %claim.order_no, ?reason, "a lost claim could not be admitted again");
         self.ledger.void(&[claim], reason, self.clock.now_ms()).await?;
         self.wake_outbox();
-        self.order(receipt.order_no, Some(&receipt.user)).await
+        self.order_on_record(receipt.order_no, Some(&receipt.user)).await
     }
 }
 
 /// Young enough to be told without asking the ledger.
 fn is_fresh(copy: &OrderCopy) -> bool {
     (0..COPY_MS_MAX).contains(&(copy.now_ms - copy.read_ms))
+}
+
+impl Engine {
+    /// The gate has the mark of a claim that was not on record a moment ago. Somebody else may have
+    /// presented the same receipt meanwhile.
+    async fn on_record_by_now(&self, claim: Claim) -> Result<Option<OrderView>, LookupError> {
+        match self.order_on_record(claim.order_no, Some(&claim.user)).await? {
+            None => Err(only_a_mark(&claim)),
+            known => Ok(known),
+        }
+    }
+
+    /// A gate may take a mark for a claim on its way, for looking through the log for every buyer who
+    /// asks would be too dear. A receipt is worth the look: if an older ledger was restored, neither
+    /// log nor ledger have the claim, its mark will go when the item is rebuilt, and *queued* would be
+    /// a promise that nobody keeps.
+    async fn is_nowhere(&self, claim: &Claim) -> Result<bool, LookupError> {
+        // In this order: it leaves the log for the ledger.
+        Ok(!self.gate.is_on_log(claim).await?
+            && self.ledger.order(claim.order_no).await?.is_none()
+            && self.ledger.dead_letter(claim.order_no).await?.is_none())
+    }
+}
+
+fn only_a_mark(claim: &Claim) -> LookupError {
+    let (order_no, item) = (claim.order_no, claim.item);
+    tracing::warn!(%order_no, %item, "the gate has the mark of a claim that neither log nor ledger have; \
+        reconcile rebuilds the item, and then its receipt is good");
+    not_now()
 }
 
 fn not_now() -> LookupError {

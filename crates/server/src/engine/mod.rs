@@ -61,6 +61,7 @@ pub use finding::Found;
 pub(crate) use finding::fits;
 pub use health::{Health, OpenAlert, Part, Readiness, Word};
 pub use news::{Listener, News, NewsOptions, TooMany};
+pub(crate) use operating::TOKEN_NAME_CHARS_MAX;
 pub use operating::{AtGate, LOCAL_TOKEN, OperateError};
 pub use parts::{LEDGER_FILE, OpenError, Parts};
 pub use paying::{NoticeFailure, PayError, Providers};

@@ -82,7 +82,7 @@ impl From<ReconcileError> for OperateError {
 
 type Result<T> = std::result::Result<T, OperateError>;
 
-const TOKEN_NAME_CHARS_MAX: usize = 64;
+pub(crate) const TOKEN_NAME_CHARS_MAX: usize = 64;
 /// Names that the audit uses for others than tokens.
 const TOKEN_NAMES_RESERVED: [&str; 4] = ["system", "configured", "demo", CLI];
 /// The tokens that each start makes for the commands on its machine begin so, and replace each other.

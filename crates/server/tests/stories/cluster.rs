@@ -26,7 +26,9 @@ use crate::{
 };
 
 /// What blocks, beside a story that goes on.
-async fn aside<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> T {
+pub(crate) async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> T {
     tokio::task::spawn_blocking(work).await.unwrap().unwrap()
 }
 
@@ -125,7 +127,8 @@ async fn all_buyers_on_one_of_four_shards() {
 
 /// Present a receipt until there is an answer; the order as its buyer sees it then.
 async fn present(sale: &Sale, user: &str, receipt: &str) -> Value {
-    let address = sale.addresses()[fastrand::usize(..2)];
+    let addresses = sale.addresses();
+    let address = addresses[fastrand::usize(..addresses.len())];
     let jwt = sale.house.login().token(&mut Api::new(address, None), user).await.unwrap();
     let mut api = Api::new(address, Some(&jwt));
     let deadline = Instant::now() + PATIENCE;
@@ -164,7 +167,7 @@ async fn show_lost_receipts(sale: &Sale, heard: &[Heard]) -> BTreeMap<String, us
 }
 
 /// Reconcile, and let it heal what a lost write left behind. Answers how much that was.
-async fn heal(sale: &Sale) -> u64 {
+pub(crate) async fn heal(sale: &Sale) -> u64 {
     sale.settle().await;
     let path = "/api/v1/admin/reconcile?heal=true";
     let report: Value = sale.admin().write(path, &json!({})).await.unwrap();
@@ -174,7 +177,7 @@ async fn heal(sale: &Sale) -> u64 {
 
 /// What every story of lost writes ends with: receipts shown, differences healed, everything true,
 /// and the rest sold to the last unit.
-async fn account_for(sale: &mut Sale, heard: Vec<Heard>) {
+pub(crate) async fn account_for(sale: &mut Sale, heard: Vec<Heard>) {
     sale.history.told.extend(heard.iter().map(|heard| heard.told(sale.item)));
     let shown = show_lost_receipts(sale, &heard).await;
     println!("lost and shown again: {shown:?}");
@@ -414,7 +417,7 @@ fn pending(redis: &Redis, sale: &Sale, pid: u32) -> usize {
 }
 
 /// Wait until it is so.
-async fn becomes(what: &str, mut so: impl FnMut() -> bool) {
+pub(crate) async fn becomes(what: &str, mut so: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !so() {
         assert!(Instant::now() < deadline, "{what}");

@@ -43,7 +43,7 @@ async fn webhook() -> (String, tokio::sync::mpsc::UnboundedReceiver<String>) {
     (url, posted)
 }
 
-async fn dead_letter_becomes(sale: &Sale, no: &str, state: &str) -> Value {
+pub(crate) async fn dead_letter_becomes(sale: &Sale, no: &str, state: &str) -> Value {
     let mut admin = sale.admin();
     let deadline = Instant::now() + PATIENCE;
     loop {

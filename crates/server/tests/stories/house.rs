@@ -279,6 +279,12 @@ impl Sale {
         self.running.remove(&place).expect("it runs").kill().unwrap();
     }
 
+    /// SIGTERM, one of them; it ends by itself.
+    pub(crate) async fn stop_one(&mut self, place: usize) {
+        let server = self.running.remove(&place).expect("it runs");
+        assert_eq!(server.stop().await.unwrap(), Some(0));
+    }
+
     /// Start again what was killed.
     pub(crate) async fn start_again(&mut self, place: usize) {
         match self.house.launches[place].start().await {

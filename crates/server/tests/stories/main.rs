@@ -35,8 +35,10 @@ use {in_every_world, only_in_solo, tests_in};
 
 mod browser;
 mod cluster;
+mod contract;
 mod disk;
 mod failures;
+mod handbook;
 mod house;
 mod kills;
 mod manners;

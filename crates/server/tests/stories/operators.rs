@@ -247,7 +247,7 @@ async fn a_refused_stock_change_undoes_no_other(world: World) {
     sale.must_hold().await;
 }
 
-fn seckill(sale: &House, args: &[&str]) -> (Option<i32>, String) {
+pub(crate) fn seckill(sale: &House, args: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_seckill"))
         .args(args)
         .arg("--data")

@@ -17,7 +17,7 @@ use super::{
         Shared,
         access::{AsOperator, AsViewer},
         finish::finish,
-        openapi, paging,
+        openapi, paging, schemas,
         times::GivenTime,
     },
     items::{LedgerItem, WarmedItem},
@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// Activities of one page, unless told.
-const LISTED_DEFAULT: u32 = 500;
+pub(in super::super) const LISTED_DEFAULT: u32 = 500;
 
 #[derive(Serialize, ToSchema)]
 pub(in super::super) struct LedgerActivities {
@@ -48,6 +48,7 @@ pub(in super::super) struct ActivitiesPage {
     #[serde(default, deserialize_with = "plain_id")]
     before: Option<i64>,
     /// 1 to 500, 500 unless told.
+    #[param(schema_with = schemas::listed_activities)]
     limit: Option<u32>,
 }
 
@@ -109,40 +110,40 @@ impl From<Activity> for LedgerActivity {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct Plan {
+    #[schema(schema_with = schemas::name)]
     name: String,
     opens_at: GivenTime,
     closes_at: GivenTime,
-    /// How long a buyer may take to pay.
     #[serde(default = "pay_within_ms")]
-    #[schema(default = pay_within_ms)]
+    #[schema(schema_with = schemas::pay_within_ms)]
     pay_within_ms: i64,
     /// Publish it by itself at this time, which is before `closes_at`.
     publish_at: Option<GivenTime>,
-    /// At least one.
+    #[schema(schema_with = schemas::planned_items)]
     items: Vec<PlannedItem>,
 }
 
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct PlannedItem {
+    #[schema(schema_with = schemas::name)]
     name: String,
-    /// An https address, or a path that starts with one `/`.
+    #[schema(schema_with = schemas::image_url)]
     image_url: Option<String>,
-    /// In minor units of the currency.
-    #[schema(example = 699_900)]
+    #[schema(schema_with = schemas::price)]
     price: i64,
+    #[schema(schema_with = schemas::origin_price)]
     origin_price: Option<i64>,
     #[serde(default = "currency")]
-    #[schema(value_type = String, default = "CNY")]
+    #[schema(schema_with = schemas::currency)]
     currency: Currency,
-    #[schema(example = 1_000)]
+    #[schema(schema_with = schemas::stock)]
     stock: i64,
     #[serde(default = "one")]
-    #[schema(default = one)]
+    #[schema(schema_with = schemas::limit_per_user)]
     limit_per_user: u32,
-    /// Over how many partitions of the gate the stock is spread.
     #[serde(default = "one")]
-    #[schema(default = one)]
+    #[schema(schema_with = schemas::shards)]
     shards: u32,
 }
 

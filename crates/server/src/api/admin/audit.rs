@@ -5,7 +5,7 @@ use ledger::AuditRow;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::super::{Shared, access::AsViewer, paging};
+use super::super::{Shared, access::AsViewer, paging, schemas};
 use crate::{
     extract::{Json, Query, plain_id},
     problem::Problem,
@@ -17,8 +17,10 @@ use crate::{
 pub(in super::super) struct AuditPage {
     /// Only entries before this id.
     #[serde(default, deserialize_with = "plain_id")]
+    #[param(schema_with = schemas::id)]
     before: Option<i64>,
     /// 1 to 500, 50 unless told.
+    #[param(schema_with = schemas::page_rows)]
     limit: Option<u32>,
 }
 
@@ -40,7 +42,7 @@ pub(in super::super) struct Entry {
     action: String,
     #[schema(example = "activity:7")]
     target: String,
-    #[schema(value_type = Object)]
+    #[schema(schema_with = schemas::audit_detail)]
     detail: serde_json::Value,
     created_at: i64,
     /// Where it was asked from: the client's address, or `cli` for a command without a server. Null

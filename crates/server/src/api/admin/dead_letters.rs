@@ -11,7 +11,7 @@ use super::super::{
     Shared,
     access::{AsOperator, AsViewer},
     finish::finish,
-    paging,
+    paging, schemas,
 };
 use crate::{
     engine::Engine,
@@ -27,15 +27,16 @@ pub(in super::super) struct LettersPage {
     #[param(inline)]
     state: Option<LetterState>,
     /// Only letters of this buyer.
-    #[param(value_type = Option<String>)]
+    #[param(schema_with = schemas::stored_user_id)]
     user_id: Option<UserId>,
     /// Only the letter of this number, in whatever state; asked for alone.
-    #[param(value_type = Option<String>)]
+    #[param(schema_with = schemas::order_no)]
     order_no: Option<OrderNo>,
     /// Only letters before this one.
-    #[param(value_type = Option<String>)]
+    #[param(schema_with = schemas::order_no)]
     before: Option<OrderNo>,
     /// 1 to 500, 50 unless told.
+    #[param(schema_with = schemas::page_rows)]
     limit: Option<u32>,
 }
 
@@ -79,16 +80,16 @@ pub(in super::super) struct Letters {
     /// Newest first.
     dead_letters: Vec<Letter>,
     /// The `before` of the next page; null on the last one.
-    #[schema(value_type = Option<String>)]
+    #[schema(schema_with = schemas::order_no_or_null)]
     next: Option<OrderNo>,
 }
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = DeadLetter)]
 pub(in super::super) struct Letter {
-    #[schema(value_type = String)]
+    #[schema(schema_with = schemas::order_no)]
     order_no: OrderNo,
-    #[schema(value_type = String)]
+    #[schema(schema_with = schemas::stored_user_id)]
     user_id: UserId,
     item_id: i64,
     quantity: u32,
@@ -163,7 +164,7 @@ pub(in super::super) async fn list(
 
 /// One failed claim.
 #[utoipa::path(get, path = "/admin/dead-letters/{no}", tag = "admin", security(("operator" = [])),
-    params(("no" = String, Path, description = "The order number")),
+    params(("no" = inline(schemas::OrderNumber), Path, description = "The order number")),
     responses((status = OK, body = Letter), (status = NOT_FOUND, description = "No such dead letter")))]
 pub(in super::super) async fn show(
     State(app): State<Shared>,
@@ -175,7 +176,7 @@ pub(in super::super) async fn show(
 
 /// Try a failed claim again now, with all its tries anew.
 #[utoipa::path(post, path = "/admin/dead-letters/{no}/replay", tag = "admin",
-    security(("operator" = [])), params(("no" = String, Path, description = "The order number")),
+    security(("operator" = [])), params(("no" = inline(schemas::OrderNumber), Path, description = "The order number")),
     responses(
         (status = OK, body = Letter),
         (status = NOT_FOUND, description = "No such dead letter"),
@@ -194,7 +195,7 @@ pub(in super::super) async fn replay(
 
 /// Give a failed claim up; its buyer is told, its units go back on sale.
 #[utoipa::path(post, path = "/admin/dead-letters/{no}/void", tag = "admin",
-    security(("operator" = [])), params(("no" = String, Path, description = "The order number")),
+    security(("operator" = [])), params(("no" = inline(schemas::OrderNumber), Path, description = "The order number")),
     responses(
         (status = OK, body = Letter, description = "It is void, now or since before"),
         (status = NOT_FOUND, description = "No such dead letter"),

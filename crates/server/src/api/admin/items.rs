@@ -12,7 +12,7 @@ use super::{
         Shared,
         access::{AsOperator, AsViewer},
         finish::finish,
-        openapi, paging,
+        openapi, paging, schemas,
     },
     activities::Warming,
 };
@@ -77,7 +77,7 @@ pub(in super::super) struct BothSides {
 #[derive(Serialize, ToSchema)]
 pub(in super::super) struct GateReading {
     epoch: u64,
-    /// Why it admits nobody: `paused`, `frozen` or `ended`; null if it admits.
+    #[schema(schema_with = schemas::shut)]
     shut: Option<&'static str>,
     opens_at: i64,
     closes_at: i64,
@@ -142,11 +142,9 @@ impl From<Warmed> for WarmedItem {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct Adjustment {
-    /// Units to add (positive) or to take away (negative).
-    #[schema(example = 100)]
+    #[schema(schema_with = schemas::delta)]
     delta: i64,
-    /// Only to ask again for an adjustment whose answer was `busy` with this number: it is done once.
-    #[schema(value_type = Option<String>)]
+    #[schema(schema_with = schemas::adjust_no)]
     adjust_no: Option<OrderNo>,
 }
 
@@ -163,8 +161,10 @@ pub(in super::super) struct AdjustedStock {
 pub(in super::super) struct LogPage {
     /// Only rows after this id.
     #[serde(default, deserialize_with = "plain_id")]
+    #[param(schema_with = schemas::id)]
     after: Option<i64>,
     /// 1 to 500, 50 unless told.
+    #[param(schema_with = schemas::page_rows)]
     limit: Option<u32>,
 }
 
@@ -180,15 +180,14 @@ pub(in super::super) struct StockLog {
 pub(in super::super) struct StockLogEntry {
     id: i64,
     /// The order, or the number of the adjustment.
-    #[schema(value_type = String)]
+    #[schema(schema_with = schemas::order_no)]
     order_no: OrderNo,
     item_id: i64,
     item_name: String,
     quantity: i64,
     before_stock: i64,
     after_stock: i64,
-    /// `deduct`, `return` or `adjust`.
-    #[schema(value_type = String)]
+    #[schema(schema_with = schemas::stock_log_type)]
     r#type: StockLogType,
     created_at: i64,
 }

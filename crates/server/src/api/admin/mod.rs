@@ -13,3 +13,5 @@ pub(super) mod reconcile;
 pub(super) mod sandbox;
 pub(super) mod tokens;
 pub(super) mod totals;
+
+pub(super) use activities::{LISTED_DEFAULT, PlannedItem};

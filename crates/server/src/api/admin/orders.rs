@@ -26,7 +26,7 @@ use super::{
         finish::finish,
         order::OrderJson,
         orders::Orders,
-        paging,
+        paging, schemas,
         times::{GivenTime, QueryTime},
     },
     csv,
@@ -45,17 +45,19 @@ const CSV_PAGE_ROWS: usize = 500;
 #[into_params(parameter_in = Query)]
 pub(in super::super) struct Search {
     /// One order or claim by its number, wherever it is; asked for alone.
-    #[param(value_type = Option<String>)]
+    #[param(schema_with = schemas::order_no)]
     order_no: Option<OrderNo>,
     /// With it, claims on their way to the ledger are found as well: `queued`, and those that `failed`.
-    #[param(value_type = Option<String>)]
+    #[param(schema_with = schemas::stored_user_id)]
     user_id: Option<UserId>,
     #[serde(default, deserialize_with = "plain_id")]
+    #[param(schema_with = schemas::id)]
     item_id: Option<i64>,
     #[serde(default, deserialize_with = "plain_id")]
+    #[param(schema_with = schemas::id)]
     activity_id: Option<i64>,
     /// `queued` needs `user_id`: those are not in the ledger yet.
-    #[param(value_type = Option<String>)]
+    #[param(schema_with = schemas::searched_status)]
     status: Option<OrderStatus>,
     /// Made at or after this time.
     #[param(value_type = Option<GivenTime>)]
@@ -70,9 +72,10 @@ pub(in super::super) struct Search {
     #[param(value_type = Option<GivenTime>)]
     paid_to: Option<QueryTime>,
     /// Only orders before this one.
-    #[param(value_type = Option<String>)]
+    #[param(schema_with = schemas::order_no)]
     before: Option<OrderNo>,
     /// 1 to 500, 50 unless told. A CSV always holds all.
+    #[param(schema_with = schemas::page_rows)]
     limit: Option<u32>,
     /// `json` or `csv`; unless told, by the header `Accept`.
     #[param(inline)]
@@ -278,8 +281,7 @@ pub(in super::super) struct OrderWithPayments {
 pub(in super::super) struct Payment {
     provider: String,
     provider_txn: String,
-    /// `open` (asked for), `pay` (money received) or `refund` (money given back).
-    #[schema(value_type = String)]
+    #[schema(schema_with = schemas::payment_kind)]
     kind: PaymentKind,
     amount: i64,
     #[schema(value_type = String, example = "CNY")]
@@ -309,7 +311,7 @@ async fn whole(engine: &Engine, no: OrderNo) -> Result<OrderWithPayments, Proble
 
 /// One order and its payments.
 #[utoipa::path(get, path = "/admin/orders/{no}", tag = "admin", security(("operator" = [])),
-    params(("no" = String, Path, description = "The order number")),
+    params(("no" = inline(schemas::OrderNumber), Path, description = "The order number")),
     responses((status = OK, body = OrderWithPayments), (status = NOT_FOUND, description = "No such order")))]
 pub(in super::super) async fn show(
     State(app): State<Shared>,
@@ -341,7 +343,7 @@ pub(in super::super) async fn cancel(
 
 /// Give the money of a paid order back, and its units. Needs the role admin.
 #[utoipa::path(post, path = "/admin/orders/{no}/refund", tag = "admin", security(("operator" = [])),
-    params(("no" = String, Path, description = "The order number")),
+    params(("no" = inline(schemas::OrderNumber), Path, description = "The order number")),
     responses(
         (status = OK, body = OrderWithPayments, description = "The refund is under way, now or since before"),
         (status = NOT_FOUND, description = "No such order"),

@@ -9,7 +9,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{
-    super::{App, Shared, access::AsViewer, catalogue::SaleState, openapi},
+    super::{App, Shared, access::AsViewer, catalogue::SaleState, openapi, schemas},
     items::shut_word,
 };
 use crate::{
@@ -28,8 +28,7 @@ const COUNTED_CLAIMS_MAX: u64 = 20_000;
 #[derive(Serialize, ToSchema)]
 pub(in super::super) struct Overview {
     version: &'static str,
-    /// `solo` or `cluster`.
-    #[schema(value_type = String)]
+    #[schema(schema_with = schemas::profile)]
     profile: Profile,
     now_ms: i64,
     uptime_ms: i64,
@@ -148,7 +147,7 @@ pub(in super::super) struct LiveItem {
     ledger_stock: i64,
     /// Units of claims on their way to the ledger; null if they are too many to count quickly.
     in_flight: Option<u64>,
-    /// Why the gate admits nobody: `paused`, `frozen` or `ended`; null if it does, or has not the item.
+    #[schema(schema_with = schemas::shut)]
     shut: Option<&'static str>,
     paused: bool,
 }

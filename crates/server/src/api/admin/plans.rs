@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer};
 use utoipa::ToSchema;
 
 use super::{
-    super::{Shared, access::AsOperator, finish::finish, times::GivenTime},
+    super::{Shared, access::AsOperator, finish::finish, schemas, times::GivenTime},
     activities::LedgerActivity,
 };
 use crate::{
@@ -20,10 +20,12 @@ use crate::{
 pub(in super::super) struct PlanEdit {
     /// The `version` that the caller has seen. If it is another one by now, nothing is changed.
     version: i64,
+    #[schema(schema_with = schemas::edited_name)]
     name: Option<String>,
     /// Of what is published: only before it has opened, and to a time that is not past.
     opens_at: Option<GivenTime>,
     closes_at: Option<GivenTime>,
+    #[schema(schema_with = schemas::edited_pay_within_ms)]
     pay_within_ms: Option<i64>,
     /// Null: it does not publish itself any more.
     #[serde(default, deserialize_with = "given")]
@@ -39,17 +41,23 @@ pub(in super::super) struct PlanEdit {
 pub(in super::super) struct PlannedItemEdit {
     /// Which item of the draft this is; absent: a new one, which needs `name`, `price` and `stock`.
     id: Option<i64>,
+    #[schema(schema_with = schemas::edited_name)]
     name: Option<String>,
+    #[schema(schema_with = schemas::image_url)]
     image_url: Option<String>,
+    #[schema(schema_with = schemas::edited_price)]
     price: Option<i64>,
     /// Null: there is none any more.
     #[serde(default, deserialize_with = "given")]
-    #[schema(value_type = Option<i64>)]
+    #[schema(schema_with = schemas::origin_price)]
     origin_price: Option<Option<i64>>,
-    #[schema(value_type = Option<String>, example = "CNY")]
+    #[schema(schema_with = schemas::edited_currency)]
     currency: Option<Currency>,
+    #[schema(schema_with = schemas::edited_stock)]
     stock: Option<i64>,
+    #[schema(schema_with = schemas::edited_limit_per_user)]
     limit_per_user: Option<u32>,
+    #[schema(schema_with = schemas::edited_shards)]
     shards: Option<u32>,
 }
 

@@ -9,7 +9,7 @@ use super::super::{
     Shared,
     access::{AsOperator, AsViewer},
     finish::finish,
-    paging,
+    paging, schemas,
 };
 use crate::{
     engine::{RECONCILE_JOB, Report},
@@ -31,6 +31,7 @@ pub(in super::super) struct Healing {
 #[into_params(parameter_in = Query)]
 pub(in super::super) struct RunsPage {
     /// 1 to 500, 50 unless told.
+    #[param(schema_with = schemas::page_rows)]
     limit: Option<u32>,
 }
 

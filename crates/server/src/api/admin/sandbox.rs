@@ -6,7 +6,7 @@ use sale::{Currency, OrderNo};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::super::{Shared, access::AsViewer};
+use super::super::{Shared, access::AsViewer, schemas};
 use crate::{extract::Json, problem::Problem};
 
 #[derive(Serialize, ToSchema)]
@@ -19,7 +19,7 @@ pub(in super::super) struct BillJson {
 #[schema(as = SandboxCharge)]
 pub(in super::super) struct ChargeJson {
     provider_txn: String,
-    #[schema(value_type = String)]
+    #[schema(schema_with = schemas::order_no)]
     order_no: OrderNo,
     amount: i64,
     #[schema(value_type = String, example = "CNY")]

@@ -9,7 +9,7 @@ use ledger::{AdminToken, Role};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::super::{Shared, access::AsAdmin, finish::finish, refusals::conflict};
+use super::super::{Shared, access::AsAdmin, finish::finish, refusals::conflict, schemas};
 use crate::{
     auth::{generate_admin_token, token_hash},
     engine::OperateError,
@@ -65,9 +65,7 @@ impl From<AdminToken> for TokenEntry {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct NewToken {
-    /// 1 to 64 visible characters, none that hide others or turn their direction; the audit shows it.
-    /// A name is given once and for ever.
-    #[schema(example = "ann")]
+    #[schema(schema_with = schemas::token_name)]
     name: String,
     role: TokenRole,
 }
@@ -127,7 +125,7 @@ fn name_taken(error: OperateError) -> Problem {
 /// Revoke a token. Other processes believe it for a second longer; its name is not given again. Needs
 /// the role admin.
 #[utoipa::path(delete, path = "/admin/tokens/{name}", tag = "admin", security(("operator" = [])),
-    params(("name" = String, Path, description = "The token's name")),
+    params(("name" = inline(schemas::TokenName), Path, description = "The token's name")),
     responses(
         (status = NO_CONTENT, description = "It is revoked"),
         (status = NOT_FOUND, description = "No such token"),

@@ -1,0 +1,322 @@
+//! What the document says of the names, numbers and limits that occur in many places.
+//!
+//! Every limit comes from the constant that the server itself checks, so that the document cannot
+//! promise what a handler refuses. The stories try that: schemathesis makes requests of all kinds
+//! from the document and compares what is answered (`tests/stories/contract.rs`).
+
+use sale::{
+    ITEMS_PER_ACTIVITY_MAX, LIMIT_PER_USER_MAX, NAME_CHARS_MAX, OrderStatus, PAY_WITHIN_MS_DEFAULT,
+    PAY_WITHIN_MS_MAX, PAY_WITHIN_MS_MIN, PRICE_MAX, RECEIPT_CHARS_MAX, SHARDS_MAX, STOCK_MAX,
+    URL_CHARS_MAX, USER_ID_CHARS_MAX,
+};
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{
+        ArrayBuilder, KnownFormat, ObjectBuilder, OneOfBuilder, RefOr, Schema, SchemaFormat, Type,
+        schema::SchemaType,
+    },
+};
+
+use super::{
+    admin::{LISTED_DEFAULT, PlannedItem},
+    claims::IDEMPOTENCY_KEY_CHARS_MAX,
+    openapi::one_of,
+    paging::{ROWS_DEFAULT, ROWS_MAX},
+};
+use crate::engine::TOKEN_NAME_CHARS_MAX;
+
+/// "SK" and a number. The next digit would not fit into a signed integer of 64 bits.
+const ORDER_NO: &str = "^SK[0-8][0-9]{18}$";
+/// White space and control characters.
+const BLANK: &str = r"\s\u0000-\u001f\u007f-\u009f";
+/// What shows nothing or turns others around, as [`sale::is_plain_id`] knows it.
+const HIDDEN: &str = concat!(
+    r"\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e",
+    r"\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb",
+    // Patterns have no escapes for these that everybody reads.
+    "\u{1BCA0}-\u{1BCA3}\u{1D173}-\u{1D17A}\u{E0000}-\u{E0FFF}",
+);
+/// Blanks that a name may have between its words.
+const SPACE: &str = r"[ \u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]";
+/// Choose how the character before them is drawn.
+const SELECTOR: &str = r"[\ufe00-\ufe0f]";
+const JOINER: &str = r"[\u200c\u200d]";
+const CURRENCY: &str = "^[A-Z]{3}$";
+const VISIBLE_ASCII: &str = "^[!-~]+$";
+const BASE64URL: &str = "^[A-Za-z0-9_-]+$";
+const PROVIDER: &str = "^[a-z]{1,32}$";
+
+/// An id: every character shows.
+fn plain() -> String {
+    format!("^[^{BLANK}{HIDDEN}]+$")
+}
+
+/// An id that an earlier version may have let in.
+fn visible() -> String {
+    format!("^[^{BLANK}]+$")
+}
+
+/// Words with spaces between them. Selectors and joiners stand only after what they act on, and a
+/// joiner not at the end.
+fn words() -> String {
+    let shown = format!("[^{BLANK}{HIDDEN}]{SELECTOR}*");
+    format!("^{SPACE}*{shown}(?:{JOINER}?{SPACE}*{shown})*(?:{JOINER}?{SPACE}+)?$")
+}
+
+/// Nothing, a path that starts with one slash, or an https address.
+fn image_address() -> String {
+    let plain_but = |not: &str| format!(r"[^{not}\\{BLANK}{HIDDEN}]");
+    let (any, first, host) = (plain_but(""), plain_but("/"), plain_but("/?#:@"));
+    format!("^(?:/(?:{first}{any}*)?|https://{host}{any}*)?$")
+}
+
+fn of(kind: Type) -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(kind)
+}
+
+fn or_null(kind: Type) -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(SchemaType::Array(vec![kind, Type::Null]))
+}
+
+fn text(pattern: &str) -> ObjectBuilder {
+    of(Type::String).pattern(Some(pattern))
+}
+
+fn short_text(pattern: &str, chars_max: usize) -> ObjectBuilder {
+    text(pattern).min_length(Some(1)).max_length(Some(chars_max))
+}
+
+fn int64(number: ObjectBuilder, from: i64, to: i64) -> ObjectBuilder {
+    let format = SchemaFormat::KnownFormat(KnownFormat::Int64);
+    number.format(Some(format)).minimum(Some(from)).maximum(Some(to))
+}
+
+fn int32(from: u32, to: u32) -> ObjectBuilder {
+    let format = SchemaFormat::KnownFormat(KnownFormat::Int32);
+    of(Type::Integer).format(Some(format)).minimum(Some(from)).maximum(Some(to))
+}
+
+pub(super) fn order_no() -> Schema {
+    text(ORDER_NO).examples(["SK0381966054408192001"]).into()
+}
+
+pub(super) fn order_no_or_null() -> Schema {
+    or_null(Type::String).pattern(Some(ORDER_NO)).into()
+}
+
+pub(super) fn adjust_no() -> Schema {
+    let about = "Only to ask again for an adjustment whose answer was `busy` with this number: it \
+                 is done once.";
+    or_null(Type::String).pattern(Some(ORDER_NO)).description(Some(about)).into()
+}
+
+pub(super) fn user_id() -> Schema {
+    let about = format!(
+        "1 to {USER_ID_CHARS_MAX} visible characters, none that hide others or turn their direction."
+    );
+    short_text(&plain(), USER_ID_CHARS_MAX).description(Some(about)).examples(["u1002"]).into()
+}
+
+pub(super) fn stored_user_id() -> Schema {
+    short_text(&visible(), USER_ID_CHARS_MAX).examples(["u1002"]).into()
+}
+
+pub(super) fn token_name() -> Schema {
+    let about = format!(
+        "1 to {TOKEN_NAME_CHARS_MAX} visible characters, none that hide others or turn their \
+         direction; the audit shows it. A name is given once and for ever."
+    );
+    short_text(&plain(), TOKEN_NAME_CHARS_MAX).description(Some(about)).examples(["ann"]).into()
+}
+
+pub(super) fn idempotency_key() -> Schema {
+    short_text(VISIBLE_ASCII, IDEMPOTENCY_KEY_CHARS_MAX).into()
+}
+
+pub(super) fn receipt() -> Schema {
+    let about = "As it came with the 202.";
+    short_text(BASE64URL, RECEIPT_CHARS_MAX).description(Some(about)).into()
+}
+
+pub(super) fn provider() -> Schema {
+    text(PROVIDER).examples(["sandbox"]).into()
+}
+
+/// How many rows one page holds.
+pub(super) fn page_rows() -> Schema {
+    int32(1, ROWS_MAX).default(Some(ROWS_DEFAULT.into())).into()
+}
+
+/// Of a row in the ledger.
+pub(super) fn id() -> Schema {
+    int64(of(Type::Integer), 0, i64::MAX).into()
+}
+
+pub(super) fn listed_activities() -> Schema {
+    int32(1, ROWS_MAX).default(Some(LISTED_DEFAULT.into())).into()
+}
+
+pub(super) fn quantity() -> Schema {
+    let about = "At least 1, at most the item's `limit_per_user`.";
+    int32(1, LIMIT_PER_USER_MAX).description(Some(about)).examples([1]).into()
+}
+
+pub(super) fn name() -> Schema {
+    short_text(&words(), NAME_CHARS_MAX).into()
+}
+
+pub(super) fn image_url() -> Schema {
+    let about = "An https address, or a path that starts with one `/`.";
+    let address = or_null(Type::String).pattern(Some(image_address()));
+    address.max_length(Some(URL_CHARS_MAX)).description(Some(about)).into()
+}
+
+pub(super) fn pay_within_ms() -> Schema {
+    let about = "How long a buyer may take to pay.";
+    let time = int64(of(Type::Integer), PAY_WITHIN_MS_MIN, PAY_WITHIN_MS_MAX);
+    time.description(Some(about)).default(Some(PAY_WITHIN_MS_DEFAULT.into())).into()
+}
+
+pub(super) fn planned_items() -> Schema {
+    let list = ArrayBuilder::new().items(PlannedItem::schema()).description(Some("At least one."));
+    list.min_items(Some(1)).max_items(Some(ITEMS_PER_ACTIVITY_MAX)).into()
+}
+
+pub(super) fn price() -> Schema {
+    let about = "In minor units of the currency.";
+    let price = int64(of(Type::Integer), 0, PRICE_MAX);
+    price.description(Some(about)).examples([699_900]).into()
+}
+
+pub(super) fn origin_price() -> Schema {
+    int64(or_null(Type::Integer), 0, PRICE_MAX).into()
+}
+
+pub(super) fn currency() -> Schema {
+    text(CURRENCY).default(Some(sale::Currency::CNY.as_str().into())).into()
+}
+
+pub(super) fn stock() -> Schema {
+    int64(of(Type::Integer), 1, STOCK_MAX).examples([1_000]).into()
+}
+
+pub(super) fn limit_per_user() -> Schema {
+    int32(1, LIMIT_PER_USER_MAX).default(Some(1.into())).into()
+}
+
+pub(super) fn shards() -> Schema {
+    let about = "Over how many partitions of the gate the stock is spread; in a cluster at most \
+                 `redis.partitions`.";
+    int32(1, SHARDS_MAX).description(Some(about)).default(Some(1.into())).into()
+}
+
+/// Not zero.
+pub(super) fn delta() -> Schema {
+    let about = "Units to add (positive) or to take away (negative).";
+    OneOfBuilder::new()
+        .item(int64(of(Type::Integer), 1, STOCK_MAX))
+        .item(int64(of(Type::Integer), -STOCK_MAX, -1))
+        .description(Some(about))
+        .examples([100])
+        .into()
+}
+
+pub(super) fn searched_status() -> Schema {
+    one_of("`queued` needs `user_id`.", OrderStatus::ALL.map(OrderStatus::as_str))
+}
+
+/// A field that may be left as it is: null, or absent.
+fn edited(schema: Schema) -> Schema {
+    let Schema::Object(mut object) = schema else { return schema };
+    if let SchemaType::Type(kind) = object.schema_type {
+        object.schema_type = SchemaType::Array(vec![kind, Type::Null]);
+    }
+    object.default = None;
+    Schema::Object(object)
+}
+
+macro_rules! edited {
+    ($($name:ident = $schema:ident),* $(,)?) => {
+        $(pub(super) fn $name() -> Schema {
+            edited($schema())
+        })*
+    };
+}
+
+edited! {
+    edited_name = name,
+    edited_pay_within_ms = pay_within_ms,
+    edited_price = price,
+    edited_currency = currency,
+    edited_stock = stock,
+    edited_limit_per_user = limit_per_user,
+    edited_shards = shards,
+}
+
+pub(super) fn profile() -> Schema {
+    one_of("How it is deployed.", ["solo", "cluster"])
+}
+
+pub(super) fn sandbox_state() -> Schema {
+    one_of("As the sandbox's bank sees it.", ["open", "paid", "failed", "closed", "refunded"])
+}
+
+pub(super) fn stock_log_type() -> Schema {
+    one_of("An order made, units given back, or an operator.", ["deduct", "return", "adjust"])
+}
+
+pub(super) fn payment_kind() -> Schema {
+    one_of("Asked for, money received, or money given back.", ["open", "pay", "refund"])
+}
+
+/// Why the gate admits nobody.
+pub(super) fn shut() -> Schema {
+    let words = ["paused", "frozen", "ended"].map(Some).into_iter().chain([None]);
+    let about = "Why it admits nobody; null if it admits, or has not the item.";
+    or_null(Type::String).description(Some(about)).enum_values(Some(words)).into()
+}
+
+/// One event of the stream. Its data is an order, written as JSON.
+pub(super) struct OrderEvent;
+
+impl PartialSchema for OrderEvent {
+    fn schema() -> RefOr<Schema> {
+        let data = of(Type::String).content_media_type("application/json");
+        let data = data.description(Some("The order as it is now: an `Order` as JSON."));
+        of(Type::Object)
+            .property("event", one_of("What it is about.", ["order"]))
+            .property("data", data)
+            .required("event")
+            .required("data")
+            .into()
+    }
+}
+
+impl ToSchema for OrderEvent {}
+
+/// Whatever the action has to say for itself.
+pub(super) fn audit_detail() -> Schema {
+    or_null(Type::Object).description(Some("What there is to say of it.")).into()
+}
+
+/// Parameters of a path or head name a type; these stand for the text that they are written as.
+macro_rules! written_as {
+    ($($name:ident = $schema:ident),* $(,)?) => {
+        $(pub(super) struct $name;
+
+        impl PartialSchema for $name {
+            fn schema() -> RefOr<Schema> {
+                $schema().into()
+            }
+        }
+
+        impl ToSchema for $name {})*
+    };
+}
+
+written_as! {
+    OrderNumber = order_no,
+    TokenName = token_name,
+    Provider = provider,
+    IdempotencyKey = idempotency_key,
+}

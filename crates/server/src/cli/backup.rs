@@ -1,0 +1,130 @@
+//! A copy of a solo data directory, made while the server sells.
+//!
+//! Copying the files would not do: each is being written, and they change one after the other. So every
+//! database is copied by SQLite in one read transaction, which holds up nobody, in this order:
+//!
+//! 1. the journal: all claims that were acknowledged up to now, and up to which of them the ledger has;
+//! 2. the ledger: it has all that the journal's copy says it has, and perhaps more. A claim that is in
+//!    both is settled again, which changes nothing. The other way round, orders that were written
+//!    between the two copies would be in neither;
+//! 3. the sandbox's bank, which is asked and never asks.
+//!
+//! Then the copy is opened, and the gate in it brought up to the ledger by the same comparison that runs
+//! every five minutes. So a backup is known to be good when it is made, not when it is needed. It gets
+//! its name last: what has it is whole.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use rusqlite::{Connection, OpenFlags};
+
+use super::{Failure, office::Office};
+use crate::{
+    config::{Config, Profile, Secret},
+    engine::{LEDGER_FILE, SANDBOX_FILE},
+    secrets,
+};
+
+/// In this order; see above.
+const DATABASES: [&str; 3] = [gate::solo::JOURNAL_FILE, LEDGER_FILE, SANDBOX_FILE];
+/// What the copy is called until it is whole.
+const UNFINISHED: &str = "unfinished";
+const CLOSED_WITHIN: Duration = Duration::from_secs(5);
+
+/// Back up the data directory to `to`. Answers how many differences are left in the copy.
+pub(super) async fn backup(mut config: Config, to: &Path, json: bool) -> Result<usize, Failure> {
+    if config.profile == Profile::Cluster {
+        let instead = "the cluster profile keeps nothing on this machine: dump its ledger \
+                       (docs/OPERATIONS.md, backup of a cluster)";
+        return Err(Failure::Cannot(instead.into()));
+    }
+    if !config.data.join(LEDGER_FILE).is_file() {
+        let nothing = format!("{} holds no data of seckill", config.data.display());
+        return Err(Failure::Cannot(nothing));
+    }
+    if to.exists() {
+        return Err(Failure::Cannot(format!(
+            "{} is there already; name a new folder",
+            to.display()
+        )));
+    }
+    let copy = unfinished(to)?;
+    copy_all(&config.data, &copy)
+        .map_err(|cause| format!("{} could not be copied: {cause}", config.data.display()))?;
+    config.data = copy.clone();
+    // What the comparison finds in a copy is nobody's emergency.
+    config.alerts.webhook_url = Secret::new("");
+    let office = Office::open(config).await?;
+    let left = office.reconcile(true, json).await;
+    office.close().await;
+    let left = left?;
+    wait_closed(&copy)?;
+    sync_all(&copy)?;
+    fs::rename(&copy, to)?;
+    Ok(left)
+}
+
+/// An empty folder beside `to`, for the owner only. What an earlier try left there is removed.
+fn unfinished(to: &Path) -> Result<PathBuf, Failure> {
+    let name = to.file_name().ok_or("name the folder that the backup is to be")?;
+    let folder = to.with_file_name(format!("{}.{UNFINISHED}", name.to_string_lossy()));
+    match fs::remove_dir_all(&folder) {
+        Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(cause.into()),
+        _ => {}
+    }
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+    Ok(folder)
+}
+
+fn copy_all(data: &Path, copy: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    for name in DATABASES {
+        if data.join(name).is_file() {
+            copy_database(&data.join(name), &copy.join(name))?;
+        }
+    }
+    let secret = data.join(secrets::FILE);
+    if secret.is_file() {
+        let mut private = OpenOptions::new();
+        let mut file =
+            private.write(true).create_new(true).mode(0o600).open(copy.join(secrets::FILE))?;
+        io::copy(&mut File::open(secret)?, &mut file)?;
+    }
+    Ok(())
+}
+
+/// As it is at one instant. Writers go on meanwhile.
+fn copy_database(from: &Path, to: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    let target = to.to_str().ok_or("the name of the folder is not text")?;
+    let source = Connection::open_with_flags(from, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    source.execute("VACUUM INTO ?1", [target])?;
+    fs::set_permissions(to, fs::Permissions::from_mode(0o600))?;
+    Ok(())
+}
+
+/// Connections are closed by threads of their own; the last of each database takes its log with it.
+fn wait_closed(folder: &Path) -> io::Result<()> {
+    let deadline = Instant::now() + CLOSED_WITHIN;
+    loop {
+        let entries = fs::read_dir(folder)?.collect::<io::Result<Vec<_>>>()?;
+        let open =
+            entries.iter().any(|entry| entry.file_name().to_string_lossy().ends_with("-wal"));
+        // One that is left behind is a part of its database, and no harm.
+        if !open || Instant::now() >= deadline {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A backup that a power cut takes away is none.
+fn sync_all(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        File::open(entry?.path())?.sync_all()?;
+    }
+    File::open(folder)?.sync_all()
+}

@@ -1,0 +1,234 @@
+"""What schemathesis cannot know from the document alone.
+
+A document says what a request looks like, not which orders exist, that a sale closes after it opens, or
+that a buyer has one claim per item. So requests that are meant to be good get the names of things the
+story made (`CONTRACT_THINGS`, a file of JSON). Requests that are meant to be bad are left as they are.
+"""
+
+import itertools
+import json
+import os
+import time
+
+import schemathesis
+
+with open(os.environ["CONTRACT_THINGS"], encoding="utf-8") as file:
+    THINGS = json.load(file)
+
+# Of the good requests every fourth keeps the ids that schemathesis thought of: most do not exist.
+STRANGE_EVERY = 4
+HOUR_MS = 3_600_000
+# A format knows no bounds, and ours are the years 2001 to 2199.
+A_TIME = "2026-12-01T20:00:00+08:00"
+PARTITIONS = 4
+ITEMS_MAX = 3
+KEY_CHARS_MAX = 255
+
+calls = itertools.count(1)
+sale_tokens = itertools.cycle(THINGS["sale_tokens"])
+tokens = itertools.cycle(THINGS["tokens"])
+
+
+@schemathesis.hook
+def before_load_schema(context, raw_schema):
+    """Clients may meet new fields, so the document forbids none. Here a field that is answered and not
+    documented is a fault."""
+    for schema in raw_schema["components"]["schemas"].values():
+        if "properties" in schema:
+            schema.setdefault("additionalProperties", False)
+
+
+@schemathesis.hook
+def before_call(context, case, kwargs):
+    if case.operation.label in STOPPING and str(case.path_parameters["id"]) == str(MAIN):
+        case.path_parameters["id"] = PATHS[case.operation.label]()["id"]
+    if case.meta is None or not case.meta.generation.mode.is_positive:
+        return
+    for name in ("from", "to", "paid_from", "paid_to"):
+        if isinstance((case.query or {}).get(name), str) and not case.query[name].isdigit():
+            case.query[name] = A_TIME
+    fill = QUERIES.get(case.operation.label)
+    if fill is not None and case.query:
+        fill(case.query)
+    if isinstance(case.body, dict):
+        case.body = whole_numbers(case.body)
+        fill = BODIES.get(case.operation.label)
+        if fill is not None:
+            fill(case.body)
+    call = next(calls)
+    if "Idempotency-Key" in (case.headers or {}):
+        # The same key is the same claim; with another quantity it is `key_reused`.
+        case.headers["Idempotency-Key"] = f"{call}-{case.headers['Idempotency-Key']}"[:KEY_CHARS_MAX]
+    if call % STRANGE_EVERY:
+        name = PATHS.get(case.operation.label)
+        if name is not None:
+            ((parameter, value),) = name().items()
+            case.path_parameters[parameter] = value
+        if case.operation.label == CLAIMS:
+            case.headers["X-Sale-Token"] = next(sale_tokens)
+        if case.operation.label in CASHIER:
+            case.query["token"] = THINGS["cashier"]["token"]
+
+
+def whole_numbers(value):
+    """To JSON Schema 1.0 is an integer; to us, as to most, an integer has no fraction."""
+    if isinstance(value, dict):
+        return {name: whole_numbers(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [whole_numbers(inner) for inner in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def window(plan):
+    """A window lies ahead, and closes after it opens."""
+    ahead = int(time.time() * 1000) + HOUR_MS
+    plan["opens_at"] = ahead if isinstance(plan["opens_at"], int) else iso(ahead)
+    later = ahead + HOUR_MS
+    plan["closes_at"] = later if isinstance(plan["closes_at"], int) else iso(later)
+
+
+def iso(ms):
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(ms // 1000))
+
+
+def edit(body):
+    """Half a window depends on the other half, and the items of a draft have ids of their own."""
+    if body.get("opens_at") is not None or body.get("closes_at") is not None:
+        body.update(opens_at=0, closes_at=0)
+        window(body)
+    body.pop("publish_at", None)
+    body.pop("items", None)
+
+
+def search(query):
+    """One order is asked for alone, and claims on their way by their buyer."""
+    if "order_no" in query:
+        query.clear()
+        query["order_no"] = THINGS["orders"]["show"]
+    if query.get("status") == "queued":
+        query["user_id"] = "contract"
+    if "paid_from" in query or "paid_to" in query:
+        # The page before ended with an order that was paid.
+        query.pop("before", None)
+
+
+def letters(query):
+    """One letter is asked for alone."""
+    if "order_no" in query:
+        query.clear()
+        query["order_no"] = THINGS["dead_letters"]["show"]
+
+
+def page(query):
+    """A cursor is one that we were given."""
+    query.pop("cursor", None)
+
+
+def new_activity(plan):
+    window(plan)
+    if plan.get("publish_at") is not None:
+        plan["publish_at"] = plan["opens_at"]
+    # Every comparison looks at all items, and there are many comparisons to come.
+    del plan["items"][ITEMS_MAX:]
+    for item in plan["items"]:
+        # A cluster has no more shards than partitions.
+        if "shards" in item:
+            item["shards"] = 1 + item["shards"] % PARTITIONS
+
+
+def adjustment(body):
+    """What is claimed cannot be taken away, and the total has an end. A number to ask again with is
+    one that we were given."""
+    body["delta"] = -1 if body["delta"] < 0 else 1
+    body["adjust_no"] = None
+
+
+def payment(body):
+    body["provider"] = "sandbox"
+
+
+def receipt(body):
+    body["receipt"] = THINGS["receipt"]
+
+
+CLAIMS = "POST /api/v1/items/{id}/claims"
+CASHIER = {"GET /api/v1/cashier/{txn}", "POST /api/v1/cashier/{txn}"}
+# Schemathesis learns ids from answers. Were the sale itself stopped, there would be no more claims to try.
+MAIN = THINGS["activities"]["show"]
+STOPPING = {
+    "POST /api/v1/admin/activities/{id}/pause",
+    "POST /api/v1/admin/activities/{id}/end",
+}
+
+QUERIES = {
+    "GET /api/v1/activities": page,
+    "GET /api/v1/admin/orders": search,
+    "GET /api/v1/admin/dead-letters": letters,
+}
+
+BODIES = {
+    "POST /api/v1/admin/activities": new_activity,
+    "PATCH /api/v1/admin/activities/{id}": edit,
+    "POST /api/v1/admin/items/{id}/stock": adjustment,
+    "POST /api/v1/orders/{no}/payments": payment,
+    "POST /api/v1/receipts": receipt,
+}
+
+
+def item():
+    return {"id": THINGS["item"]}
+
+
+def activity(verb):
+    return lambda: {"id": THINGS["activities"][verb]}
+
+
+def order(verb):
+    return lambda: {"no": THINGS["orders"][verb]}
+
+
+def letter(verb):
+    return lambda: {"no": THINGS["dead_letters"][verb]}
+
+
+def cashier():
+    return {"txn": THINGS["cashier"]["txn"]}
+
+
+def token():
+    return {"name": next(tokens)}
+
+
+# Each verb has a thing of its own, so that it is met in the state in which the verb is possible.
+PATHS = {
+    CLAIMS: item,
+    "GET /api/v1/items/{id}": item,
+    "POST /api/v1/items/{id}/token": item,
+    "GET /api/v1/activities/{id}": activity("show"),
+    "GET /api/v1/orders/{no}": order("show"),
+    "POST /api/v1/orders/{no}/cancel": order("cancel"),
+    "POST /api/v1/orders/{no}/payments": order("pay"),
+    "GET /api/v1/cashier/{txn}": cashier,
+    "POST /api/v1/cashier/{txn}": cashier,
+    "GET /api/v1/admin/activities/{id}": activity("show"),
+    "PATCH /api/v1/admin/activities/{id}": activity("edit"),
+    "GET /api/v1/admin/activities/{id}/totals": activity("show"),
+    "POST /api/v1/admin/activities/{id}/publish": activity("publish"),
+    "POST /api/v1/admin/activities/{id}/pause": activity("pause"),
+    "POST /api/v1/admin/activities/{id}/resume": activity("resume"),
+    "POST /api/v1/admin/activities/{id}/end": activity("end"),
+    "POST /api/v1/admin/activities/{id}/warm": activity("show"),
+    "GET /api/v1/admin/items/{id}": item,
+    "POST /api/v1/admin/items/{id}/warm": item,
+    "POST /api/v1/admin/items/{id}/stock": item,
+    "GET /api/v1/admin/items/{id}/stock-log": item,
+    "GET /api/v1/admin/orders/{no}": order("show"),
+    "POST /api/v1/admin/orders/{no}/refund": order("refund"),
+    "POST /api/v1/admin/orders/{no}/cancel": order("cancel"),
+    "GET /api/v1/admin/dead-letters/{no}": letter("show"),
+    "POST /api/v1/admin/dead-letters/{no}/replay": letter("replay"),
+    "POST /api/v1/admin/dead-letters/{no}/void": letter("void"),
+    "DELETE /api/v1/admin/tokens/{name}": token,
+}
