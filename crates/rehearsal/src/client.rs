@@ -208,10 +208,17 @@ enum Length {
 pub enum ApiError {
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    #[error("{method} {path} answered {status}: {body}")]
+    #[error("{method} {path} answered {status}: {}", in_words(body))]
     Status { method: String, path: String, status: u16, body: String },
     #[error("the answer is not what was expected: {0}")]
     Shape(#[from] serde_json::Error),
+}
+
+/// What a problem says to a person; anything else as it came.
+fn in_words(body: &str) -> String {
+    let problem: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
+    let detail = problem["detail"].as_str().or(problem["title"].as_str());
+    detail.unwrap_or(body).to_owned()
 }
 
 /// A caller of the JSON API: opens a connection when it has none.

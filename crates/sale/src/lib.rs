@@ -37,7 +37,7 @@ pub use edit::{ActivityEdit, DraftPlan, ItemEdit};
 pub use ids::{ActivityId, InvalidUserId, ItemId, USER_ID_CHARS_MAX, UserId};
 pub use keys::{Keys, MAC_BYTES};
 pub use log::{ClaimLog, EntryId, LogEntry, LogError};
-pub use money::{Currency, InvalidCurrency, Money};
+pub use money::{Currency, InvalidAmount, InvalidCurrency, Money};
 pub use order::{CloseReason, IllegalMove, Order, OrderStatus, Reason, VoidReason};
 pub use order_no::{InvalidOrderNo, NODES_MAX, OrderNo, OrderNumbers};
 pub use receipt::{RECEIPT_CHARS_MAX, Receipt};

@@ -15,6 +15,16 @@ pub struct InvalidCurrency;
 impl Currency {
     pub const CNY: Currency = Currency(*b"CNY");
 
+    /// How many decimals its amounts are written with (ISO 4217).
+    pub fn decimals(self) -> u32 {
+        match self.as_str() {
+            "BIF" | "CLP" | "DJF" | "GNF" | "ISK" | "JPY" | "KMF" | "KRW" | "PYG" | "RWF"
+            | "UGX" | "VND" | "VUV" | "XAF" | "XOF" | "XPF" => 0,
+            "BHD" | "IQD" | "JOD" | "KWD" | "LYD" | "OMR" | "TND" => 3,
+            _ => 2,
+        }
+    }
+
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).expect("only capital letters get in")
     }
@@ -61,9 +71,37 @@ pub struct Money {
     pub currency: Currency,
 }
 
+/// Why a text is no amount of money.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidAmount {
+    #[error("must be an amount without a sign or separators, such as 6999.00")]
+    NotAnAmount,
+    #[error("has more decimals than {1} has: {0} at most")]
+    TooFine(u32, Currency),
+    #[error("is too large")]
+    TooLarge,
+}
+
 impl Money {
     pub fn new(minor: i64, currency: Currency) -> Self {
         Money { minor, currency }
+    }
+
+    /// An amount as people write it, in the currency's own units: `6999.00`, `6999`.
+    pub fn from_text(text: &str, currency: Currency) -> Result<Money, InvalidAmount> {
+        let decimals = currency.decimals();
+        let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+        let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        let ends_in_a_dot = text.ends_with('.');
+        if whole.is_empty() || ends_in_a_dot || !digits(whole) || !digits(fraction) {
+            return Err(InvalidAmount::NotAnAmount);
+        }
+        if fraction.len() > decimals as usize {
+            return Err(InvalidAmount::TooFine(decimals, currency));
+        }
+        let zeros = "0".repeat(decimals as usize - fraction.len());
+        let minor = format!("{whole}{fraction}{zeros}").parse();
+        minor.map_or(Err(InvalidAmount::TooLarge), |minor| Ok(Money { minor, currency }))
     }
 
     /// The price of `quantity` of these, or nothing if no `i64` can hold it.
@@ -73,9 +111,47 @@ impl Money {
     }
 }
 
+/// `6999.00 CNY`.
+impl fmt::Display for Money {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (sign, minor) = (if self.minor < 0 { "-" } else { "" }, self.minor.unsigned_abs());
+        let decimals = self.currency.decimals();
+        let unit = 10_u64.pow(decimals);
+        write!(f, "{sign}{}", minor / unit)?;
+        if decimals > 0 {
+            write!(f, ".{:0width$}", minor % unit, width = decimals as usize)?;
+        }
+        write!(f, " {}", self.currency)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn amounts_are_read_and_written_with_the_currencys_decimals() {
+        let read = |text: &str, code: &str| Money::from_text(text, code.parse().unwrap());
+        for (text, code, minor, shown) in [
+            ("6999.00", "CNY", 699_900, "6999.00 CNY"),
+            ("6999", "CNY", 699_900, "6999.00 CNY"),
+            ("0.5", "CNY", 50, "0.50 CNY"),
+            ("500", "JPY", 500, "500 JPY"),
+            ("1.234", "KWD", 1_234, "1.234 KWD"),
+            ("0", "CNY", 0, "0.00 CNY"),
+        ] {
+            let money = read(text, code).unwrap();
+            assert_eq!((money.minor, money.to_string().as_str()), (minor, shown), "{text}");
+        }
+        assert_eq!(Money::new(-5, Currency::CNY).to_string(), "-0.05 CNY");
+        assert_eq!(Money::new(i64::MIN, Currency::CNY).to_string(), "-92233720368547758.08 CNY");
+        for bad in ["", ".5", "5.", "-1", "+1", "1,000", "1 000", "¥5", "1e3", "１"] {
+            assert_eq!(read(bad, "CNY"), Err(InvalidAmount::NotAnAmount), "{bad}");
+        }
+        assert_eq!(read("1.005", "CNY"), Err(InvalidAmount::TooFine(2, Currency::CNY)));
+        assert!(matches!(read("1.5", "JPY"), Err(InvalidAmount::TooFine(0, _))));
+        assert_eq!(read("92233720368547758.08", "CNY"), Err(InvalidAmount::TooLarge));
+    }
 
     #[test]
     fn currencies_are_three_capitals() {

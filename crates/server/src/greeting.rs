@@ -109,7 +109,17 @@ impl Greeting<'_> {
         if !pages {
             return String::new();
         }
-        let lines = [format!("{} rehearse", self.program)];
+        let command = self.command();
+        let mut lines = vec![
+            format!("{command} sale list"),
+            format!(
+                "{command} sale create --name 'First sale' --opens 'in 10m' --lasts 1h \
+                 --item 'Phone;price=6999.00;stock=100' --publish"
+            ),
+        ];
+        if self.demo.is_some() {
+            lines.push(format!("{} rehearse", self.program));
+        }
         format!("try next\n  {}\n", lines.join("\n  "))
     }
 
@@ -183,7 +193,8 @@ mod tests {
             "/home/ann/data\n",
             "opens 30 s after somebody looks, at the latest in 60 s\n",
             "sk_admin_x",
-            "try next\n  seckill rehearse",
+            "try next\n  seckill sale list\n",
+            "seckill rehearse",
         ] {
             assert!(text.contains(part), "{part:?} in {text}");
         }

@@ -1,7 +1,7 @@
 //! Where log lines go and how they look: to standard error, for people or for machines.
 
 use std::{
-    io::IsTerminal,
+    io::{self, IsTerminal, Write},
     time::{Duration, Instant},
 };
 
@@ -19,14 +19,72 @@ pub struct LoggingError(String);
 pub fn init(log: &Log) -> Result<(), LoggingError> {
     let failed = |cause: String| LoggingError(cause);
     let registry = tracing_subscriber::registry().with(filter(&log.level).map_err(failed)?);
-    let lines = fmt::layer().with_writer(std::io::stderr);
+    let lines = fmt::layer().with_writer(|| Lines);
     let result = match log.format {
-        LogFormat::Text => {
-            registry.with(lines.with_ansi(std::io::stderr().is_terminal())).try_init()
-        }
+        LogFormat::Text => registry.with(lines.with_ansi(io::stderr().is_terminal())).try_init(),
         LogFormat::Json => registry.with(lines.json().flatten_event(true)).try_init(),
     };
     result.map_err(|cause| LoggingError(cause.to_string()))
+}
+
+/// Lines that wait until the greeting is out; `None` when nothing waits.
+static KEPT_BACK: Mutex<Option<Vec<u8>>> = Mutex::new(None);
+/// More than that is not kept back: something is wrong, and somebody should read it.
+const KEPT_BACK_BYTES_MAX: usize = 64 * 1024;
+/// A start that takes longer than this tells what it is waiting for.
+const KEPT_BACK_MAX: Duration = Duration::from_secs(2);
+
+/// Log lines wait while this lives, so that a person reads the greeting first and the log after it; but
+/// not for long, and not if the start fails.
+pub struct KeptBack(());
+
+/// Inside the runtime.
+pub fn keep_back() -> KeptBack {
+    *KEPT_BACK.lock() = Some(Vec::new());
+    tokio::spawn(async {
+        tokio::time::sleep(KEPT_BACK_MAX).await;
+        release();
+    });
+    KeptBack(())
+}
+
+/// The greeting is out.
+pub fn release() {
+    let mut kept = KEPT_BACK.lock();
+    if let Some(lines) = kept.take() {
+        // A log that cannot be written is nobody's reason to fail.
+        let _ = io::stderr().write_all(&lines);
+    }
+}
+
+impl Drop for KeptBack {
+    fn drop(&mut self) {
+        release();
+    }
+}
+
+/// Standard error, or what is kept back for it.
+struct Lines;
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        {
+            let mut kept = KEPT_BACK.lock();
+            match kept.as_mut() {
+                Some(lines) if lines.len() + bytes.len() <= KEPT_BACK_BYTES_MAX => {
+                    lines.extend_from_slice(bytes);
+                    return Ok(bytes.len());
+                }
+                _ => {}
+            }
+        }
+        release();
+        io::stderr().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
 }
 
 /// A level, or a filter such as `info,gate=debug`.

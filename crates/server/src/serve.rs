@@ -21,6 +21,7 @@ use crate::{
     data_dir::DataDir,
     engine::{Engine, LOCAL_TOKEN, Parts},
     greeting::{self, FirstToken, Greeting},
+    logging,
     metrics::Metrics,
     net::{self, NetOptions},
     secrets, terminal,
@@ -70,6 +71,13 @@ pub struct Opened {
     secret: Secret,
 }
 
+impl Opened {
+    /// What signs here.
+    pub(crate) fn secret_bytes(&self) -> &[u8] {
+        self.secret.expose().as_bytes()
+    }
+}
+
 /// Open the engine on its data directory, which must be free.
 pub async fn open(config: Config) -> Result<Opened, CannotStart> {
     let data = DataDir::open(&config.data).map_err(CannotStart::because)?;
@@ -113,17 +121,22 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     });
     checkup::log(checkup::machine(opened.data.path())).map_err(CannotStart)?;
     raise_open_files(engine.config.http.connections_max);
-    let app = App::new(engine.clone(), opened.secret.expose().as_bytes(), Some(metrics.clone()))
+    let app = App::new(engine.clone(), opened.secret_bytes(), Some(metrics.clone()))
         .map_err(CannotStart::because)?;
     let chores = tokio::spawn(chores(app.buyers.clone(), metrics));
     let listen = engine.config.listen;
     let listener = bind(listen, engine.config.http.backlog_max)
-        .map_err(|error| CannotStart(format!("cannot listen on {listen}: {error}")))?;
+        .map_err(|error| cannot_listen(listen, &error))?;
     let address = listener.local_addr().map_err(CannotStart::because)?;
     let token = first_token(engine, &opened.data).await?;
     engine.run_jobs();
-    if engine.config.demo_is_on() {
-        engine.demo().await.map_err(CannotStart::because)?;
+    let demo = if engine.config.demo_is_on() {
+        engine.prepare_demo().await.map_err(CannotStart::because)?
+    } else {
+        None
+    };
+    if demo.is_some() {
+        engine.await_first_look();
     }
     let running = announce(&opened, address).await?;
     let config = &engine.config;
@@ -132,10 +145,11 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
         address,
         data: opened.data.path(),
         token,
-        demo: None,
+        demo: demo.map(|latest_ms| (latest_ms, engine.clock.now_ms())),
         program: greeting::program(),
     }
     .print();
+    logging::release();
 
     let options = NetOptions::from(&engine.config.http);
     let news = engine.news.clone();
@@ -166,6 +180,27 @@ fn bind(listen: SocketAddr, backlog_max: u32) -> std::io::Result<TcpListener> {
     socket.set_reuseaddr(true)?;
     socket.bind(listen)?;
     socket.listen(backlog_max)
+}
+
+/// Names the cause, and another port if that is all it takes.
+fn cannot_listen(listen: SocketAddr, error: &std::io::Error) -> CannotStart {
+    if error.kind() != std::io::ErrorKind::AddrInUse {
+        return CannotStart(format!("cannot listen on {listen}: {error}"));
+    }
+    let port = listen.port();
+    let advice = free_address(listen)
+        .map_or_else(String::new, |free| format!("; {} is free: --listen {free}", free.port()));
+    CannotStart(format!("cannot listen on {listen}: another program has port {port}{advice}"))
+}
+
+/// The next port that can really be had, or any other.
+fn free_address(taken: SocketAddr) -> Option<SocketAddr> {
+    const TRIED: u16 = 100;
+    let next = (1..=TRIED).filter_map(|n| taken.port().checked_add(n));
+    next.chain([0]).find_map(|port| {
+        let tried = std::net::TcpListener::bind(SocketAddr::new(taken.ip(), port));
+        tried.and_then(|listener| listener.local_addr()).ok()
+    })
 }
 
 /// Small things that have to happen now and then as long as we serve.

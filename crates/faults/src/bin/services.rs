@@ -74,7 +74,7 @@ fn up(redis_cluster: bool) -> io::Result<()> {
     println!("\nRedis and MariaDB are up. In another terminal:\n");
     println!(
         "SECKILL_PROFILE=cluster SECKILL_REDIS_URL={} SECKILL_LEDGER_URL={ledger_url} \
-         cargo run --release\n",
+         SECKILL_JWT_SECRET=only-to-play-with-it SECKILL_PAYMENT_SANDBOX=true cargo run --release\n",
         gate.url()
     );
     println!("Or look inside:\n");

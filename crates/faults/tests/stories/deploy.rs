@@ -105,6 +105,25 @@ fn environment_files_hold_settings_that_exist() {
     assert_eq!(files, 5);
 }
 
+/// What belongs to a demo has no place in what a shop copies: orders could be paid without money.
+#[test]
+fn nothing_of_the_demo_is_switched_on() {
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(deploy("systemd")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.extend([deploy("compose.yaml"), deploy("Containerfile")]);
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        for line in text.lines().filter(|line| !line.trim_start().starts_with('#')) {
+            let demo = ["SECKILL_DEMO", "SECKILL_PAYMENT_SANDBOX", "SECKILL_AUTH_DEV_LOGIN"];
+            let named = demo.iter().any(|name| {
+                let after = line.split_once(name).map(|(_, after)| after);
+                after.is_some_and(|after| after.starts_with(['=', ':']))
+            });
+            assert!(!named || line.contains("false"), "{}: {line}", file.display());
+        }
+    }
+}
+
 #[test]
 fn the_compose_file_is_sound_as_far_as_one_can_see_without_running_it() {
     let program =

@@ -27,7 +27,9 @@ async fn with_role(parts: &mut Parts, state: &Shared, role: Role) -> Result<Acto
     operator
         .require(role)
         .inspect_err(|problem| note(Refusal::Role, Some(&operator.name), parts, problem))?;
-    let address = parts.extensions.get::<Peer>().map(|peer| peer.0.to_string());
+    let peer = parts.extensions.get::<Peer>().map(|peer| peer.0.to_string());
+    // Without one it is a command that runs the router in its own process.
+    let address = peer.or_else(|| Actor::from(&*operator.name).origin.address);
     let request_id = parts.extensions.get::<RequestId>().map(ToString::to_string);
     Ok(Actor { name: operator.name.to_string(), origin: Origin { address, request_id } })
 }

@@ -181,6 +181,7 @@ pub(super) async fn activities(
     Query(page): Query<ListPage>,
 ) -> Result<Response, Problem> {
     let engine = &app.engine;
+    engine.somebody_looks().await;
     let rows = paging::rows(page.limit.or(Some(LISTED_DEFAULT)))?;
     let catalogue = engine.catalogue.snapshot();
     let (listed, next) = catalogue.page(page.after()?, rows);

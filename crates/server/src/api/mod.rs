@@ -43,7 +43,12 @@ mod tests;
 
 use std::{ops::Deref, sync::Arc, time::Duration};
 
-use axum::{Router, extract::FromRef, middleware};
+use axum::{
+    Router,
+    extract::{FromRef, Request, State},
+    middleware,
+    response::Response,
+};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
@@ -130,12 +135,23 @@ impl FromRef<Shared> for Arc<Admins> {
 /// that is not for buyers answers machines and operators only.
 pub fn router(app: Arc<App>) -> Router {
     let http = &app.engine.config.http;
+    let shared = Shared(app.clone());
     let routes: Router<Shared> = if app.engine.does(Role::Web) {
-        Router::from(routing_table(http)).merge(web::routes())
+        let pages =
+            web::routes().route_layer(middleware::from_fn_with_state(shared.clone(), looks));
+        Router::from(routing_table(http)).merge(pages)
     } else {
         inner_table(http).into()
     };
-    routes.with_state(Shared(app))
+    routes.with_state(shared)
+}
+
+/// Whoever opens the shop's page looks: the demo waits for it.
+async fn looks(State(app): State<Shared>, request: Request, next: middleware::Next) -> Response {
+    if request.uri().path() == "/" {
+        app.engine.somebody_looks().await;
+    }
+    next.run(request).await
 }
 
 /// The router inside its edge, as [`crate::net::serve`] wants it.

@@ -23,7 +23,7 @@ use std::{
 
 use rusqlite::{Connection, OpenFlags};
 
-use super::{Failure, office::Office};
+use super::{Failure, admin_api::AdminApi, reconcile::reconcile};
 use crate::{
     config::{Config, Profile, Secret},
     engine::{LEDGER_FILE, SANDBOX_FILE},
@@ -59,9 +59,9 @@ pub(super) async fn backup(mut config: Config, to: &Path, json: bool) -> Result<
     config.data = copy.clone();
     // What the comparison finds in a copy is nobody's emergency.
     config.alerts.webhook_url = Secret::new("");
-    let office = Office::open(config).await?;
-    let left = office.reconcile(true, json).await;
-    office.close().await;
+    let api = AdminApi::open(config).await?;
+    let left = reconcile(&api, true, json).await;
+    api.close().await;
     let left = left?;
     wait_closed(&copy)?;
     sync_all(&copy)?;

@@ -23,9 +23,8 @@ const OTHER_FILES: u64 = 256;
 
 /// Prints what it finds. True if nothing must be mended.
 pub(super) async fn doctor(config: &Config) -> bool {
-    // The directory first: looking at it makes it.
     let mut findings = data(config).await;
-    findings.extend(machine(&config.data));
+    findings.extend(machine(nearest(&config.data)));
     findings.push(open_files(config));
     findings.extend(of_settings(config));
     if config.profile == Profile::Cluster {
@@ -66,7 +65,17 @@ fn open_files(config: &Config) -> Finding {
     }
 }
 
+/// The directory itself, or where it will be made.
+fn nearest(data: &Path) -> &Path {
+    data.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."))
+}
+
 async fn data(config: &Config) -> Vec<Finding> {
+    if !config.data.exists() {
+        let shown = std::path::absolute(&config.data).unwrap_or_else(|_| config.data.clone());
+        let text = format!("{} is not there yet: the first start makes it", shown.display());
+        return vec![Finding::Ok(text), fsync(nearest(&config.data))];
+    }
     match DataDir::open(&config.data) {
         Ok(data) => {
             let mut findings = vec![
@@ -170,6 +179,8 @@ mod tests {
             let mut config = Config::defaults();
             config.data = home.path().join("data");
             assert!(doctor(&config).await, "a directory that is still to be made is fine");
+            assert!(!config.data.exists(), "looking makes nothing");
+            fs::create_dir(&config.data).unwrap();
             fs::write(config.data.join(file), [b'x'; 4_096]).unwrap();
             assert!(!doctor(&config).await, "{file}");
         }

@@ -1,26 +1,36 @@
 //! The command line: one executable, every role a sub-command.
 //!
 //! Commands that look at or change a sale work in both situations an operator meets: with a server
-//! running on the data directory they ask it, without one they open the directory themselves.
+//! running on the data directory they ask it, without one they open the directory themselves. Either way
+//! they speak to the same admin API (see `admin_api`), so each of them is written once. Only `serve` makes
+//! a data directory.
 
+mod admin_api;
 mod backup;
+mod dead_letters;
 mod doctor;
-mod office;
+mod durations;
+mod reconcile;
 mod rehearse;
+mod sale_plan;
+mod sales;
+mod tokens;
 
-use std::{fmt::Display, path::PathBuf, process::ExitCode};
+use std::{fmt::Display, io::IsTerminal, path::PathBuf, process::ExitCode};
 
-use clap::{Args, Parser, Subcommand};
-use ledger::Role;
-use sale::{ActivityId, OrderNo};
+use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     config::{Config, Flags},
     logging,
     serve::{self, CannotStart},
+    terminal,
 };
-use office::Office;
+use admin_api::AdminApi;
+use dead_letters::DeadLetters;
+use sales::Sale;
+use tokens::Token;
 
 #[derive(Parser)]
 #[command(
@@ -45,6 +55,12 @@ enum Command {
         #[arg(long, value_name = "ROLES")]
         role: Option<String>,
     },
+    /// Plan, look at and run sales
+    ///
+    /// From the plan to the end, without a console: create, list, show, publish, pause, resume, edit,
+    /// stock, end.
+    #[command(subcommand)]
+    Sale(Sale),
     /// Bring an activity's items to the gate before its time
     ///
     /// Published activities are warmed by themselves ten minutes before they open; this is for the
@@ -105,42 +121,6 @@ enum Command {
     },
 }
 
-#[derive(Subcommand)]
-enum DeadLetters {
-    /// Show them, and those still being retried
-    List {
-        /// As JSON instead of a table
-        #[arg(long)]
-        json: bool,
-    },
-    /// Try one again now, as if it were new
-    Replay(Letter),
-    /// Give one up: the buyer is told, the units are sold again
-    Void(Letter),
-}
-
-#[derive(Args)]
-struct Letter {
-    /// The order number, SK and 19 digits
-    order_no: OrderNo,
-}
-
-#[derive(Subcommand)]
-enum Token {
-    /// Make a token and print it, once
-    Create {
-        /// Whose it is; stands in the audit. To replace a token, revoke it first
-        name: String,
-        /// viewer reads, operator runs sales, admin does everything
-        #[arg(long, default_value = "operator")]
-        role: Role,
-    },
-    /// Names and roles
-    List,
-    /// Make a token useless
-    Revoke { name: String },
-}
-
 /// Why a command did not do what it was asked.
 enum Failure {
     /// It was done, and the answer is no.
@@ -181,12 +161,11 @@ fn run(cli: Cli, config: Config) -> Result<(), Failure> {
     match cli.command.unwrap_or(Command::Serve { role: None }) {
         Command::Serve { .. } => {
             logging::init(&config.log)?;
-            for warning in
-                config.warnings().iter().chain(&config.dangers()).chain(&config.missing())
-            {
-                tracing::warn!("{warning}");
-            }
-            let served = runtime.block_on(async { serve::serve(config, stop_signal()?).await });
+            let served = runtime.block_on(async {
+                let _kept_back = logging::keep_back();
+                say(&config);
+                serve::serve(config, stop_signal()?).await
+            });
             // A thread that waits for somebody else's answer must not keep the process.
             runtime.shutdown_background();
             Ok(served?)
@@ -209,32 +188,41 @@ fn run(cli: Cli, config: Config) -> Result<(), Failure> {
             if held { Ok(()) } else { Err(Failure::No) }
         }
         other => runtime.block_on(async {
-            let office = Office::open(config).await?;
-            let done = in_office(&office, other).await;
-            office.close().await;
+            let api = AdminApi::open(config).await?;
+            // Beside the answer, which may be read by a program: where it comes from.
+            eprintln!("asked: {}", api.place());
+            let done = ask(&api, other).await;
+            api.close().await;
             done
         }),
     }
 }
 
-async fn in_office(office: &Office, command: Command) -> Result<(), Failure> {
+/// Into the log, what an operator should know of the settings. Not twice to somebody who has the greeting
+/// before their eyes.
+fn say(config: &Config) {
+    let seen = terminal::somebody_looks() && std::io::stderr().is_terminal();
+    let in_greeting = if seen { vec![] } else { [config.dangers(), config.missing()].concat() };
+    for warning in config.warnings().iter().chain(&in_greeting) {
+        tracing::warn!("{warning}");
+    }
+}
+
+async fn ask(api: &AdminApi, command: Command) -> Result<(), Failure> {
     match command {
-        Command::Warm { activity, anew } => office.warm(ActivityId(activity), anew).await,
+        Command::Sale(command) => sales::run(api, command).await,
+        Command::Warm { activity, anew } => sales::warm(api, activity, anew).await,
         Command::Reconcile { dry_run, json } => {
-            let left = office.reconcile(!dry_run, json).await?;
+            let left = reconcile::reconcile(api, !dry_run, json).await?;
             if left == 0 { Ok(()) } else { Err(Failure::No) }
         }
-        Command::DeadLetters(DeadLetters::List { json }) => office.dead_letters(json).await,
-        Command::DeadLetters(DeadLetters::Replay(letter)) => office.replay(letter.order_no).await,
-        Command::DeadLetters(DeadLetters::Void(letter)) => office.void(letter.order_no).await,
-        Command::Token(Token::Create { name, role }) => office.create_token(&name, role).await,
-        Command::Token(Token::List) => office.tokens().await,
-        Command::Token(Token::Revoke { name }) => office.revoke_token(&name).await,
+        Command::DeadLetters(command) => dead_letters::run(api, command).await,
+        Command::Token(command) => tokens::run(api, command).await,
         Command::Migrate => {
             println!("the databases have this version's schema");
             Ok(())
         }
-        // Done without an office.
+        // Done without asking anybody.
         Command::Serve { .. }
         | Command::Doctor
         | Command::Backup { .. }

@@ -8,7 +8,7 @@ use std::{
 use clap::{Args, ValueEnum};
 use rehearsal::{Curve, Login, OwnServer, Plan, Report, Site, View, find_target, rehearse};
 
-use super::{Failure, stop_signal};
+use super::{Failure, durations::duration_ms, stop_signal};
 use crate::{config::Config, serve::Running};
 
 /// Open files beside the connections of the crowd.
@@ -102,20 +102,6 @@ impl From<Shape> for Curve {
             Shape::Steady => Curve::Steady,
         }
     }
-}
-
-/// `500ms`, `10s` or `2m`, in milliseconds.
-fn duration_ms(text: &str) -> Result<u64, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let unit_ms = match unit {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" => 60_000,
-        _ => return Err("must be a number with ms, s or m".into()),
-    };
-    let number: u64 = number.parse().map_err(|_| "must begin with a number".to_owned())?;
-    number.checked_mul(unit_ms).ok_or_else(|| "is too long".into())
 }
 
 impl Crowd {
@@ -232,22 +218,5 @@ fn enough_files(connections: usize) -> Result<(), Failure> {
         given => Err(Failure::Cannot(format!(
             "{given} open files are allowed, {wanted} are needed: raise `ulimit -n` or lower --connections"
         ))),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_are_written_with_their_unit() {
-        for (text, ms) in [("500ms", 500), ("10s", 10_000), ("2m", 120_000), ("0s", 0)] {
-            assert_eq!(duration_ms(text), Ok(ms), "{text}");
-        }
-        for bad in
-            ["", "5", "s", "-1s", "1.5s", "5h", "99999999999999999999s", "9999999999999999999m"]
-        {
-            assert!(duration_ms(bad).is_err(), "{bad}");
-        }
     }
 }

@@ -131,6 +131,7 @@ pub struct Engine {
     /// Up to which payment the last comparison asked the providers, if it did not get to the end.
     asked_up_to: Mutex<Option<i64>>,
     totals_kept: totals::TotalsKept,
+    demo: demo::Demo,
     stop: watch::Sender<bool>,
     jobs: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -195,6 +196,7 @@ impl Engine {
             gate_turn: tokio::sync::Mutex::new(()),
             reconcile_turn: tokio::sync::Mutex::new(()),
             totals_kept: totals::TotalsKept::default(),
+            demo: demo::Demo::default(),
             stop: watch::Sender::new(false),
             jobs: Mutex::default(),
         });

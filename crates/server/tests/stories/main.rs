@@ -35,6 +35,7 @@ use {in_every_world, only_in_solo, tests_in};
 
 mod browser;
 mod cluster;
+mod commands;
 mod contract;
 mod disk;
 mod failures;

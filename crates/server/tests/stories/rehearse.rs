@@ -215,7 +215,7 @@ async fn what_cannot_be_rehearsed_is_refused_before_anything_happens() {
     check(&["--buyers", "0"], "buyers must be from 1");
     check(&["--pay-share", "0.9", "--abandon-share", "0.2"], "together must not be above 1");
     check(&["--repeat-share", "1.5"], "repeat-share must be from 0 to 1");
-    check(&["--over", "soon"], "must be a number with ms, s or m");
+    check(&["--over", "soon"], "must begin with a number, such as 90s");
     check(&["--json", "/nowhere/report.json"], "cannot be written");
     assert_eq!(activities(&mut running[0].admin()).await, Vec::<String>::new());
 }

@@ -1,0 +1,57 @@
+//! `seckill reconcile`: the comparison that a job makes by itself, now and as a table.
+
+use serde_json::json;
+
+use super::{AdminApi, Failure};
+use crate::engine::{ItemVerdict, Report};
+
+/// Answers how many differences are left.
+pub(super) async fn reconcile(api: &AdminApi, heal: bool, json: bool) -> Result<usize, Failure> {
+    let answer = api.post(&format!("/admin/reconcile?heal={heal}"), &json!({})).await?;
+    let report: Report = serde_json::from_value(answer)?;
+    if json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print_report(&report);
+    }
+    Ok(report.left)
+}
+
+fn print_report(report: &Report) {
+    println!(
+        "{:>8}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  item",
+        "", "gate", "in flight", "returning", "adjusting", "stock", "sold"
+    );
+    for item in &report.items {
+        let verdict = match item.verdict {
+            ItemVerdict::Agree => "agree",
+            ItemVerdict::Differ => "DIFFER",
+            ItemVerdict::Moving => "moving",
+            ItemVerdict::NotAtGate => "no gate",
+        };
+        let gate = item.gate_left.map_or("–".into(), |left| left.to_string());
+        println!(
+            "{verdict:>8}  {gate:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {} {}",
+            item.in_flight,
+            item.returning,
+            item.adjusting,
+            item.ledger_stock,
+            item.live_units,
+            item.item_id,
+            item.name
+        );
+    }
+    let findings = report.items.iter().flat_map(|item| &item.findings).chain(&report.payments);
+    for finding in findings {
+        let healed =
+            finding.healed.as_deref().map_or("LEFT".into(), |how| format!("healed: {how}"));
+        println!("  {}: {} ({healed})", finding.kind, finding.detail);
+    }
+    if report.moving > 0 {
+        println!("{} items changed all the time and were not compared", report.moving);
+    }
+    println!(
+        "{} differences, {} healed, {} left; {} claims on the log, {} dead letters",
+        report.differences, report.healed, report.left, report.backlog, report.dead_letters
+    );
+}
