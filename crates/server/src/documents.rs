@@ -11,7 +11,7 @@ const DEFAULT_SETTINGS: &str = include_str!("config/default.toml");
 /// Names of settings that are not made of a section and a key.
 const SHORT_NAMES: [&str; 2] = ["SECKILL_ADMIN_TOKEN", "SECKILL_JWT_SECRET"];
 /// Names that begin like a setting: files by how they end, and what the audit calls a deed.
-const FILE_ENDS: [&str; 4] = ["conf", "db", "rs", "sql"];
+const FILE_ENDS: [&str; 5] = ["conf", "db", "json", "rs", "sql"];
 const DEEDS: [&str; 2] = ["orders.export", "orders.search"];
 const METHODS: [&str; 5] = ["GET", "POST", "PUT", "DELETE", "HEAD"];
 
@@ -63,15 +63,31 @@ fn code(text: &str) -> Vec<String> {
 
 /// The words of a command of ours: without the settings before it, the remark after it, and what a
 /// table says about it two spaces further on.
-fn command_of(piece: &str) -> Option<Vec<&str>> {
+fn command_of(piece: &str) -> Option<Vec<String>> {
     let command = piece.split(" #").next().unwrap_or_default();
     let start = command.find("seckill").filter(|at| {
         let before = &command[..*at];
         before.is_empty() || before.split_whitespace().all(|word| word.contains('='))
     })?;
     let command = command[start..].split("  ").next().unwrap_or_default();
-    let words: Vec<&str> = command.split_whitespace().collect();
+    let words = words(command);
     (words[0] == "seckill").then_some(words)
+}
+
+/// As a shell would: what is quoted is one word.
+fn words(command: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
+    for c in command.chars().chain([' ']) {
+        match quote {
+            Some(open) if c == open => quote = None,
+            None if c == '\'' || c == '"' => quote = Some(c),
+            None if c.is_whitespace() => {
+                words.extend(Some(std::mem::take(&mut word)).filter(|w| !w.is_empty()))
+            }
+            _ => word.push(c),
+        }
+    }
+    words
 }
 
 #[test]
