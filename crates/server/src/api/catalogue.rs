@@ -14,7 +14,7 @@ use sale::{Activity, ActivityId, ActivityState, Currency, Item, ItemId, Millis};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Shared, openapi, paging};
+use super::{Shared, openapi, paging, schemas};
 use crate::{
     engine::Place,
     extract::{Json, Path, Query},
@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// What a shop's page shows at once.
-const LISTED_DEFAULT: u32 = 100;
+pub(super) const LISTED_DEFAULT: u32 = 100;
 /// A crowd that reloads is served by whatever cache stands before us, and is a second behind.
 const CACHEABLE: &str = "public, max-age=1";
 
@@ -43,7 +43,7 @@ pub(super) struct ListPage {
     /// The `next` of the page before.
     cursor: Option<String>,
     /// 1 to 500, 100 unless told.
-    #[param(minimum = 1, maximum = 500)]
+    #[param(inline, value_type = Option<schemas::ShownActivities>)]
     limit: Option<u32>,
 }
 

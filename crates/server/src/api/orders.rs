@@ -18,10 +18,10 @@ use crate::{
 #[into_params(parameter_in = Query)]
 pub(super) struct Page {
     /// Only orders before this one.
-    #[param(schema_with = schemas::order_no)]
+    #[param(inline, value_type = Option<schemas::OrderNumber>)]
     before: Option<OrderNo>,
     /// 1 to 500, 50 unless told.
-    #[param(schema_with = schemas::page_rows)]
+    #[param(inline, value_type = Option<schemas::PageRows>)]
     limit: Option<u32>,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Orders {
     /// Newest first.
     pub(super) orders: Vec<OrderJson>,
     /// The `before` of the next page; null on the last one.
-    #[schema(schema_with = schemas::order_no_or_null)]
+    #[schema(schema_with = schemas::next_order_no)]
     pub(super) next: Option<OrderNo>,
 }
 

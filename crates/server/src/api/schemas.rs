@@ -19,6 +19,7 @@ use utoipa::{
 
 use super::{
     admin::{LISTED_DEFAULT, PlannedItem},
+    catalogue,
     claims::IDEMPOTENCY_KEY_CHARS_MAX,
     openapi::one_of,
     paging::{ROWS_DEFAULT, ROWS_MAX},
@@ -100,8 +101,14 @@ pub(super) fn order_no() -> Schema {
     text(ORDER_NO).examples(["SK0381966054408192001"]).into()
 }
 
-pub(super) fn order_no_or_null() -> Schema {
-    or_null(Type::String).pattern(Some(ORDER_NO)).into()
+pub(super) fn next_order_no() -> Schema {
+    let about = "The `before` of the next page; null on the last one.";
+    or_null(Type::String).pattern(Some(ORDER_NO)).description(Some(about)).into()
+}
+
+pub(super) fn order_or_adjust_no() -> Schema {
+    let about = "The order, or the number of the adjustment.";
+    text(ORDER_NO).description(Some(about)).into()
 }
 
 pub(super) fn adjust_no() -> Schema {
@@ -129,7 +136,7 @@ pub(super) fn token_name() -> Schema {
     short_text(&plain(), TOKEN_NAME_CHARS_MAX).description(Some(about)).examples(["ann"]).into()
 }
 
-pub(super) fn idempotency_key() -> Schema {
+fn idempotency_key() -> Schema {
     short_text(VISIBLE_ASCII, IDEMPOTENCY_KEY_CHARS_MAX).into()
 }
 
@@ -142,18 +149,26 @@ pub(super) fn provider() -> Schema {
     text(PROVIDER).examples(["sandbox"]).into()
 }
 
-/// How many rows one page holds.
-pub(super) fn page_rows() -> Schema {
-    int32(1, ROWS_MAX).default(Some(ROWS_DEFAULT.into())).into()
-}
-
 /// Of a row in the ledger.
-pub(super) fn id() -> Schema {
+fn id() -> Schema {
     int64(of(Type::Integer), 0, i64::MAX).into()
 }
 
-pub(super) fn listed_activities() -> Schema {
-    int32(1, ROWS_MAX).default(Some(LISTED_DEFAULT.into())).into()
+fn rows(unless_told: u32) -> Schema {
+    int32(1, ROWS_MAX).default(Some(unless_told.into())).into()
+}
+
+/// How many rows one page holds.
+fn page_rows() -> Schema {
+    rows(ROWS_DEFAULT)
+}
+
+fn listed_activities() -> Schema {
+    rows(LISTED_DEFAULT)
+}
+
+fn shown_activities() -> Schema {
+    rows(catalogue::LISTED_DEFAULT)
 }
 
 pub(super) fn quantity() -> Schema {
@@ -221,7 +236,7 @@ pub(super) fn delta() -> Schema {
         .into()
 }
 
-pub(super) fn searched_status() -> Schema {
+fn searched_status() -> Schema {
     one_of("`queued` needs `user_id`.", OrderStatus::ALL.map(OrderStatus::as_str))
 }
 
@@ -299,7 +314,8 @@ pub(super) fn audit_detail() -> Schema {
     or_null(Type::Object).description(Some("What there is to say of it.")).into()
 }
 
-/// Parameters of a path or head name a type; these stand for the text that they are written as.
+/// Parameters name a type, and keep their own description then; these stand for what they are
+/// written as.
 macro_rules! written_as {
     ($($name:ident = $schema:ident),* $(,)?) => {
         $(pub(super) struct $name;
@@ -319,4 +335,10 @@ written_as! {
     TokenName = token_name,
     Provider = provider,
     IdempotencyKey = idempotency_key,
+    StoredUserId = stored_user_id,
+    RowId = id,
+    PageRows = page_rows,
+    ListedActivities = listed_activities,
+    SearchedStatus = searched_status,
+    ShownActivities = shown_activities,
 }

@@ -39,15 +39,19 @@ fn commands_after(words: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Type it in this folder.
-async fn type_in(folder: &Path, commands: String, token: &str) -> String {
-    let (folder, token) = (folder.to_owned(), token.to_owned());
+/// Type it in this folder, as an operator whose `seckill` is this one and whose data are the story's.
+async fn type_in(house: &House, commands: String, token: &str) -> String {
+    let binaries = Path::new(env!("CARGO_BIN_EXE_seckill")).parent().unwrap();
+    let path = format!("{}:{}", binaries.display(), std::env::var("PATH").unwrap_or_default());
+    let mut typed = Command::new("bash");
+    typed
+        .args(["-e", "-u", "-o", "pipefail", "-c", &commands])
+        .env("PATH", path)
+        .env("SECKILL_DATA", house.data())
+        .env("TOKEN", token)
+        .current_dir(house.dir.path());
     aside(move || {
-        let typed = Command::new("bash")
-            .args(["-e", "-u", "-o", "pipefail", "-c", &commands])
-            .env("TOKEN", token)
-            .current_dir(folder)
-            .output()?;
+        let typed = typed.output()?;
         let (said, complaints) =
             (String::from_utf8_lossy(&typed.stdout), String::from_utf8_lossy(&typed.stderr));
         assert!(typed.status.success(), "{commands}\n{said}\n{complaints}");
@@ -57,15 +61,26 @@ async fn type_in(folder: &Path, commands: String, token: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_activity_of_the_page_is_created_and_published() {
+async fn the_sale_of_the_page_is_created_changed_and_published() {
     let house = House::new(World::Solo);
     let server = house.start_one().await;
-    let commands = commands_after("Create the activity, look at it, publish it:");
-    let commands = commands.replace(PAGE_ADDRESS, &server.address.to_string());
-    type_in(house.dir.path(), commands, &server.token).await;
+    let (publish, create) = {
+        let commands = commands_after("Create the sale, look at it, publish it:");
+        let (create, publish) = commands.trim_end().rsplit_once('\n').unwrap();
+        (publish.to_owned(), create.to_owned())
+    };
+    assert!(publish.starts_with("seckill sale publish"), "{publish}");
+    let said = type_in(&house, create, "").await;
+    assert!(said.contains("iPhone 15 Pro 256GB"), "{said}");
+    let change =
+        commands_after("two operators do not overwrite each other (409, with what it is now):");
+    let change = change.replace(PAGE_ADDRESS, &server.address.to_string());
+    let said = type_in(&house, change.replace("curl ", "curl --fail "), &server.token).await;
+    assert!(said.contains("Case"), "{said}");
+    type_in(&house, publish, "").await;
     let shown: Value = server.admin().read("/api/v1/activities").await.unwrap();
     assert_eq!(shown["activities"][0]["state"], "published", "{shown}");
-    assert_eq!(shown["activities"][0]["items"][0]["left"], 10_000, "{shown}");
+    assert_eq!(shown["activities"][0]["items"][0]["left"], 12_000, "{shown}");
 }
 
 /// A backup of a solo server under load is of one piece, and the receipts bring back what came later.
@@ -115,7 +130,7 @@ async fn a_ledger_restored_from_its_dump_agrees_with_a_redis_that_knows_more() {
     let traffic = Traffic::start(&sale, "u", 6);
     becomes("some are sold", || traffic.count(Heard::is_admitted) >= 100).await;
     let dump = for_our_database(commands_after("The ledger, while it sells:"), &sale);
-    type_in(&folder, dump, "").await;
+    type_in(&sale.house, dump, "").await;
     assert!(fs::metadata(folder.join("ledger.sql")).unwrap().len() > 10_000);
     let sold = traffic.count(Heard::is_admitted);
     // The gate's epoch leaves that of the dump behind.
@@ -136,7 +151,7 @@ async fn a_ledger_restored_from_its_dump_agrees_with_a_redis_that_knows_more() {
         commands_after("With all instances stopped, into an empty database:"),
         &sale,
     );
-    type_in(&folder, restore, "").await;
+    type_in(&sale.house, restore, "").await;
     sale.start().await;
     let lost = admitted(&heard) - orders_on_record(&sale).await;
     println!("{lost} orders were made after the dump");

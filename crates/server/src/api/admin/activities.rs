@@ -46,9 +46,10 @@ pub(in super::super) struct LedgerActivities {
 pub(in super::super) struct ActivitiesPage {
     /// Only activities before this one.
     #[serde(default, deserialize_with = "plain_id")]
+    #[param(inline, value_type = Option<schemas::RowId>)]
     before: Option<i64>,
     /// 1 to 500, 500 unless told.
-    #[param(schema_with = schemas::listed_activities)]
+    #[param(inline, value_type = Option<schemas::ListedActivities>)]
     limit: Option<u32>,
 }
 

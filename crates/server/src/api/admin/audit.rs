@@ -17,10 +17,10 @@ use crate::{
 pub(in super::super) struct AuditPage {
     /// Only entries before this id.
     #[serde(default, deserialize_with = "plain_id")]
-    #[param(schema_with = schemas::id)]
+    #[param(inline, value_type = Option<schemas::RowId>)]
     before: Option<i64>,
     /// 1 to 500, 50 unless told.
-    #[param(schema_with = schemas::page_rows)]
+    #[param(inline, value_type = Option<schemas::PageRows>)]
     limit: Option<u32>,
 }
 

@@ -27,16 +27,16 @@ pub(in super::super) struct LettersPage {
     #[param(inline)]
     state: Option<LetterState>,
     /// Only letters of this buyer.
-    #[param(schema_with = schemas::stored_user_id)]
+    #[param(inline, value_type = Option<schemas::StoredUserId>)]
     user_id: Option<UserId>,
     /// Only the letter of this number, in whatever state; asked for alone.
-    #[param(schema_with = schemas::order_no)]
+    #[param(inline, value_type = Option<schemas::OrderNumber>)]
     order_no: Option<OrderNo>,
     /// Only letters before this one.
-    #[param(schema_with = schemas::order_no)]
+    #[param(inline, value_type = Option<schemas::OrderNumber>)]
     before: Option<OrderNo>,
     /// 1 to 500, 50 unless told.
-    #[param(schema_with = schemas::page_rows)]
+    #[param(inline, value_type = Option<schemas::PageRows>)]
     limit: Option<u32>,
 }
 
@@ -80,7 +80,7 @@ pub(in super::super) struct Letters {
     /// Newest first.
     dead_letters: Vec<Letter>,
     /// The `before` of the next page; null on the last one.
-    #[schema(schema_with = schemas::order_no_or_null)]
+    #[schema(schema_with = schemas::next_order_no)]
     next: Option<OrderNo>,
 }
 

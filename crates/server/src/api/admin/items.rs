@@ -161,10 +161,10 @@ pub(in super::super) struct AdjustedStock {
 pub(in super::super) struct LogPage {
     /// Only rows after this id.
     #[serde(default, deserialize_with = "plain_id")]
-    #[param(schema_with = schemas::id)]
+    #[param(inline, value_type = Option<schemas::RowId>)]
     after: Option<i64>,
     /// 1 to 500, 50 unless told.
-    #[param(schema_with = schemas::page_rows)]
+    #[param(inline, value_type = Option<schemas::PageRows>)]
     limit: Option<u32>,
 }
 
@@ -180,7 +180,7 @@ pub(in super::super) struct StockLog {
 pub(in super::super) struct StockLogEntry {
     id: i64,
     /// The order, or the number of the adjustment.
-    #[schema(schema_with = schemas::order_no)]
+    #[schema(schema_with = schemas::order_or_adjust_no)]
     order_no: OrderNo,
     item_id: i64,
     item_name: String,

@@ -45,19 +45,19 @@ const CSV_PAGE_ROWS: usize = 500;
 #[into_params(parameter_in = Query)]
 pub(in super::super) struct Search {
     /// One order or claim by its number, wherever it is; asked for alone.
-    #[param(schema_with = schemas::order_no)]
+    #[param(inline, value_type = Option<schemas::OrderNumber>)]
     order_no: Option<OrderNo>,
     /// With it, claims on their way to the ledger are found as well: `queued`, and those that `failed`.
-    #[param(schema_with = schemas::stored_user_id)]
+    #[param(inline, value_type = Option<schemas::StoredUserId>)]
     user_id: Option<UserId>,
     #[serde(default, deserialize_with = "plain_id")]
-    #[param(schema_with = schemas::id)]
+    #[param(inline, value_type = Option<schemas::RowId>)]
     item_id: Option<i64>,
     #[serde(default, deserialize_with = "plain_id")]
-    #[param(schema_with = schemas::id)]
+    #[param(inline, value_type = Option<schemas::RowId>)]
     activity_id: Option<i64>,
     /// `queued` needs `user_id`: those are not in the ledger yet.
-    #[param(schema_with = schemas::searched_status)]
+    #[param(inline, value_type = Option<schemas::SearchedStatus>)]
     status: Option<OrderStatus>,
     /// Made at or after this time.
     #[param(value_type = Option<GivenTime>)]
@@ -72,10 +72,10 @@ pub(in super::super) struct Search {
     #[param(value_type = Option<GivenTime>)]
     paid_to: Option<QueryTime>,
     /// Only orders before this one.
-    #[param(schema_with = schemas::order_no)]
+    #[param(inline, value_type = Option<schemas::OrderNumber>)]
     before: Option<OrderNo>,
     /// 1 to 500, 50 unless told. A CSV always holds all.
-    #[param(schema_with = schemas::page_rows)]
+    #[param(inline, value_type = Option<schemas::PageRows>)]
     limit: Option<u32>,
     /// `json` or `csv`; unless told, by the header `Accept`.
     #[param(inline)]

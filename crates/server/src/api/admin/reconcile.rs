@@ -31,7 +31,7 @@ pub(in super::super) struct Healing {
 #[into_params(parameter_in = Query)]
 pub(in super::super) struct RunsPage {
     /// 1 to 500, 50 unless told.
-    #[param(schema_with = schemas::page_rows)]
+    #[param(inline, value_type = Option<schemas::PageRows>)]
     limit: Option<u32>,
 }
 
