@@ -165,8 +165,8 @@ struct Sides {
 #[derive(Default)]
 struct Items {
     listed: Vec<ItemReport>,
-    /// How many are listed of each verdict.
-    listed_of: [usize; 4],
+    /// How many are listed of each verdict, and of those with a stock change under way.
+    listed_of: [usize; 5],
     compared: usize,
     moving: usize,
     differences: usize,
@@ -179,7 +179,9 @@ impl Items {
         self.moving += usize::from(report.verdict == ItemVerdict::Moving);
         self.differences += report.findings.len();
         self.healed += healed_among(&report.findings);
-        let listed_of_its_kind = &mut self.listed_of[report.verdict as usize];
+        // One that agrees because a change is under way is not lost among thousands that just agree.
+        let kind = if report.adjusting == 0 { report.verdict as usize } else { 4 };
+        let listed_of_its_kind = &mut self.listed_of[kind];
         if *listed_of_its_kind < ITEMS_LISTED_MAX {
             *listed_of_its_kind += 1;
             self.listed.push(report);
@@ -810,9 +812,11 @@ mod tests {
             items.add(report(n, ItemVerdict::NotAtGate, Vec::new()));
         }
         let findings = vec![Finding::new("gate_left", String::new())];
+        let adjusting = report(2_999, ItemVerdict::NotAtGate, Vec::new());
+        items.add(ItemReport { adjusting: 7, ..adjusting });
         items.add(report(3_000, ItemVerdict::Differ, findings));
-        assert_eq!((items.compared, items.differences, items.healed), (3_001, 1, 0));
-        assert_eq!(items.listed.len(), ITEMS_LISTED_MAX + 1);
+        assert_eq!((items.compared, items.differences, items.healed), (3_002, 1, 0));
+        assert_eq!(items.listed.len(), ITEMS_LISTED_MAX + 2);
         assert_eq!(items.listed.last().unwrap().item_id, ItemId(3_000));
     }
 
