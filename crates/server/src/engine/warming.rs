@@ -105,7 +105,7 @@ impl Engine {
             if here.as_ref().is_some_and(is_being_loaded) {
                 return Ok(None);
             }
-            if let Some(warmed) = self.already_warm(&item, here).await? {
+            if let Some(warmed) = self.already_warm(&activity, &item, here).await? {
                 return Ok(Some(warmed));
             }
         }
@@ -123,10 +123,11 @@ impl Engine {
 
     async fn already_warm(
         &self,
+        activity: &Activity,
         item: &Item,
         here: Option<Loaded>,
     ) -> Result<Option<Warmed>, WarmError> {
-        let here = here.is_some_and(|h| h.epoch == item.epoch && h.presence == Presence::Whole);
+        let here = here.is_some_and(|here| is_as_planned(activity, item, &here));
         if !here || !matches!(item.state, ItemState::Warming | ItemState::Ready) {
             return Ok(None);
         }
@@ -278,15 +279,10 @@ impl Engine {
         match here {
             // Neither what is being loaded nor what cannot be read now gets better by another load.
             Some(here) if is_being_loaded(here) || here.presence == Presence::Unknown => Ok(()),
-            // Somebody who was about to load it was overtaken and then died; or somebody who moved the
-            // window died, or lost the gate, before it heard of that.
-            Some(here)
-                if is_whole(item, here)
-                    && (here.shut == Some(Shut::Frozen) || here.window != window_of(activity)) =>
-            {
-                self.rebuild(item.id).await.map(drop)
+            Some(here) if item.state == ItemState::Ready && is_as_planned(activity, item, here) => {
+                Ok(())
             }
-            Some(here) if is_whole(item, here) => Ok(()),
+            // What we saw may be old by now: whether it has to be loaded is decided anew, in our turn.
             _ => self.warm(item.id).await.map(drop),
         }
     }
@@ -308,6 +304,16 @@ fn window_of(activity: &Activity) -> (Millis, Millis) {
 /// Is all of it there, in the life that the ledger knows?
 fn is_whole(item: &Item, here: &Loaded) -> bool {
     item.state == ItemState::Ready && here.epoch == item.epoch && here.presence == Presence::Whole
+}
+
+/// Is it there as the ledger wants it to be sold? Frozen is what somebody was about to load who was
+/// overtaken and then died; another window is what the gate did not hear of, because whoever moved it
+/// died or lost the gate before.
+fn is_as_planned(activity: &Activity, item: &Item, here: &Loaded) -> bool {
+    here.epoch == item.epoch
+        && here.presence == Presence::Whole
+        && here.shut != Some(Shut::Frozen)
+        && here.window == window_of(activity)
 }
 
 /// By somebody who lives.
