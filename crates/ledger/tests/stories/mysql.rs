@@ -139,6 +139,13 @@ async fn a_worker_frozen_in_a_transaction_stops_one_item_and_not_for_long() {
     let patient = Options { lock_wait_s_max: 30, answer_ms_max: 60_000, ..options };
     let worker = MysqlLedger::open(&far_url, shop.clock.clone(), patient).await.unwrap();
 
+    // A record between the two items. When the intruder's row below is rolled back, InnoDB turns the
+    // worker's wait for that row into a lock on the gap up to the next record, even at READ COMMITTED;
+    // without one, that gap would reach over the records of every later item. Only a row written by
+    // the back door can be waited for at all: whoever else writes an item's records holds its lock.
+    let bobs = [shop.claim(frozen, "bob", 1)];
+    assert_eq!(shop.settle(frozen, &bobs).await.unwrap().created, numbers_of(&bobs));
+
     // It holds the item and waits for a buyer's record when it freezes.
     let mut intruder = back_door(&url).await;
     intruder.query_drop("BEGIN").await.unwrap();
@@ -146,7 +153,6 @@ async fn a_worker_frozen_in_a_transaction_stops_one_item_and_not_for_long() {
     intruder.query_drop(record).await.unwrap();
     let anns = [shop.claim(frozen, "ann", 1)];
     let settling = tokio::spawn(async move { worker.settle(frozen, &anns).await.is_ok() });
-    let bobs = [shop.claim(frozen, "bob", 1)];
     // Delivered again and again until it meets the lock.
     while !matches!(shop.settle(frozen, &bobs).await, Err(BookError::Locked(_))) {}
     line.silent.send_replace(true);
