@@ -16,16 +16,14 @@ use tokio::net::{TcpListener, TcpSocket};
 use crate::{
     api::{self, App},
     auth::{Buyers, generate_admin_token, tell_kept_back, token_hash},
-    checkup,
     config::{Config, Profile, Secret},
-    data_dir::DataDir,
-    engine::{Engine, LOCAL_TOKEN, Parts},
     greeting::{self, FirstToken, Greeting},
     logging,
     metrics::Metrics,
     net::{self, NetOptions},
-    secrets, terminal,
+    terminal,
 };
+use engine::{Engine, LOCAL_TOKEN, Parts, checkup, data_dir::DataDir, secrets};
 
 /// In the data directory of a running server: where it listens, and a token for the command line.
 const RUNNING_FILE: &str = "running.json";
@@ -66,6 +64,7 @@ impl CannotStart {
 
 /// An engine and the directory it owns.
 pub struct Opened {
+    pub config: Arc<Config>,
     pub engine: Arc<Engine>,
     pub data: DataDir,
     secret: Secret,
@@ -86,16 +85,17 @@ pub async fn open(config: Config) -> Result<Opened, CannotStart> {
 
 pub async fn open_in(config: Config, data: DataDir) -> Result<Opened, CannotStart> {
     let clock: SharedClock = Arc::new(SystemClock);
+    let settings = config.engine();
     let parts =
-        Parts::open(&config, data.path(), clock.clone()).await.map_err(CannotStart::because)?;
+        Parts::open(&settings, data.path(), clock.clone()).await.map_err(CannotStart::because)?;
     let secret = secret(&config, &data, &parts).await?;
     let bytes = secret.expose().as_bytes();
     let keys = Keys::from_secret(bytes)
         .ok_or_else(|| CannotStart("the secret is too short: 16 characters at least".into()))?;
-    let engine = Engine::open(config, data.path(), bytes, keys, clock, parts)
+    let engine = Engine::open(settings, data.path(), bytes, keys, clock, parts)
         .await
         .map_err(CannotStart::because)?;
-    Ok(Opened { engine, data, secret })
+    Ok(Opened { config: Arc::new(config), engine, data, secret })
 }
 
 /// Solo keeps its secret beside its data; the instances of a cluster share one through the ledger.
@@ -115,22 +115,27 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     orders::describe_metrics();
     let opened = open(config).await?;
     let engine = &opened.engine;
-    crate::metrics::show_build(match engine.config.profile {
+    crate::metrics::show_build(match opened.config.profile {
         Profile::Solo => "solo",
         Profile::Cluster => "cluster",
     });
     checkup::log(checkup::machine(opened.data.path())).map_err(CannotStart)?;
-    raise_open_files(engine.config.http.connections_max);
-    let app = App::new(engine.clone(), opened.secret_bytes(), Some(metrics.clone()))
-        .map_err(CannotStart::because)?;
+    raise_open_files(opened.config.http.connections_max);
+    let app = App::new(
+        opened.config.clone(),
+        engine.clone(),
+        opened.secret_bytes(),
+        Some(metrics.clone()),
+    )
+    .map_err(CannotStart::because)?;
     let chores = tokio::spawn(chores(app.buyers.clone(), metrics));
-    let listen = engine.config.listen;
-    let listener = bind(listen, engine.config.http.backlog_max)
+    let listen = opened.config.listen;
+    let listener = bind(listen, opened.config.http.backlog_max)
         .map_err(|error| cannot_listen(listen, &error))?;
     let address = listener.local_addr().map_err(CannotStart::because)?;
-    let token = first_token(engine, &opened.data).await?;
+    let token = first_token(&opened).await?;
     engine.run_jobs();
-    let demo = if engine.config.demo_is_on() {
+    let demo = if opened.config.demo_is_on() {
         engine.prepare_demo().await.map_err(CannotStart::because)?
     } else {
         None
@@ -139,7 +144,7 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
         engine.await_first_look();
     }
     let running = announce(&opened, address).await?;
-    let config = &engine.config;
+    let config = &opened.config;
     Greeting {
         config,
         address,
@@ -151,7 +156,7 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     .print();
     logging::release();
 
-    let options = NetOptions::from(&engine.config.http);
+    let options = NetOptions::from(&opened.config.http);
     let news = engine.news.clone();
     let told = OnceLock::new();
     let shutdown = async {
@@ -240,15 +245,17 @@ fn raise_open_files(connections_max: usize) {
 
 /// How operators get their token. The first one is shown once: on a terminal, or else in a file that only
 /// the owner of the data directory can read, for what is printed there ends in a log.
-async fn first_token(engine: &Engine, data: &DataDir) -> Result<FirstToken, CannotStart> {
-    if !engine.config.auth.admin_token.is_empty() {
+async fn first_token(opened: &Opened) -> Result<FirstToken, CannotStart> {
+    if !opened.config.auth.admin_token.is_empty() {
         return Ok(FirstToken::Configured);
     }
-    let Some(token) = make_first_token(engine).await? else { return Ok(FirstToken::Before) };
+    let Some(token) = make_first_token(&opened.engine).await? else {
+        return Ok(FirstToken::Before);
+    };
     if terminal::somebody_looks() {
         return Ok(FirstToken::Shown(token));
     }
-    let path = data.file(FIRST_TOKEN_FILE);
+    let path = opened.data.file(FIRST_TOKEN_FILE);
     secrets::write_private(&path, format!("{token}\n").as_bytes()).map_err(CannotStart::because)?;
     tracing::info!(file = %path.display(), "the first admin token is in a file: read it, then delete it");
     Ok(FirstToken::InFile(path))
@@ -310,7 +317,7 @@ async fn announce(opened: &Opened, address: SocketAddr) -> Result<PathBuf, Canno
 
 /// In a cluster every data directory has a token of its own, replaced at its next start.
 fn local_token(opened: &Opened) -> String {
-    if opened.engine.config.profile == Profile::Solo {
+    if opened.config.profile == Profile::Solo {
         return LOCAL_TOKEN.into();
     }
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();

@@ -9,11 +9,11 @@ use ledger::{Origin, Role};
 
 use super::Shared;
 use crate::{
-    actor::Actor,
     auth::{Operator, Refusal, note},
     net::{Peer, RequestId},
     problem::Problem,
 };
+use engine::actor::Actor;
 
 /// May read. Carries who it is, for what is audited of reading.
 pub(super) struct AsViewer(pub(super) Actor);

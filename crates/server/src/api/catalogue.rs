@@ -16,10 +16,10 @@ use utoipa::ToSchema;
 
 use super::{Shared, openapi, paging, schemas};
 use crate::{
-    engine::Place,
     extract::{Json, Path, Query},
     problem::Problem,
 };
+use engine::Place;
 
 /// What a shop's page shows at once.
 pub(super) const LISTED_DEFAULT: u32 = 100;

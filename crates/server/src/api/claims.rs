@@ -25,11 +25,11 @@ use utoipa::ToSchema;
 
 use super::{App, Shared, schemas};
 use crate::{
-    engine::ClaimAnswer,
     extract::{Json, Path},
     net::Asked,
     problem::{Code, Problem},
 };
+use engine::ClaimAnswer;
 
 const SALE_TOKEN: &str = "x-sale-token";
 const IDEMPOTENCY_KEY: &str = "idempotency-key";

@@ -19,9 +19,9 @@ use sale::{OrderStatus, UserId};
 use super::{Shared, order::OrderJson, orders::own, schemas};
 use crate::{
     auth::Buyer,
-    engine::{Listener, OrderView},
     problem::{Code, Problem},
 };
+use engine::{Listener, OrderView};
 
 /// Proxies close what is silent for long; most wait a minute.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);

@@ -19,12 +19,12 @@ use super::{
 };
 use crate::{
     config::Role,
-    engine::ClaimAnswer,
     extract::is_plain_number,
     metrics::HttpMetrics,
     net::{Asked, Express, Outcome, REQUEST_ID, RequestId, Waiting},
     problem::{Code, Lang, Problem},
 };
+use engine::ClaimAnswer;
 
 /// More digits than this are no item.
 const ID_DIGITS_MAX: usize = 18;

@@ -12,7 +12,7 @@ use ledger::OutstandingClaims;
 use sale::{Activity, ActivityState, Item, ItemId};
 
 use super::catalogue::SaleState;
-use crate::engine::Engine;
+use engine::Engine;
 
 /// Items shown; a shop with more on sale at once is told how many are left out.
 const ITEMS_MAX: usize = 1_000;

@@ -14,10 +14,10 @@ use utoipa::ToSchema;
 
 use super::{Shared, item_metrics, openapi};
 use crate::{
-    engine::{Readiness, Word},
     extract::Json,
     problem::{Code, Problem},
 };
+use engine::{Readiness, Word};
 
 #[derive(Serialize, ToSchema)]
 pub(super) struct Alive {

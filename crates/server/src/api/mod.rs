@@ -53,14 +53,14 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
     auth::{Admins, Buyers, KeyError},
-    config::{Http, Role},
+    config::{Config, Http, Role},
     edge::Edge,
-    engine::Engine,
     metrics::Metrics,
     web,
 };
 use body_limit::limited;
 use counts::ClaimCounts;
+use engine::Engine;
 
 /// The document as it is served, for the snapshot in the repository and for tools.
 pub use openapi::document;
@@ -70,6 +70,7 @@ const BASE: &str = "/api/v1";
 
 /// All that handlers share.
 pub struct App {
+    pub config: Arc<Config>,
     pub engine: Arc<Engine>,
     pub buyers: Arc<Buyers>,
     pub admins: Arc<Admins>,
@@ -83,12 +84,13 @@ impl App {
     /// `secret` is the process's own. Call it after the metrics recorder is installed, or the
     /// counts go nowhere.
     pub fn new(
+        config: Arc<Config>,
         engine: Arc<Engine>,
         secret: &[u8],
         metrics: Option<Metrics>,
     ) -> Result<Arc<App>, KeyError> {
-        let (auth, clock) = (&engine.config.auth, engine.clock.clone());
-        let dev_secret = engine.config.dev_login_is_on().then_some(secret);
+        let (auth, clock) = (&config.auth, engine.clock.clone());
+        let dev_secret = config.dev_login_is_on().then_some(secret);
         let buyers = Buyers::new(auth, dev_secret, clock.clone())?;
         let ledger = engine.ledger.clone();
         let lookup: crate::auth::TokenLookup = Arc::new(move |hash| {
@@ -97,6 +99,7 @@ impl App {
         });
         let admins = Admins::new(auth, lookup, clock.clone());
         Ok(Arc::new(App {
+            config,
             buyers: Arc::new(buyers),
             admins: Arc::new(admins),
             metrics,
@@ -134,7 +137,7 @@ impl FromRef<Shared> for Arc<Admins> {
 /// Everything that can be asked, without the edge: errors have a status and no body yet. A process
 /// that is not for buyers answers machines and operators only.
 pub fn router(app: Arc<App>) -> Router {
-    let http = &app.engine.config.http;
+    let http = &app.config.http;
     let shared = Shared(app.clone());
     let routes: Router<Shared> = if app.engine.does(Role::Web) {
         let pages =
@@ -156,7 +159,7 @@ async fn looks(State(app): State<Shared>, request: Request, next: middleware::Ne
 
 /// The router inside its edge, as [`crate::net::serve`] wants it.
 pub fn service(app: Arc<App>) -> Edge<Router> {
-    let timeout = Duration::from_millis(app.engine.config.http.request_timeout_ms);
+    let timeout = Duration::from_millis(app.config.http.request_timeout_ms);
     Edge::new(router(app), timeout)
 }
 

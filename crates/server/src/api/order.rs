@@ -6,10 +6,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{openapi, schemas};
-use crate::{
-    engine::{Engine, Found, OrderView},
-    problem::Problem,
-};
+use crate::problem::Problem;
+use engine::{Engine, Found, OrderView};
 
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = Order)]

@@ -8,10 +8,10 @@ use utoipa::ToSchema;
 use super::{Shared, finish::finish, order::OrderJson, paging, schemas};
 use crate::{
     auth::Buyer,
-    engine::{Engine, OrderView},
     extract::{Json, Path, Query},
     problem::Problem,
 };
+use engine::{Engine, OrderView};
 
 #[derive(Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]

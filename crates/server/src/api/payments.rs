@@ -15,11 +15,11 @@ use utoipa::ToSchema;
 use super::{Shared, finish::finish, orders::own, schemas};
 use crate::{
     auth::Buyer,
-    engine::NoticeFailure,
     extract::{Json, Path},
     logging::Seldom,
     problem::Problem,
 };
+use engine::NoticeFailure;
 
 /// Anybody can post a notice, as fast as the network lets them.
 static NOT_ACCEPTED: Seldom = Seldom::once_per(Duration::from_secs(1));

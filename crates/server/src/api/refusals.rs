@@ -5,10 +5,8 @@ use payment::{ProviderError, sandbox::ActError};
 use sale::{Activity, OrderStatus};
 
 use super::admin::activities::LedgerActivity;
-use crate::{
-    engine::{LookupError, OperateError, PayError, ReconcileError, WarmError},
-    problem::{Code, Problem},
-};
+use crate::problem::{Code, Problem};
+use engine::{LookupError, OperateError, PayError, ReconcileError, WarmError};
 
 /// The state of the thing does not allow it. `state` is told, so that a program need not ask.
 pub(super) fn conflict(state: &'static str) -> Problem {

@@ -29,7 +29,7 @@ pub(super) async fn issue(
     if activity.state == ActivityState::Ended || now_ms >= activity.closes_ms {
         return Err(Code::Ended.into());
     }
-    let expires_ms = now_ms + engine.config.auth.sale_token_ttl_ms as Millis;
+    let expires_ms = now_ms + app.config.auth.sale_token_ttl_ms as Millis;
     let token = SaleToken { user, item: item.id, expires_ms };
     Ok(Json(Token { token: token.sign(&engine.keys), expires_at: expires_ms }))
 }

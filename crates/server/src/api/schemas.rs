@@ -24,7 +24,7 @@ use super::{
     openapi::one_of,
     paging::{ROWS_DEFAULT, ROWS_MAX},
 };
-use crate::engine::TOKEN_NAME_CHARS_MAX;
+use engine::TOKEN_NAME_CHARS_MAX;
 
 /// "SK" and a number. The next digit would not fit into a signed integer of 64 bits.
 const ORDER_NO: &str = "^SK[0-8][0-9]{18}$";

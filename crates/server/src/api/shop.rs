@@ -26,9 +26,8 @@ pub(super) struct ShopJson {
 /// How buyers sign in and pay here.
 #[utoipa::path(get, path = "/shop", tag = "public", responses((status = OK, body = ShopJson)))]
 pub(super) async fn shop(State(app): State<Shared>) -> Response {
-    let engine = &app.engine;
-    let mut providers: Vec<String> = engine.providers.keys().cloned().collect();
+    let mut providers: Vec<String> = app.engine.providers.keys().cloned().collect();
     providers.sort();
-    let shop = ShopJson { dev_login: engine.config.dev_login_is_on(), providers };
+    let shop = ShopJson { dev_login: app.config.dev_login_is_on(), providers };
     ([(CACHE_CONTROL, CACHEABLE)], Json(shop)).into_response()
 }

@@ -316,7 +316,7 @@ async fn buyers_are_who_their_jwt_says_and_see_only_their_own() {
     assert_eq!(full["next"], order_no.as_str());
 
     let expired = shop.jwt("ann");
-    shop.clock.advance(shop.app.engine.config.auth.dev_login_ttl_ms as i64 + 10_000);
+    shop.clock.advance(shop.app.config.auth.dev_login_ttl_ms as i64 + 10_000);
     let heard = shop.get("/api/v1/orders").bearer(&expired).send().await;
     heard.is_refused(401, "unauthorized", None);
     assert_eq!(shop.left(item), 8);
@@ -1264,7 +1264,7 @@ async fn ids_and_names_that_hide_something_are_refused_with_their_field() {
 async fn a_body_that_says_it_is_too_long_is_refused_before_it_comes() {
     let shop = Shop::open().await;
     let (_, item) = shop.stage(5, 1).await;
-    let long = shop.app.engine.config.http.body_bytes_max + 1;
+    let long = shop.app.config.http.body_bytes_max + 1;
     // Nothing of it is ever sent, and nobody waits for it.
     let claim = shop.claim("ann", item).header("content-length", long.to_string());
     claim.send().await.is_refused(413, "too_large", None);

@@ -16,14 +16,16 @@ use tower::ServiceExt;
 
 use super::Failure;
 use crate::{
-    actor::CLI,
     api::{self, App},
     auth::Operator,
     config::{Config, Profile},
-    data_dir::{DataDir, DataDirError},
     edge::Edge,
-    engine::LEDGER_FILE,
     serve::{self, CannotStart, Opened, Running},
+};
+use engine::{
+    LEDGER_FILE,
+    actor::CLI,
+    data_dir::{DataDir, DataDirError},
 };
 
 const BASE: &str = "/api/v1";
@@ -76,7 +78,12 @@ impl AdminApi {
                     ),
                 };
                 let opened = serve::open_in(config, data).await?;
-                let app = App::new(opened.engine.clone(), opened.secret_bytes(), None)?;
+                let app = App::new(
+                    opened.config.clone(),
+                    opened.engine.clone(),
+                    opened.secret_bytes(),
+                    None,
+                )?;
                 let service = Box::new(Edge::new(api::router(app), HERE_MAX));
                 let opened = Box::new(opened);
                 Ok(AdminApi { at: At::Here { opened, service, _temporary: temporary }, place })

@@ -24,11 +24,8 @@ use std::{
 use rusqlite::{Connection, OpenFlags};
 
 use super::{Failure, admin_api::AdminApi, reconcile::reconcile};
-use crate::{
-    config::{Config, Profile, Secret},
-    engine::{LEDGER_FILE, SANDBOX_FILE},
-    secrets,
-};
+use crate::config::{Config, Profile, Secret};
+use engine::{LEDGER_FILE, SANDBOX_FILE, secrets};
 
 /// In this order; see above.
 const DATABASES: [&str; 3] = [gate::solo::JOURNAL_FILE, LEDGER_FILE, SANDBOX_FILE];

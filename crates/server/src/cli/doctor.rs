@@ -8,12 +8,14 @@ use std::{
 };
 
 use crate::{
-    checkup::{Finding, machine, mysql, redis},
     config::{Config, Profile},
-    data_dir::{DataDir, DataDirError},
-    engine::{LEDGER_FILE, SANDBOX_FILE},
     serve::Running,
     terminal,
+};
+use engine::{
+    LEDGER_FILE, SANDBOX_FILE,
+    checkup::{Finding, machine, mysql, redis},
+    data_dir::{DataDir, DataDirError},
 };
 
 /// A promise is one fsync away. Slower than this, buyers notice.

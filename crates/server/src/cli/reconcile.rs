@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{AdminApi, Failure};
-use crate::engine::{ItemVerdict, Report};
+use engine::{ItemVerdict, Report};
 
 /// Answers how many differences are left.
 pub(super) async fn reconcile(api: &AdminApi, heal: bool, json: bool) -> Result<usize, Failure> {

@@ -8,15 +8,17 @@
 mod listen;
 mod load;
 mod rules;
-mod secret;
 mod switch;
 
 use std::{net::SocketAddr, path::PathBuf};
 
+use engine::settings::{
+    Alerts, Gate, Jobs, Lane, LedgerStore, Orders, Push, Redis, SandboxSettings, Settings,
+};
 use serde::{Deserialize, Serialize};
 
+pub use engine::{Profile, Role, Secret};
 pub use load::{ConfigErrors, FILE_NAME, Flags};
-pub use secret::Secret;
 pub use switch::Switch;
 
 /// Every key with its default and a sentence about it.
@@ -43,22 +45,6 @@ pub struct Config {
     pub alerts: Alerts,
     pub push: Push,
     pub log: Log,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Profile {
-    Solo,
-    Cluster,
-}
-
-/// What a process of the cluster does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Role {
-    Web,
-    Worker,
-    Jobs,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,95 +101,12 @@ impl Auth {
     }
 }
 
-/// Where the cluster's gate lives.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Redis {
-    /// Secret, because it may carry a password.
-    pub url: Secret,
-    pub prefix: String,
-    pub partitions: usize,
-    pub answer_ms_max: u64,
-    pub takeover_ms: u64,
-    pub wait_replicas: u32,
-    pub wait_ms_max: u64,
-}
-
-/// Where the cluster's ledger lives.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LedgerStore {
-    pub url: Secret,
-    pub connections_max: usize,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Lane {
-    pub queue_max: usize,
-    pub batch_max: usize,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Gate {
-    pub log_claims_max: u64,
-    pub sold_out_cache_ms_max: u64,
-    pub warm_before_ms: u64,
-    pub keep_after_close_ms: u64,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Orders {
-    pub batch_claims_max: usize,
-    pub retry_ladder_ms: Vec<u64>,
-    pub pause_ms_min: u64,
-    pub pause_ms_max: u64,
-    pub retry_batch_max: usize,
-    pub retry_poll_ms: u64,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Jobs {
-    pub timeout_poll_ms: u64,
-    pub timeout_batch_max: usize,
-    pub outbox_poll_ms: u64,
-    pub outbox_batch_max: usize,
-    pub reconcile_every_ms: u64,
-    pub warm_poll_ms: u64,
-    pub catalogue_refresh_ms: u64,
-    pub count_every_ms: u64,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Payment {
     pub sandbox: Switch,
     pub sandbox_file: PathBuf,
     pub sandbox_merchant: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Alerts {
-    /// Secret, because chat services put the key into the address.
-    pub webhook_url: Secret,
-    pub webhook_timeout_ms: u64,
-    pub raise_after_ms: u64,
-    pub resolve_after_ms: u64,
-    pub backlog_age_ms_max: u64,
-    pub disk_low_bytes: u64,
-    pub disk_full_bytes: u64,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Push {
-    pub streams_max: usize,
-    pub streams_per_user_max: usize,
-    pub queue_max: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -224,6 +127,27 @@ impl Config {
     /// Default ← file ← environment ← flags, checked whole.
     pub fn load(flags: &Flags) -> Result<Config, ConfigErrors> {
         load::load(flags)
+    }
+
+    /// What of this concerns the engine.
+    pub fn engine(&self) -> Settings {
+        let sandbox = SandboxSettings {
+            file: self.payment.sandbox_file.clone(),
+            merchant: self.payment.sandbox_merchant.clone(),
+        };
+        Settings {
+            profile: self.profile,
+            roles: self.roles.clone(),
+            redis: self.redis.clone(),
+            ledger: self.ledger.clone(),
+            lane: self.lane.clone(),
+            gate: self.gate.clone(),
+            orders: self.orders.clone(),
+            jobs: self.jobs.clone(),
+            sandbox: self.sandbox_is_on().then_some(sandbox),
+            alerts: self.alerts.clone(),
+            push: self.push.clone(),
+        }
     }
 
     /// What a start with nothing set would use; for tests and tools.
@@ -385,6 +309,12 @@ mod tests {
         let on = "  # now on: this is the bare default run";
         assert_eq!(printed.matches(on).count(), 3, "{printed}");
         assert_eq!(printed.replace(on, ""), DEFAULT_TOML);
+    }
+
+    #[test]
+    fn the_default_file_says_what_the_engine_defaults_to() {
+        let of_the_file = with("[payment]\nsandbox = false").engine();
+        assert_eq!(of_the_file, Settings::default());
     }
 
     #[test]

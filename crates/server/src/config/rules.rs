@@ -6,7 +6,9 @@
 
 use toml::Value;
 
-use super::{Config, Profile, Switch, listen, secret::REDACTED, switch::AUTO};
+use engine::REDACTED;
+
+use super::{Config, Profile, Switch, listen, switch::AUTO};
 
 /// Nobody means a pause longer than a week; a larger number is a typing error.
 const WEEK_MS: i64 = 7 * 24 * 60 * 60 * 1_000;

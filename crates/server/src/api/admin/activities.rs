@@ -23,11 +23,10 @@ use super::{
     items::{LedgerItem, WarmedItem},
 };
 use crate::{
-    actor::Actor,
-    engine::AtGate,
     extract::{Json, Path, Query, plain_id},
     problem::Problem,
 };
+use engine::{AtGate, actor::Actor};
 
 /// Activities of one page, unless told.
 pub(in super::super) const LISTED_DEFAULT: u32 = 500;

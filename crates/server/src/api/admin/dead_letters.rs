@@ -14,10 +14,10 @@ use super::super::{
     paging, schemas,
 };
 use crate::{
-    engine::Engine,
     extract::{Json, Path, Query},
     problem::Problem,
 };
+use engine::Engine;
 
 #[derive(Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]

@@ -17,10 +17,10 @@ use super::{
     activities::Warming,
 };
 use crate::{
-    engine::Warmed,
     extract::{Json, Path, Query, plain_id},
     problem::Problem,
 };
+use engine::Warmed;
 
 #[derive(Serialize, ToSchema)]
 pub(in super::super) struct LedgerItem {

@@ -10,6 +10,7 @@ pub(super) mod orders;
 pub(super) mod overview;
 pub(super) mod plans;
 pub(super) mod reconcile;
+mod report;
 pub(super) mod sandbox;
 pub(super) mod tokens;
 pub(super) mod totals;

@@ -32,10 +32,10 @@ use super::{
     csv,
 };
 use crate::{
-    engine::{Engine, OrderView, fits},
     extract::{Json, Path, Query, plain_id},
     problem::Problem,
 };
+use engine::{Engine, OrderView, fits};
 
 /// Orders read from the ledger at a time while a table is written.
 const CSV_PAGE_ROWS: usize = 500;

@@ -12,12 +12,8 @@ use super::{
     super::{App, Shared, access::AsViewer, catalogue::SaleState, openapi, schemas},
     items::shut_word,
 };
-use crate::{
-    config::Profile,
-    engine::{OpenAlert, Part, Readiness},
-    extract::Json,
-    problem::Problem,
-};
+use crate::{config::Profile, extract::Json, problem::Problem};
+use engine::{OpenAlert, Part, Readiness};
 
 /// Items shown, those that open first before the others.
 const ITEMS_MAX: usize = 1_000;
@@ -166,7 +162,7 @@ pub(in super::super) async fn overview(
     let (items, more_items) = live_items(&app, &readiness, now_ms).await?;
     Ok(Json(Overview {
         version: env!("CARGO_PKG_VERSION"),
-        profile: engine.config.profile,
+        profile: engine.settings.profile,
         now_ms,
         uptime_ms: now_ms - app.started_ms,
         claims: ClaimTotals {

@@ -11,11 +11,12 @@ use super::super::{
     finish::finish,
     paging, schemas,
 };
+use super::report;
 use crate::{
-    engine::{RECONCILE_JOB, Report},
     extract::{Json, Query},
     problem::Problem,
 };
+use engine::{RECONCILE_JOB, Report};
 
 #[derive(Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -48,7 +49,7 @@ pub(in super::super) struct Run {
     ended_at: i64,
     /// Nothing was left that differs.
     ok: bool,
-    #[schema(value_type = Report)]
+    #[schema(value_type = report::Report)]
     report: serde_json::Value,
 }
 
@@ -66,7 +67,7 @@ impl From<JobRun> for Run {
 
 /// Compare gate and ledger now.
 #[utoipa::path(post, path = "/admin/reconcile", tag = "admin", security(("operator" = [])),
-    params(Healing), responses((status = OK, body = Report)))]
+    params(Healing), responses((status = OK, body = report::Report)))]
 pub(in super::super) async fn run(
     State(app): State<Shared>,
     AsOperator(who): AsOperator,

@@ -12,10 +12,10 @@ use utoipa::ToSchema;
 use super::super::{Shared, access::AsAdmin, finish::finish, refusals::conflict, schemas};
 use crate::{
     auth::{generate_admin_token, token_hash},
-    engine::OperateError,
     extract::{Json, Path},
     problem::{Code, Problem},
 };
+use engine::OperateError;
 
 #[derive(Serialize, ToSchema)]
 pub(in super::super) struct Tokens {

@@ -8,10 +8,10 @@ use utoipa::ToSchema;
 
 use super::super::{Shared, access::AsViewer, finish::finish, openapi};
 use crate::{
-    engine::{ItemTotals, Totals},
     extract::{Json, Path},
     problem::Problem,
 };
+use engine::{ItemTotals, Totals};
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = ActivityTotals)]

@@ -17,10 +17,10 @@ use crate::{
     auth::token_hash,
     config::Config,
     edge::Edge,
-    engine::{
-        Engine, Parts,
-        restless::{Restless, Told},
-    },
+};
+use engine::{
+    Engine, Parts,
+    moving_gate::{MovingGate, Told},
 };
 
 pub(super) const SECRET: &[u8] = b"a secret of the tests";
@@ -125,7 +125,7 @@ impl Shop {
         let shop = Shop::open_through(
             |_| {},
             |gate| {
-                let (gate, _) = Restless::new(gate, 0);
+                let (gate, _) = MovingGate::new(gate, 0);
                 told = Some(gate.told.clone());
                 Arc::new(gate)
             },
@@ -146,13 +146,14 @@ impl Shop {
         let mut config = Config::defaults();
         change(&mut config);
         let keys = Keys::from_secret(SECRET).unwrap();
-        let mut parts = Parts::open(&config, data.path(), clock.clone()).await.unwrap();
+        let settings = config.engine();
+        let mut parts = Parts::open(&settings, data.path(), clock.clone()).await.unwrap();
         parts.gate = wrap(parts.gate);
-        let opened = Engine::open(config, data.path(), SECRET, keys, clock.clone(), parts).await;
+        let opened = Engine::open(settings, data.path(), SECRET, keys, clock.clone(), parts).await;
         let engine = opened.unwrap();
         let hash = token_hash(ADMIN);
         engine.ledger.put_admin_token("root", Role::Admin, &hash, NOW_MS).await.unwrap();
-        let app = App::new(engine, SECRET, None).unwrap();
+        let app = App::new(Arc::new(config), engine, SECRET, None).unwrap();
         Shop { service: service(app.clone()), app, clock, _data: data }
     }
 

@@ -1,0 +1,326 @@
+//! What pages show, kept in memory: looking at a sale hardly ever touches SQL.
+//!
+//! A snapshot of what is open, of what opens next and of what has just ended, replaced as a whole every
+//! second and whenever an operator changes something here. It has room for [`ACTIVITIES_SHOWN_MAX`],
+//! the open ones first. That bounds the list and nothing else: an item beyond it is found by its id
+//! ([`super::lookups`]) and sold like any other. How many units are left is not part of it; the gate
+//! knows.
+
+use std::{cmp::Ordering, collections::HashMap, fmt, str::FromStr, sync::Arc};
+
+use ledger::{ActivityFilter, ActivityOrder, Ledger};
+use parking_lot::RwLock;
+use sale::{Activity, ActivityId, ActivityState, Item, ItemId, Millis};
+
+use super::{
+    due,
+    lookups::{Lookups, Wanted},
+};
+
+/// Activities in the public list.
+pub const ACTIVITIES_SHOWN_MAX: usize = 1_000;
+/// Activities that are over stay in it this long.
+const SHOWN_AFTER_CLOSE_MS: Millis = 24 * 60 * 60 * 1_000;
+
+#[derive(Default)]
+pub struct Catalogue {
+    shown: RwLock<Arc<Snapshot>>,
+    beyond: Lookups,
+}
+
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    /// By their places; without drafts.
+    pub activities: Vec<Arc<Activity>>,
+    places: Vec<Place>,
+    by_item: HashMap<ItemId, usize>,
+    by_activity: HashMap<ActivityId, usize>,
+}
+
+/// An item on sale, with its activity.
+#[derive(Clone, Debug)]
+pub struct OnShow {
+    activity: Arc<Activity>,
+    item: usize,
+}
+
+impl OnShow {
+    fn of(activity: Arc<Activity>, id: ItemId) -> Option<OnShow> {
+        let item = activity.items.iter().position(|item| item.id == id)?;
+        Some(OnShow { activity, item })
+    }
+
+    pub fn activity(&self) -> &Activity {
+        &self.activity
+    }
+
+    pub fn item(&self) -> &Item {
+        &self.activity.items[self.item]
+    }
+}
+
+/// Where an activity stands in the list: open ones and those to come in the order of their opening,
+/// then those that are over, the latest first. It changes only once, when the activity is over; so
+/// whoever leafs through the list may see one twice, and misses none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    over: bool,
+    /// Of two that are over the larger time comes first, so it is kept as its negative.
+    time_ms: Millis,
+    id: ActivityId,
+}
+
+impl Place {
+    fn of(activity: &Activity, now_ms: Millis) -> Place {
+        let over = activity.state == ActivityState::Ended || now_ms >= activity.closes_ms;
+        let time_ms = if over { activity.closes_ms.saturating_neg() } else { activity.opens_ms };
+        Place { over, time_ms, id: activity.id }
+    }
+}
+
+/// As a cursor, which means nothing to those who carry it.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}_{}_{}", u8::from(self.over), self.time_ms, self.id)
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("is no cursor of this list")]
+pub struct NoCursor;
+
+impl FromStr for Place {
+    type Err = NoCursor;
+
+    fn from_str(text: &str) -> Result<Place, NoCursor> {
+        let mut parts = text.splitn(3, '_');
+        let mut part = || parts.next().ok_or(NoCursor);
+        let over = match part()? {
+            "0" => false,
+            "1" => true,
+            _ => return Err(NoCursor),
+        };
+        let time_ms = part()?.parse().map_err(|_| NoCursor)?;
+        let id = ActivityId(part()?.parse().map_err(|_| NoCursor)?);
+        Ok(Place { over, time_ms, id })
+    }
+}
+
+impl Snapshot {
+    fn of(activities: Vec<Arc<Activity>>, now_ms: Millis) -> Snapshot {
+        let mut placed: Vec<(Place, Arc<Activity>)> = activities
+            .into_iter()
+            .map(|activity| (Place::of(&activity, now_ms), activity))
+            .collect();
+        placed.sort_by_key(|(place, _)| *place);
+        placed.truncate(ACTIVITIES_SHOWN_MAX);
+        let (places, activities): (Vec<Place>, Vec<Arc<Activity>>) = placed.into_iter().unzip();
+        let (mut by_item, mut by_activity) = (HashMap::new(), HashMap::new());
+        for (at, activity) in activities.iter().enumerate() {
+            by_activity.insert(activity.id, at);
+            by_item.extend(activity.items.iter().map(|item| (item.id, at)));
+        }
+        Snapshot { activities, places, by_item, by_activity }
+    }
+
+    pub fn item(&self, id: ItemId) -> Option<OnShow> {
+        let at = *self.by_item.get(&id)?;
+        OnShow::of(self.activities[at].clone(), id)
+    }
+
+    pub fn activity(&self, id: ActivityId) -> Option<&Arc<Activity>> {
+        self.by_activity.get(&id).map(|at| &self.activities[*at])
+    }
+
+    /// The activities behind this place, at most so many, and the place of the last one if there are
+    /// more.
+    pub fn page(&self, after: Option<Place>, limit: usize) -> (&[Arc<Activity>], Option<Place>) {
+        let begin = self.places.partition_point(|place| {
+            after.is_some_and(|after| place.cmp(&after) != Ordering::Greater)
+        });
+        let end = begin.saturating_add(limit).min(self.places.len());
+        let next = (begin < end && end < self.places.len()).then(|| self.places[end - 1]);
+        (&self.activities[begin..end], next)
+    }
+}
+
+impl Catalogue {
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.shown.read().clone()
+    }
+
+    /// An item by its id, in the list or beyond it. An error if nobody can tell.
+    pub async fn item(&self, id: ItemId, ledger: &dyn Ledger) -> ledger::Result<Option<OnShow>> {
+        if let Some(shown) = self.snapshot().item(id) {
+            return Ok(Some(shown));
+        }
+        let found = self.beyond.find(Wanted::Item(id), ledger).await?;
+        Ok(found.and_then(|activity| OnShow::of(activity, id)))
+    }
+
+    pub async fn activity(
+        &self,
+        id: ActivityId,
+        ledger: &dyn Ledger,
+    ) -> ledger::Result<Option<Arc<Activity>>> {
+        if let Some(shown) = self.snapshot().activity(id) {
+            return Ok(Some(shown.clone()));
+        }
+        self.beyond.find(Wanted::Activity(id), ledger).await
+    }
+
+    /// Show what somebody else has read.
+    pub fn show(&self, activities: Vec<Activity>, now_ms: Millis) {
+        let activities = activities.into_iter().map(Arc::new).collect();
+        *self.shown.write() = Arc::new(Snapshot::of(activities, now_ms));
+    }
+
+    pub async fn refresh(&self, ledger: &dyn Ledger, now_ms: Millis) -> ledger::Result<()> {
+        self.show(read(ledger, now_ms).await?, now_ms);
+        Ok(())
+    }
+
+    /// What was looked up beyond the list may have changed.
+    pub fn outdate(&self) {
+        self.beyond.outdate();
+    }
+}
+
+/// What the list shows: first all that is not over; what is over if there is room.
+async fn read(ledger: &dyn Ledger, now_ms: Millis) -> ledger::Result<Vec<Activity>> {
+    let mut shown = Vec::new();
+    for filter in due::published() {
+        let coming = filter.closing_after(now_ms).in_order(ActivityOrder::OpensFirst);
+        shown.extend(ledger.activities_where(&coming, None, ACTIVITIES_SHOWN_MAX).await?);
+    }
+    let room = ACTIVITIES_SHOWN_MAX.saturating_sub(shown.len());
+    if room > 0 {
+        let ended = ActivityFilter::all(ActivityState::Ended);
+        let ended = ended.closing_after(now_ms - SHOWN_AFTER_CLOSE_MS);
+        // The job that ends activities comes a moment after the clock does.
+        let over = due::published().map(|filter| filter.closing_by(now_ms));
+        for filter in over.into_iter().chain([ended]) {
+            let last = filter.in_order(ActivityOrder::ClosesLast);
+            shown.extend(ledger.activities_where(&last, None, room).await?);
+        }
+    }
+    Ok(shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        ClaimAnswer,
+        test_engine::{NOW_MS, TestEngine},
+    };
+
+    #[tokio::test]
+    async fn an_open_sale_is_shown_and_sold_whatever_is_newer() {
+        let (night, activity) = TestEngine::fall(|_| {}).await;
+        let (engine, item) = (&night.engine, activity.items[0].id);
+        let coming = (NOW_MS + 1_000, NOW_MS + 9_000);
+        night.plan_many(ActivityState::Draft, 1_100, coming).await;
+        let many = night.plan_many(ActivityState::Published, 1_100, coming).await;
+        engine.refresh_catalogue().await;
+        let shown = engine.catalogue.snapshot();
+        assert_eq!(shown.activities.len(), ACTIVITIES_SHOWN_MAX);
+        assert_eq!(shown.activities[0].id, activity.id, "what is open comes first");
+        // The last of them has no room in the list, and is found all the same.
+        let last = ItemId(many.end - 1);
+        assert!(shown.item(last).is_none());
+        let found = engine.item_on_show(last).await.unwrap().unwrap();
+        assert_eq!(found.item().id, last);
+        assert!(engine.activity_on_show(found.activity().id).await.unwrap().is_some());
+        assert!(engine.item_on_show(ItemId(many.end)).await.unwrap().is_none());
+        let answer = engine.claim(item, "ann".parse().unwrap(), 1, None).await;
+        assert!(matches!(answer, ClaimAnswer::Admitted { .. }), "{answer:?}");
+        let answer = engine.claim(last, "ann".parse().unwrap(), 1, None).await;
+        assert!(matches!(answer, ClaimAnswer::NotStarted { .. }), "{answer:?}");
+    }
+
+    #[tokio::test]
+    async fn an_open_sale_beyond_the_list_is_sold_like_any_other() {
+        let night = TestEngine::without_a_sale(|_| {}).await;
+        // A thousand sales that have been open for a while take all places of the list.
+        night.plan_many(ActivityState::Published, 1_000, (NOW_MS - 9, NOW_MS + 9_000_000)).await;
+        let sale = night.another_sale("beyond", (NOW_MS - 1, NOW_MS + 9_000), 60_000).await;
+        let (engine, item) = (&night.engine, sale.items[0].id);
+        engine.warm_activity("ann", sale.id, false).await.unwrap();
+        assert!(engine.catalogue.snapshot().item(item).is_none());
+        assert!(engine.item_on_show(item).await.unwrap().is_some());
+        let answer = engine.claim(item, "ann".parse().unwrap(), 1, None).await;
+        assert!(matches!(answer, ClaimAnswer::Admitted { .. }), "{answer:?}");
+    }
+
+    #[tokio::test]
+    async fn what_was_looked_up_is_remembered_and_known_while_the_ledger_is_silent() {
+        let night = TestEngine::without_a_sale(|_| {}).await;
+        let drafts = night.plan_many(ActivityState::Draft, 1, (NOW_MS, NOW_MS + 9)).await;
+        night.plan_many(ActivityState::Published, 1_000, (NOW_MS - 9, NOW_MS + 9_000_000)).await;
+        let beyond = night.plan_many(ActivityState::Published, 1, (NOW_MS, NOW_MS + 9_000)).await;
+        let (engine, beyond) = (&night.engine, ItemId(beyond.start));
+        engine.refresh_catalogue().await;
+        let (draft, junk) = (ItemId(drafts.start), ItemId(i64::MAX));
+        // Many at once share a look.
+        let looks = (0..500).map(|n| engine.item_on_show(ItemId(1_000_000 + n)));
+        for answer in futures_util::future::join_all(looks).await {
+            assert!(answer.unwrap().is_none());
+        }
+        for id in [draft, junk] {
+            assert!(engine.item_on_show(id).await.unwrap().is_none(), "{id}");
+        }
+        assert!(engine.item_on_show(beyond).await.unwrap().is_some());
+        night.hide_activities(true);
+        assert!(engine.item_on_show(junk).await.unwrap().is_none(), "remembered");
+        assert!(engine.item_on_show(ItemId(7_000_000)).await.is_err(), "nobody knows");
+        // What was found is still known when it should be asked for again; a "no" is not.
+        engine.catalogue.outdate();
+        assert!(engine.item_on_show(beyond).await.unwrap().is_some());
+        assert!(engine.item_on_show(junk).await.is_err());
+        night.hide_activities(false);
+        assert!(engine.item_on_show(junk).await.unwrap().is_none());
+    }
+
+    fn activity(id: i64, opens_ms: Millis, closes_ms: Millis) -> Arc<Activity> {
+        Arc::new(Activity {
+            id: ActivityId(id),
+            name: String::new(),
+            opens_ms,
+            closes_ms,
+            pay_within_ms: 1,
+            publish_ms: None,
+            version: 0,
+            state: ActivityState::Published,
+            items: Vec::new(),
+        })
+    }
+
+    #[test]
+    fn the_list_is_leafed_through_in_the_order_of_a_shop() {
+        let all = [
+            activity(1, 10, 20),
+            activity(2, 30, 200),
+            activity(3, 300, 400),
+            activity(4, 25, 200),
+            activity(5, 10, 40),
+            activity(6, 300, 500),
+        ];
+        let snapshot = Snapshot::of(all.to_vec(), 100);
+        let ids = |page: &[Arc<Activity>]| -> Vec<i64> { page.iter().map(|a| a.id.0).collect() };
+        let (whole, next) = snapshot.page(None, 10);
+        assert_eq!((ids(whole), next), (vec![4, 2, 3, 6, 5, 1], None));
+        let (mut seen, mut after) = (Vec::new(), None);
+        loop {
+            let (page, next) = snapshot.page(after, 2);
+            seen.extend(ids(page));
+            let Some(next) = next else { break };
+            // It travels as text.
+            after = Some(next.to_string().parse().unwrap());
+        }
+        assert_eq!(seen, ids(whole));
+        for bad in ["", "2_1_1", "0_1", "0_x_1", "0_1_x", "0_1_1_1", "00_1_1"] {
+            assert!(bad.parse::<Place>().is_err(), "{bad}");
+        }
+    }
+}

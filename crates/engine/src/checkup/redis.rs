@@ -1,0 +1,443 @@
+//! Redis: can the gate keep its word on it?
+//!
+//! Of a Redis Cluster every master is asked, for each of them holds promises of its own. All of it
+//! is read; the one thing that is written is how many partitions there are
+//! ([`agree_on_partitions`]): two instances that count differently would look for one item in
+//! different places, and each would sell all of it.
+
+use std::{collections::HashMap, time::Duration};
+
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, FromRedisValue, InfoDict,
+    IntoConnectionInfo, RedisResult, aio::MultiplexedConnection, cluster::ClusterClient,
+};
+use sale::{Clock, SystemClock};
+
+use super::{CLOCK_OFFSET_MS_MAX, Finding};
+use crate::settings;
+
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// The oldest with all that the scripts use.
+const OLDEST: [u32; 2] = [7, 0];
+const SETTINGS: [&str; 4] =
+    ["appendonly", "appendfsync", "maxmemory-policy", "min-replicas-to-write"];
+
+/// What one server says of itself.
+#[derive(Clone, Debug, Default)]
+struct Facts {
+    version: String,
+    is_master: bool,
+    replicas: u32,
+    /// Only of a member of a cluster.
+    cluster_state: Option<String>,
+    /// Those that it tells; a hosted one may tell none.
+    settings: HashMap<String, String>,
+    clock_offset_ms: i64,
+}
+
+/// Everything that can be looked at without changing anything.
+pub async fn look(settings: &settings::Redis) -> Vec<Finding> {
+    let urls = urls(settings);
+    let mut findings = Vec::new();
+    match servers(&urls).await {
+        Ok(servers) => {
+            for server in servers {
+                findings.extend(look_at(&server, urls.len() > 1, settings.wait_replicas).await);
+            }
+        }
+        Err(error) => return vec![Finding::Fail(format!("Redis does not answer: {error}"))],
+    }
+    findings.push(match partitions_kept(settings, None).await {
+        Ok(kept) => judge_partitions(settings.partitions, kept),
+        Err(error) => Finding::Fail(format!("Redis does not answer: {error}")),
+    });
+    findings
+}
+
+/// The first instance says how many partitions there are; the others must count the same.
+pub async fn agree_on_partitions(settings: &settings::Redis) -> RedisResult<Finding> {
+    let kept = partitions_kept(settings, Some(settings.partitions)).await?;
+    Ok(judge_partitions(settings.partitions, kept))
+}
+
+fn urls(settings: &settings::Redis) -> Vec<String> {
+    settings.url.expose().split(',').map(|url| url.trim().to_owned()).collect()
+}
+
+async fn partitions_kept(
+    settings: &settings::Redis,
+    wanted: Option<usize>,
+) -> RedisResult<Option<usize>> {
+    let key = format!("{}:partitions", settings.prefix);
+    let mut commands = Vec::new();
+    if let Some(wanted) = wanted {
+        commands.push(redis::cmd("SET").arg(&key).arg(wanted).arg("NX").to_owned());
+    }
+    commands.push(redis::cmd("GET").arg(&key).to_owned());
+    let urls = urls(settings);
+    if let [url] = &urls[..] {
+        let mut connection = connect(Client::open(url.as_str())?).await?;
+        return last_answer(&mut connection, &commands).await;
+    }
+    let client = ClusterClient::builder(urls.iter().map(String::as_str))
+        .connection_timeout(ANSWER_WITHIN)
+        .response_timeout(ANSWER_WITHIN)
+        .build()?;
+    last_answer(&mut client.get_async_connection().await?, &commands).await
+}
+
+async fn last_answer(
+    connection: &mut impl redis::aio::ConnectionLike,
+    commands: &[Cmd],
+) -> RedisResult<Option<usize>> {
+    let mut answer = redis::Value::Nil;
+    for command in commands {
+        answer = command.query_async(connection).await?;
+    }
+    Ok(Option::from_redis_value(answer)?)
+}
+
+fn judge_partitions(wanted: usize, kept: Option<usize>) -> Finding {
+    match kept {
+        None => Finding::Ok(format!("redis.partitions is {wanted}, nobody has started yet")),
+        Some(kept) if kept == wanted => {
+            Finding::Ok(format!("redis.partitions is {wanted}, here and in Redis"))
+        }
+        Some(kept) => Finding::Refuse(format!(
+            "redis.partitions is {wanted} here, and the instances before this one used {kept}: it \
+             must be the same everywhere"
+        )),
+    }
+}
+
+/// One connection to one server.
+struct Server {
+    name: String,
+    connection: RedisResult<MultiplexedConnection>,
+}
+
+async fn connect(client: Client) -> RedisResult<MultiplexedConnection> {
+    let settings = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(ANSWER_WITHIN))
+        .set_response_timeout(Some(ANSWER_WITHIN));
+    client.get_multiplexed_async_connection_with_config(&settings).await
+}
+
+/// The one server, or all masters of the cluster that the addresses lead to.
+async fn servers(urls: &[String]) -> RedisResult<Vec<Server>> {
+    let mut failure = None;
+    for url in urls {
+        let known = url.as_str().into_connection_info()?;
+        let mut connection = match connect(Client::open(url.as_str())?).await {
+            Ok(connection) => connection,
+            Err(error) => {
+                failure = Some(error);
+                continue;
+            }
+        };
+        if urls.len() == 1 {
+            let name = known.addr().to_string();
+            return Ok(vec![Server { name, connection: Ok(connection) }]);
+        }
+        let nodes: String = redis::cmd("CLUSTER").arg("NODES").query_async(&mut connection).await?;
+        let mut servers = Vec::new();
+        for (host, port) in masters(&nodes) {
+            let name = format!("{host}:{port}");
+            // With the password of the address that led here.
+            let info = known.clone().set_addr(ConnectionAddr::Tcp(host, port));
+            servers.push(Server { name, connection: connect(Client::open(info)?).await });
+        }
+        return Ok(servers);
+    }
+    Err(failure.unwrap_or_else(|| (redis::ErrorKind::InvalidClientConfig, "no address").into()))
+}
+
+/// From lines such as `07c3… 127.0.0.1:30004@31004,host master - 0 1426238317239 4 connected 0-5460`.
+fn masters(nodes: &str) -> Vec<(String, u16)> {
+    let master = |line: &str| {
+        let mut words = line.split_whitespace().skip(1);
+        let (address, flags) = (words.next()?, words.next()?);
+        let is_master = flags.split(',').any(|flag| flag == "master");
+        let is_there = !flags.split(',').any(|flag| flag == "fail" || flag == "noaddr");
+        let (host, port) = address.split('@').next()?.rsplit_once(':')?;
+        (is_master && is_there).then_some((host.to_owned(), port.parse().ok()?))
+    };
+    nodes.lines().filter_map(master).collect()
+}
+
+async fn look_at(server: &Server, of_cluster: bool, wait_replicas: u32) -> Vec<Finding> {
+    let facts = match &server.connection {
+        Ok(connection) => facts(connection.clone()).await,
+        Err(error) => {
+            return vec![Finding::Fail(format!("Redis {} does not answer: {error}", server.name))];
+        }
+    };
+    match facts {
+        Ok(facts) => judge(&server.name, &facts, of_cluster, wait_replicas),
+        Err(error) => {
+            vec![Finding::Fail(format!("Redis {} does not answer: {error}", server.name))]
+        }
+    }
+}
+
+async fn facts(mut connection: MultiplexedConnection) -> RedisResult<Facts> {
+    let info: InfoDict = redis::cmd("INFO").query_async(&mut connection).await?;
+    let mut facts = Facts {
+        version: info.get("redis_version").unwrap_or_default(),
+        is_master: info.get::<String>("role").is_some_and(|role| role == "master"),
+        replicas: info.get("connected_slaves").unwrap_or(0),
+        ..Facts::default()
+    };
+    if info.get::<u8>("cluster_enabled") == Some(1) {
+        let state: InfoDict =
+            redis::cmd("CLUSTER").arg("INFO").query_async(&mut connection).await?;
+        facts.cluster_state = state.get("cluster_state");
+    }
+    for name in SETTINGS {
+        let asked = redis::cmd("CONFIG").arg("GET").arg(name).query_async(&mut connection).await;
+        // Hosted servers refuse the question.
+        let told: HashMap<String, String> = asked.unwrap_or_default();
+        facts.settings.extend(told);
+    }
+    let before_ms = SystemClock.now_ms();
+    let (s, us): (i64, i64) = redis::cmd("TIME").query_async(&mut connection).await?;
+    // Half of the journey there and back.
+    let ours_ms = before_ms + (SystemClock.now_ms() - before_ms) / 2;
+    facts.clock_offset_ms = s * 1_000 + us / 1_000 - ours_ms;
+    Ok(facts)
+}
+
+fn judge(name: &str, facts: &Facts, of_cluster: bool, wait_replicas: u32) -> Vec<Finding> {
+    let mut findings = vec![judge_version(&facts.version)];
+    findings.extend(judge_role(facts, of_cluster));
+    let setting = |name: &str| facts.settings.get(name).map(String::as_str);
+    findings.push(judge_file(setting("appendonly"), setting("appendfsync")));
+    findings.push(judge_memory(setting("maxmemory-policy")));
+    findings.push(judge_replicas(facts.replicas, setting("min-replicas-to-write"), wait_replicas));
+    findings.push(judge_clock(facts.clock_offset_ms));
+    let named = |text: String| format!("Redis {name}: {text}");
+    let named = |finding| match finding {
+        Finding::Ok(text) => Finding::Ok(named(text)),
+        Finding::Warn(text) => Finding::Warn(named(text)),
+        Finding::Danger(text) => Finding::Danger(named(text)),
+        Finding::Fail(text) => Finding::Fail(named(text)),
+        Finding::Refuse(text) => Finding::Refuse(named(text)),
+    };
+    findings.into_iter().map(named).collect()
+}
+
+fn judge_version(version: &str) -> Finding {
+    let mut numbers = version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+    let known = [numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)];
+    if known < OLDEST {
+        return Finding::Fail(format!("version {version}: 7.0 is the oldest that will do"));
+    }
+    Finding::Ok(format!("version {version}"))
+}
+
+fn judge_role(facts: &Facts, of_cluster: bool) -> Option<Finding> {
+    if !facts.is_master {
+        return Some(Finding::Fail("this is a replica: use the primary".into()));
+    }
+    match (&facts.cluster_state, of_cluster) {
+        (Some(_), false) => Some(Finding::Fail(
+            "a member of a cluster: give the addresses of several of its members".into(),
+        )),
+        (Some(state), true) if state != "ok" => Some(Finding::Fail(format!(
+            "cluster_state is {state}: some slots are served by nobody"
+        ))),
+        (Some(_), true) => Some(Finding::Ok("cluster_state is ok".into())),
+        (None, _) => None,
+    }
+}
+
+fn judge_file(appendonly: Option<&str>, appendfsync: Option<&str>) -> Finding {
+    match (appendonly, appendfsync) {
+        (Some("yes"), Some("always")) => {
+            Finding::Ok("every promise is on disk before it is given (appendfsync always)".into())
+        }
+        (Some("yes"), Some("everysec")) => Finding::Warn(
+            "appendfsync is everysec: a crash loses the promises of the last second, until their \
+             receipts are presented"
+                .into(),
+        ),
+        (Some("yes"), Some(other)) => Finding::Warn(format!(
+            "appendfsync is {other}: a crash of the machine loses promises, set it to always"
+        )),
+        (None, _) | (Some("yes"), None) => {
+            Finding::Warn("appendonly and appendfsync cannot be read".into())
+        }
+        (Some(other), _) => Finding::Warn(format!(
+            "appendonly is {other}: a restart loses every promise that is not an order, set it to yes"
+        )),
+    }
+}
+
+/// Whatever is evicted, it is wrong: a mark lets a buyer buy twice, a stock or stream sells anew or
+/// loses what was sold, a lease lets two instances hand out the same order numbers.
+fn judge_memory(policy: Option<&str>) -> Finding {
+    match policy {
+        Some("noeviction") => Finding::Ok("nothing is evicted".into()),
+        Some(other) => Finding::Refuse(format!(
+            "maxmemory-policy is {other}: it would throw out claims to make room, set it to noeviction"
+        )),
+        None => Finding::Warn("maxmemory-policy cannot be read: it must be noeviction".into()),
+    }
+}
+
+fn judge_replicas(replicas: u32, min_to_write: Option<&str>, wait_replicas: u32) -> Finding {
+    let text = format!("{replicas} replicas");
+    if replicas < wait_replicas {
+        return Finding::Fail(format!(
+            "{text}, and redis.wait_replicas is {wait_replicas}: nobody would be admitted"
+        ));
+    }
+    if replicas > 0 && min_to_write == Some("0") {
+        return Finding::Warn(format!(
+            "{text}, and min-replicas-to-write is 0: a primary that is cut off goes on admitting, and \
+             all of that is lost"
+        ));
+    }
+    Finding::Ok(text)
+}
+
+fn judge_clock(offset_ms: i64) -> Finding {
+    let text = format!("its clock is {offset_ms} ms ahead of ours");
+    if offset_ms.abs() > CLOCK_OFFSET_MS_MAX {
+        return Finding::Warn(format!("{text}: sales open and close by it, check NTP on both"));
+    }
+    Finding::Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use faults::services::{Redis, RedisCluster, RedisOptions};
+
+    use super::*;
+    use crate::{Secret, Settings};
+
+    fn good() -> Facts {
+        let settings = ["yes", "always", "noeviction", "0"];
+        let settings = SETTINGS.iter().zip(settings);
+        Facts {
+            version: "7.0.15".into(),
+            is_master: true,
+            settings: settings.map(|(name, value)| ((*name).into(), value.into())).collect(),
+            ..Facts::default()
+        }
+    }
+
+    /// What is not good about a server that differs from a good one.
+    fn complaints(change: impl FnOnce(&mut Facts)) -> Vec<Finding> {
+        let mut facts = good();
+        change(&mut facts);
+        let findings = judge("r1:6379", &facts, false, 0).into_iter();
+        findings.filter(|finding| !matches!(finding, Finding::Ok(_))).collect()
+    }
+
+    fn set(name: &'static str, value: &'static str) -> impl FnOnce(&mut Facts) {
+        move |facts: &mut Facts| drop(facts.settings.insert(name.into(), value.into()))
+    }
+
+    #[test]
+    fn each_way_to_lose_a_promise_is_told() {
+        assert_eq!(complaints(|_| {}), []);
+        let one = |found: Vec<Finding>| <[Finding; 1]>::try_from(found).unwrap()[0].clone();
+        let policy = one(complaints(set("maxmemory-policy", "volatile-lru")));
+        assert!(matches!(&policy, Finding::Refuse(text)
+            if text.starts_with("Redis r1:6379: maxmemory-policy is volatile-lru")));
+        for (name, value) in
+            [("appendonly", "no"), ("appendfsync", "everysec"), ("appendfsync", "no")]
+        {
+            let found = one(complaints(set(name, value)));
+            assert!(matches!(&found, Finding::Warn(text) if text.contains(name)), "{found:?}");
+        }
+        let old = one(complaints(|facts| facts.version = "6.2.14".into()));
+        assert!(matches!(old, Finding::Fail(_)));
+        assert!(matches!(one(complaints(|facts| facts.is_master = false)), Finding::Fail(_)));
+        assert!(matches!(one(complaints(|facts| facts.replicas = 1)), Finding::Warn(_)));
+        assert!(matches!(one(complaints(|f| f.clock_offset_ms = -1_001)), Finding::Warn(_)));
+        let member = one(complaints(|facts| facts.cluster_state = Some("ok".into())));
+        assert!(matches!(member, Finding::Fail(_)), "one address leads to one member");
+        let mut facts = good();
+        facts.cluster_state = Some("fail".into());
+        let broken = judge("r", &facts, true, 1);
+        assert_eq!(broken.iter().filter(|f| matches!(f, Finding::Fail(_))).count(), 2);
+        let silent = complaints(|facts| facts.settings.clear());
+        assert_eq!(silent.len(), 2, "a hosted server: {silent:?}");
+    }
+
+    #[test]
+    fn the_masters_of_a_cluster_are_found() {
+        let nodes = "\
+            a 127.0.0.1:7001@17001 myself,master - 0 0 1 connected 0-5460\n\
+            b 10.0.0.2:7002@17002,two.example master - 0 1 2 connected 5461-10922\n\
+            c 10.0.0.3:7003@17003 slave a 0 1 1 connected\n\
+            d 10.0.0.4:7004@17004 master,fail - 1 1 3 disconnected\n\
+            e :0@0 master,noaddr - 1 1 3 disconnected\n\
+            f ::1:7005@17005 master - 0 1 4 connected 10923-16383\n";
+        let found = masters(nodes);
+        let found: Vec<(&str, u16)> = found.iter().map(|(h, p)| (h.as_str(), *p)).collect();
+        assert_eq!(found, [("127.0.0.1", 7001), ("10.0.0.2", 7002), ("::1", 7005)]);
+    }
+
+    fn config_of(redis: &Redis) -> settings::Redis {
+        let mut settings = Settings::default().redis;
+        settings.url = Secret::new(redis.url());
+        settings
+    }
+
+    #[tokio::test]
+    async fn a_real_server_is_looked_at() {
+        let redis = Redis::start(RedisOptions::default()).unwrap();
+        let mut settings = config_of(&redis);
+        let found = look(&settings).await;
+        assert!(found.iter().all(|finding| matches!(finding, Finding::Ok(_))), "{found:?}");
+        assert_eq!(found.len(), 6, "{found:?}");
+        // The first instance decides how many partitions there are.
+        let agreed = agree_on_partitions(&settings).await.unwrap();
+        assert!(matches!(agreed, Finding::Ok(_)));
+        settings.partitions += 1;
+        let disagreed = agree_on_partitions(&settings).await.unwrap();
+        assert!(matches!(disagreed, Finding::Refuse(_)), "{disagreed:?}");
+        assert!(look(&settings).await.contains(&disagreed));
+        drop(redis);
+        let gone = look(&settings).await;
+        assert!(matches!(&gone[..], [Finding::Fail(_)]), "{gone:?}");
+    }
+
+    #[tokio::test]
+    async fn every_master_of_a_real_cluster_is_looked_at() {
+        let cluster = RedisCluster::start().unwrap();
+        let mut settings = Settings::default().redis;
+        settings.url = Secret::new(cluster.urls());
+        let agreed = agree_on_partitions(&settings).await.unwrap();
+        assert!(matches!(agreed, Finding::Ok(_)), "{agreed:?}");
+        let found = look(&settings).await;
+        let texts = found.iter().map(|finding| format!("{finding:?}"));
+        let states = texts.filter(|text| text.contains("cluster_state is ok"));
+        assert_eq!(states.count(), 3, "{found:?}");
+        assert!(found.contains(&agreed), "{found:?}");
+        let bad = |finding: &Finding| matches!(finding, Finding::Fail(_) | Finding::Refuse(_));
+        assert!(!found.iter().any(bad), "{found:?}");
+        // One member's address alone is not enough: most slots are elsewhere.
+        settings.url = Secret::new(cluster.nodes()[0].url());
+        assert!(look(&settings).await.iter().any(bad));
+    }
+
+    #[tokio::test]
+    async fn nothing_starts_on_a_redis_that_evicts() {
+        let extra = vec!["--maxmemory-policy".into(), "allkeys-lru".into()];
+        let redis = Redis::start(RedisOptions { extra, ..RedisOptions::default() }).unwrap();
+        let mut settings = Settings::default();
+        settings.profile = settings::Profile::Cluster;
+        settings.redis = config_of(&redis);
+        // Nobody gets as far as the ledger, which is nowhere.
+        settings.ledger.url = Secret::new("mysql://root@127.0.0.1:1/none");
+        let data = tempfile::tempdir().unwrap();
+        let clock = std::sync::Arc::new(SystemClock);
+        let opened = crate::Parts::open(&settings, data.path(), clock).await;
+        let refused = opened.err().expect("it is refused").to_string();
+        assert!(refused.contains("maxmemory-policy is allkeys-lru"), "{refused}");
+    }
+}

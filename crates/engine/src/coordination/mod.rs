@@ -1,0 +1,75 @@
+//! What several instances have in common: who runs which job, news, and copies of what pages and
+//! buyers ask for most.
+//!
+//! Nothing here is a truth. A lease decides who does the work, not whether it is right (every effect
+//! is compare-and-set or idempotent where it lands, so a holder that overslept does no harm); a hint
+//! says *look again*; a copy may be a moment old. All of it may be lost without anybody being told
+//! something untrue for longer than a poll.
+
+mod local;
+mod redis;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use sale::{Activity, Millis, Order, OrderNo, UserId};
+use serde::{Deserialize, Serialize};
+use tokio::sync::broadcast;
+
+pub use local::LocalCoordination;
+pub use redis::{CoordinationError, RedisCoordination, RedisCoordinationOptions};
+
+/// Something changed; whoever cares should look.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind")]
+pub enum Hint {
+    /// These orders changed.
+    #[serde(rename = "orders.v1")]
+    Orders { orders: Vec<(OrderNo, UserId)> },
+    /// Units of this item came back at the gate.
+    #[serde(rename = "units.v1")]
+    Units { item: sale::ItemId },
+}
+
+/// What somebody read of an order a while ago. Both times are of the clock where copies are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OrderCopy {
+    pub order: Order,
+    /// From before it was read.
+    pub read_ms: Millis,
+    pub now_ms: Millis,
+}
+
+#[async_trait]
+pub trait Coordination: Send + Sync {
+    /// May this process run the job now? Asking takes the lease, or renews it. The number grows
+    /// with every new holder: in a log, the larger one was the later one.
+    async fn lead(&self, job: &'static str) -> Option<u64>;
+
+    /// Tell the other instances.
+    async fn tell(&self, hint: &Hint);
+
+    /// What the other instances tell.
+    fn hints(&self) -> broadcast::Receiver<Hint>;
+
+    /// A copy of the order, if there is one.
+    async fn order(&self, no: OrderNo) -> Option<OrderCopy>;
+
+    /// What time it is where copies are kept.
+    async fn now_ms(&self) -> Result<Millis, String>;
+
+    /// `read_ms` is [`Coordination::now_ms`] from before the orders were read. An error means that an
+    /// older copy may still be there, or that these were read too long ago: read and try again.
+    async fn keep_orders(&self, orders: &[Order], read_ms: Millis) -> Result<(), String>;
+
+    /// The activities that pages show, if somebody has put them there.
+    async fn catalogue(&self) -> Option<Vec<Activity>>;
+
+    async fn put_catalogue(&self, activities: &[Arc<Activity>]);
+
+    /// May order numbers of this process's node still be handed out?
+    fn node_is_ours(&self) -> bool;
+
+    /// That node. It may change when it is not ours; ask [`Coordination::node_is_ours`] first.
+    fn node(&self) -> u16;
+}

@@ -1,0 +1,519 @@
+//! The coordination of a cluster, in Redis.
+//!
+//! | key | holds |
+//! |---|---|
+//! | `…:{<job>}:lease`, `…:{<job>}:fence` | who runs a job, and how many have held it |
+//! | `…:{node:<n>}:lease`, `…:fence` | which process hands out order numbers of node n |
+//! | `…:order:<no>` | a copy of an order, for buyers who look often; expires |
+//! | `…:catalog`, `…:catalog:<activity>` | ids of the activities shown; one hash each: `activity`, and item → what pages show |
+//! | channel `…:hints` | news, and a beat now and then |
+//!
+//! Leases last `LEASE_MS` and are renewed by being asked for; a holder that dies is replaced after
+//! that. The node's lease is renewed by a task of its own, and when that has not worked for a while
+//! no order number is handed out: by then somebody else may hold the node.
+//!
+//! **A Redis that lost its memory**, or the last moment of it in a failover, has forgotten leases whose
+//! holders still believe in them. So whoever takes a node waits `SETTLE_IN` before using it: a holder
+//! that can reach Redis renews within that time, finds somebody else there, and hands out no more
+//! numbers. (One that cannot reach Redis admits nobody.) It costs every start a little more than half
+//! a second. And the search begins anywhere, so that holders are hardly ever met.
+//!
+//! **A line that died without a word** looks like one on which nobody has news. Every instance
+//! sends a beat, so that silence means a dead line: it is opened anew.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, AtomicU16, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use gate::redis::ClusterLine;
+use redis::{
+    Client, Cmd, FromRedisValue, RedisError, RedisResult, Script, ScriptInvocation,
+    aio::{ConnectionManager, ConnectionManagerConfig},
+    cluster::ClusterClient,
+};
+use sale::{Activity, Clock, Item, Millis, Order, OrderNo, SystemClock};
+use tokio::sync::broadcast;
+
+use super::{Coordination, Hint, OrderCopy};
+
+const LEASE_MS: i64 = 5_000;
+const NODE_LEASE_MS: i64 = 60_000;
+/// Often, for it is all the time that a new holder has to wait for the old one.
+const NODE_RENEW: Duration = Duration::from_millis(200);
+/// The next try when renewing failed: Redis may be back in a moment, and may have forgotten us.
+const NODE_RENEW_SOON: Duration = Duration::from_millis(100);
+/// A renewal, a second one if the first found a dead connection, and as much again.
+const SETTLE_IN: Duration = Duration::from_millis(600);
+/// Well before the lease ends, so that two holders never overlap even with clocks that drift.
+const NODE_SAFE_MS: i64 = NODE_LEASE_MS / 2;
+const ORDER_KEPT_MS: i64 = 600_000;
+/// A copy read longer ago is refused. Well below the life of a copy: while a later one lives, the
+/// earlier one loses against it anyway.
+const ORDER_AGE_MS_MAX: i64 = 60_000;
+const CATALOGUE_KEPT_MS: i64 = 60_000;
+const HINTS_WAITING_MAX: usize = 4_096;
+const RECONNECT: Duration = Duration::from_millis(500);
+const BEAT_EVERY: Duration = Duration::from_secs(5);
+/// Without even a beat for so long, the line is dead.
+const SILENCE_MAX: Duration = Duration::from_secs(15);
+/// No hint; whoever hears it knows that the line lives.
+const BEAT: &str = "beat";
+/// What the script answers to a copy that was read too long ago.
+const TOO_OLD: i64 = -1;
+/// How often a cluster's client follows a slot that moved before it gives up.
+const REDIRECTS_MAX: u32 = 4;
+
+#[derive(Clone, Debug)]
+pub struct RedisCoordinationOptions {
+    pub urls: Vec<String>,
+    pub prefix: String,
+    pub answer_ms_max: u64,
+    /// A name that no other process has.
+    pub instance: String,
+}
+
+#[derive(Clone)]
+enum Link {
+    One(ConnectionManager),
+    Cluster(Arc<ClusterLine>),
+}
+
+pub struct RedisCoordination {
+    options: RedisCoordinationOptions,
+    link: Link,
+    lead: Script,
+    keep_order: Script,
+    order_copy: Script,
+    clock: Script,
+    hints: broadcast::Sender<Hint>,
+    /// The node whose order numbers this process hands out. Written before `node_until_ms`, read after.
+    node: AtomicU16,
+    /// Until when the node is surely ours, by the clock on the wall, which goes on while the machine
+    /// sleeps…
+    node_until_ms: AtomicI64,
+    /// …and in milliseconds since `started`, which nobody can set back. Both must hold.
+    node_until_tick_ms: AtomicI64,
+    started: Instant,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum CoordinationError {
+    #[error("Redis does not answer: {0}")]
+    Redis(#[from] RedisError),
+    #[error("all {0} nodes are taken")]
+    NoNode(u16),
+}
+
+impl RedisCoordination {
+    pub async fn open(
+        options: RedisCoordinationOptions,
+    ) -> Result<Arc<RedisCoordination>, CoordinationError> {
+        let link = open_link(&options).await?;
+        let coordination = RedisCoordination {
+            link,
+            lead: Script::new(include_str!("lua/lead.lua")),
+            keep_order: Script::new(include_str!("lua/keep_order.lua")),
+            order_copy: Script::new(include_str!("lua/order_copy.lua")),
+            clock: Script::new(include_str!("lua/clock.lua")),
+            hints: broadcast::Sender::new(HINTS_WAITING_MAX),
+            node: AtomicU16::new(0),
+            node_until_ms: AtomicI64::new(0),
+            node_until_tick_ms: AtomicI64::new(0),
+            started: Instant::now(),
+            options,
+        };
+        coordination.take_node(anywhere()).await?;
+        let coordination = Arc::new(coordination);
+        tokio::spawn(renew_node(Arc::downgrade(&coordination)));
+        tokio::spawn(beat(Arc::downgrade(&coordination)));
+        tokio::spawn(listen(Arc::downgrade(&coordination)));
+        Ok(coordination)
+    }
+
+    fn key(&self, name: impl std::fmt::Display) -> String {
+        format!("{}:{name}", self.options.prefix)
+    }
+
+    async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> RedisResult<T> {
+        match self.link.clone() {
+            Link::One(mut connection) => command.query_async(&mut connection).await,
+            Link::Cluster(line) => line.query(command).await,
+        }
+    }
+
+    /// Take or renew a lease; its fencing number if it is ours, else 0.
+    async fn hold(&self, name: &str, ttl_ms: i64) -> RedisResult<u64> {
+        // Both keys in one slot, by the hash tag.
+        let lease = self.key(format_args!("{{{name}}}:lease"));
+        let mut call = self.lead.key(&lease);
+        call.key(self.key(format_args!("{{{name}}}:fence")));
+        call.arg(&self.options.instance).arg(ttl_ms);
+        self.invoke(&lease, &call).await
+    }
+
+    /// Run a script on this key.
+    async fn invoke<T: FromRedisValue>(
+        &self,
+        key: &str,
+        call: &ScriptInvocation<'_>,
+    ) -> RedisResult<T> {
+        match self.link.clone() {
+            Link::One(mut connection) => call.invoke_async(&mut connection).await,
+            Link::Cluster(line) => {
+                let done = call.invoke_async(&mut line.connection()).await;
+                line.note(key, &done).await;
+                done
+            }
+        }
+    }
+
+    fn tick_ms(&self) -> i64 {
+        self.started.elapsed().as_millis() as i64
+    }
+
+    async fn hold_node(&self, node: u16) -> RedisResult<bool> {
+        let (asked_ms, asked_tick_ms) = (SystemClock.now_ms(), self.tick_ms());
+        let ours = self.hold(&format!("node:{node}"), NODE_LEASE_MS).await? > 0;
+        if ours {
+            self.node.store(node, Ordering::Relaxed);
+        }
+        let until = |now_ms: i64| if ours { now_ms + NODE_SAFE_MS } else { 0 };
+        self.node_until_tick_ms.store(until(asked_tick_ms), Ordering::Release);
+        self.node_until_ms.store(until(asked_ms), Ordering::Release);
+        Ok(ours)
+    }
+
+    /// The first node nobody holds, beginning the search with this one.
+    async fn take_node(&self, first: u16) -> Result<u16, CoordinationError> {
+        for node in (0..sale::NODES_MAX).map(|n| (first + n) % sale::NODES_MAX) {
+            if self.hold(&format!("node:{node}"), NODE_LEASE_MS).await? == 0 {
+                continue;
+            }
+            tokio::time::sleep(SETTLE_IN).await;
+            if self.hold_node(node).await? {
+                return Ok(node);
+            }
+        }
+        Err(CoordinationError::NoNode(sale::NODES_MAX))
+    }
+
+    async fn publish(&self, message: &str) {
+        let publish = redis::cmd("PUBLISH").arg(self.key("hints")).arg(message).to_owned();
+        if let Err(error) = self.ask::<i64>(&publish).await {
+            tracing::debug!(%error, "a hint was not passed on");
+        }
+    }
+
+    async fn read_catalogue(&self) -> RedisResult<Option<Vec<Activity>>> {
+        let index = redis::cmd("GET").arg(self.key("catalog")).to_owned();
+        let Some(index) = self.ask::<Option<String>>(&index).await? else { return Ok(None) };
+        let ids: Vec<i64> = serde_json::from_str(&index).unwrap_or_default();
+        let mut activities = Vec::with_capacity(ids.len());
+        for id in ids {
+            let key = self.key(format_args!("catalog:{id}"));
+            let hash = redis::cmd("HGETALL").arg(key).to_owned();
+            let fields: std::collections::HashMap<String, String> = self.ask(&hash).await?;
+            let Some(head) = fields.get("activity") else { return Ok(None) };
+            let Ok(mut activity) = serde_json::from_str::<Activity>(head) else { return Ok(None) };
+            let mut items: Vec<Item> = fields
+                .iter()
+                .filter(|(field, _)| *field != "activity")
+                .filter_map(|(_, json)| serde_json::from_str(json).ok())
+                .collect();
+            items.sort_by_key(|item| item.id);
+            activity.items = items;
+            activities.push(activity);
+        }
+        Ok(Some(activities))
+    }
+
+    async fn write_catalogue(&self, activities: &[Arc<Activity>]) -> RedisResult<()> {
+        for activity in activities {
+            let mut head = Activity::clone(activity);
+            let items = std::mem::take(&mut head.items);
+            let key = self.key(format_args!("catalog:{}", activity.id));
+            let mut hash = redis::cmd("HSET");
+            hash.arg(&key).arg("activity").arg(json(&head));
+            for item in &items {
+                hash.arg(item.id.0).arg(json(item));
+            }
+            self.ask::<i64>(&hash).await?;
+            let expire = redis::cmd("PEXPIRE").arg(&key).arg(CATALOGUE_KEPT_MS).to_owned();
+            self.ask::<i64>(&expire).await?;
+        }
+        let ids: Vec<i64> = activities.iter().map(|activity| activity.id.0).collect();
+        let mut index = redis::cmd("SET");
+        index.arg(self.key("catalog")).arg(json(&ids)).arg("PX").arg(CATALOGUE_KEPT_MS);
+        self.ask::<()>(&index).await
+    }
+}
+
+/// A node to begin with. The hasher of the standard library is seeded anew each time.
+fn anywhere() -> u16 {
+    use std::hash::{BuildHasher, RandomState};
+    (RandomState::new().hash_one(()) % u64::from(sale::NODES_MAX)) as u16
+}
+
+fn json(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+async fn open_link(options: &RedisCoordinationOptions) -> RedisResult<Link> {
+    let answer_within = Duration::from_millis(options.answer_ms_max);
+    if let [url] = &options.urls[..] {
+        let settings = ConnectionManagerConfig::new()
+            .set_response_timeout(Some(answer_within))
+            .set_connection_timeout(Some(answer_within))
+            .set_number_of_retries(1);
+        let manager =
+            ConnectionManager::new_with_config(Client::open(url.as_str())?, settings).await?;
+        return Ok(Link::One(manager));
+    }
+    // By default a command is retried for minutes while a node is away; a lease that is asked for
+    // that long has ended.
+    let client = ClusterClient::builder(options.urls.iter().map(String::as_str))
+        .response_timeout(answer_within)
+        .connection_timeout(answer_within)
+        .retries(REDIRECTS_MAX)
+        .min_retry_wait(10)
+        .max_retry_wait(200)
+        .build()?;
+    Ok(Link::Cluster(Arc::new(ClusterLine::open(client).await?)))
+}
+
+async fn renew_node(coordination: std::sync::Weak<RedisCoordination>) {
+    let mut failing = false;
+    loop {
+        tokio::time::sleep(if failing { NODE_RENEW_SOON } else { NODE_RENEW }).await;
+        let Some(coordination) = coordination.upgrade() else { return };
+        let node = coordination.node.load(Ordering::Relaxed);
+        let held = coordination.hold_node(node).await;
+        match &held {
+            Ok(true) => {}
+            // Redis forgot whose it was, and somebody new was faster. Until there is another one
+            // nobody is admitted here.
+            Ok(false) => match coordination.take_node(anywhere()).await {
+                Ok(new) => tracing::warn!(node, new, "order numbers go on as another node"),
+                Err(error) => {
+                    tracing::error!(%error, "no node for order numbers: admitting nobody")
+                }
+            },
+            Err(error) if !failing => {
+                tracing::warn!(%error, "the lease of the node could not be renewed");
+            }
+            Err(_) => {}
+        }
+        failing = held.is_err();
+    }
+}
+
+/// Lets those who listen know that their lines live.
+async fn beat(coordination: std::sync::Weak<RedisCoordination>) {
+    loop {
+        tokio::time::sleep(BEAT_EVERY).await;
+        let Some(coordination) = coordination.upgrade() else { return };
+        coordination.publish(BEAT).await;
+    }
+}
+
+/// Hear what others tell, on a connection of its own, at whichever server answers.
+async fn listen(coordination: std::sync::Weak<RedisCoordination>) {
+    loop {
+        let Some(strong) = coordination.upgrade() else { return };
+        let (urls, channel) = (strong.options.urls.clone(), strong.key("hints"));
+        let sender = strong.hints.clone();
+        drop(strong);
+        for url in urls {
+            if let Err(error) = hear(&url, &channel, &sender, &coordination, SILENCE_MAX).await {
+                tracing::debug!(%error, "no news from Redis");
+            }
+        }
+        tokio::time::sleep(RECONNECT).await;
+    }
+}
+
+async fn hear(
+    url: &str,
+    channel: &str,
+    sender: &broadcast::Sender<Hint>,
+    coordination: &std::sync::Weak<RedisCoordination>,
+    silence_max: Duration,
+) -> RedisResult<()> {
+    let client = Client::open(url)?;
+    let opening = async {
+        let mut subscription = client.get_async_pubsub().await?;
+        subscription.subscribe(channel).await?;
+        RedisResult::Ok(subscription)
+    };
+    let mut subscription = in_time(silence_max, opening).await??;
+    let mut messages = subscription.on_message();
+    while let Some(message) = in_time(silence_max, messages.next()).await? {
+        if coordination.strong_count() == 0 {
+            return Ok(());
+        }
+        if let Ok(hint) = serde_json::from_slice(message.get_payload_bytes()) {
+            // Nobody may be interested.
+            let _ = sender.send(hint);
+        }
+    }
+    Ok(())
+}
+
+async fn in_time<T>(limit: Duration, event: impl Future<Output = T>) -> RedisResult<T> {
+    let late = |_| RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
+    tokio::time::timeout(limit, event).await.map_err(late)
+}
+
+#[async_trait]
+impl Coordination for RedisCoordination {
+    async fn lead(&self, job: &'static str) -> Option<u64> {
+        self.hold(job, LEASE_MS).await.ok().filter(|token| *token > 0)
+    }
+
+    async fn tell(&self, hint: &Hint) {
+        self.publish(&json(hint)).await;
+    }
+
+    fn hints(&self) -> broadcast::Receiver<Hint> {
+        self.hints.subscribe()
+    }
+
+    async fn order(&self, no: OrderNo) -> Option<OrderCopy> {
+        let key = self.key(format_args!("order:{no}"));
+        let copy: Vec<String> = self.invoke(&key, &self.order_copy.key(&key)).await.ok()?;
+        let [order, read_ms, now_ms] = &copy[..] else { return None };
+        Some(OrderCopy {
+            order: serde_json::from_str(order).ok()?,
+            read_ms: read_ms.parse().ok()?,
+            now_ms: now_ms.parse().ok()?,
+        })
+    }
+
+    async fn now_ms(&self) -> Result<Millis, String> {
+        let now_ms = self.invoke(&self.key("clock"), &self.clock.key(self.key("clock"))).await;
+        now_ms.map_err(|error| error.to_string())
+    }
+
+    async fn keep_orders(&self, orders: &[Order], read_ms: Millis) -> Result<(), String> {
+        let kept = orders.iter().map(|order| async move {
+            let key = self.key(format_args!("order:{}", order.order_no));
+            let mut call = self.keep_order.key(&key);
+            call.arg(order.status.code()).arg(json(order)).arg(ORDER_KEPT_MS);
+            call.arg(read_ms).arg(ORDER_AGE_MS_MAX);
+            self.invoke::<i64>(&key, &call).await
+        });
+        let kept = futures_util::future::try_join_all(kept).await;
+        let kept = kept.map_err(|error| error.to_string())?;
+        if kept.contains(&TOO_OLD) { Err("these were read too long ago".into()) } else { Ok(()) }
+    }
+
+    async fn catalogue(&self) -> Option<Vec<Activity>> {
+        self.read_catalogue().await.ok().flatten()
+    }
+
+    async fn put_catalogue(&self, activities: &[Arc<Activity>]) {
+        if let Err(error) = self.write_catalogue(activities).await {
+            tracing::debug!(%error, "the catalogue could not be put into Redis");
+        }
+    }
+
+    fn node(&self) -> u16 {
+        self.node.load(Ordering::Relaxed)
+    }
+
+    fn node_is_ours(&self) -> bool {
+        SystemClock.now_ms() < self.node_until_ms.load(Ordering::Acquire)
+            && self.tick_ms() < self.node_until_tick_ms.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use faults::services::{Redis, RedisOptions, shared_redis, unique_name};
+    use sale::{ActivityId, Currency, ItemId, Money, OrderStatus};
+
+    use super::*;
+
+    fn options(url: String, instance: &str) -> RedisCoordinationOptions {
+        let (urls, prefix) = (vec![url], unique_name("coordination"));
+        RedisCoordinationOptions { urls, prefix, answer_ms_max: 1_000, instance: instance.into() }
+    }
+
+    #[tokio::test]
+    async fn no_two_number_as_one_node_after_redis_forgot_who_held_it() {
+        let server = Redis::start(RedisOptions::default()).unwrap();
+        let ann_options = options(server.url(), "ann");
+        let bob_options =
+            RedisCoordinationOptions { instance: "bob".into(), ..ann_options.clone() };
+        let ann = RedisCoordination::open(ann_options).await.unwrap();
+        let bob = RedisCoordination::open(bob_options).await.unwrap();
+        let node = ann.node();
+        let holds = |one: &RedisCoordination| one.node_is_ours() && one.node() == node;
+        assert!(holds(&ann) && bob.node_is_ours() && !holds(&bob));
+        server.call(&["FLUSHALL"]).unwrap();
+        // Bob is faster than ann, who has noticed nothing.
+        let taking = bob.take_node(node);
+        let watching = async {
+            while !holds(&bob) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            assert!(!holds(&ann), "both number as node {node}");
+        };
+        let (taken, ()) = tokio::join!(taking, watching);
+        assert_eq!(taken.unwrap(), node);
+        while !ann.node_is_ours() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_ne!(ann.node(), node, "she goes on as another");
+    }
+
+    #[tokio::test]
+    async fn a_line_without_a_beat_is_given_up() {
+        let coordination =
+            RedisCoordination::open(options(shared_redis().url(), "ann")).await.unwrap();
+        let (weak, sender) = (Arc::downgrade(&coordination), coordination.hints.clone());
+        let silence = Duration::from_millis(100);
+        let url = shared_redis().url();
+        let heard = hear(&url, &unique_name("nobody"), &sender, &weak, silence).await;
+        assert!(heard.unwrap_err().is_timeout());
+    }
+
+    #[tokio::test]
+    async fn a_copy_read_long_ago_is_not_kept() {
+        let coordination =
+            RedisCoordination::open(options(shared_redis().url(), "ann")).await.unwrap();
+        let order_no = OrderNo::from_u64(7).unwrap();
+        let order = Order {
+            order_no,
+            user: "ann".parse().unwrap(),
+            activity: ActivityId(1),
+            item: ItemId(1),
+            item_name: "pen".into(),
+            price: Money::new(1, Currency::CNY),
+            quantity: 1,
+            amount: Money::new(1, Currency::CNY),
+            status: OrderStatus::Unpaid,
+            reason: None,
+            epoch: 1,
+            created_ms: 0,
+            pay_deadline_ms: 0,
+            paid_ms: None,
+            closed_ms: None,
+        };
+        let orders = [order];
+        let now_ms = coordination.now_ms().await.unwrap();
+        let old = coordination.keep_orders(&orders, now_ms - ORDER_AGE_MS_MAX - 1).await;
+        assert!(old.unwrap_err().contains("too long ago"));
+        assert!(coordination.order(order_no).await.is_none());
+        coordination.keep_orders(&orders, now_ms).await.unwrap();
+        let copy = coordination.order(order_no).await.unwrap();
+        assert_eq!((&copy.order, copy.read_ms), (&orders[0], now_ms));
+        assert!(copy.now_ms >= now_ms, "{copy:?}");
+    }
+}

@@ -1,0 +1,220 @@
+//! For the tests of the engine: a gate at which an item seems to change between any two readings, and
+//! which can be made to say that it cannot tell.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
+use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+use gate::{
+    AdjustOutcome, Attempt, Changed, Gate, GateError, GiveBack, Loaded, Loading, Reading,
+    Readmitted, Shut, Verdict, Writable,
+};
+use parking_lot::Mutex;
+use sale::{Claim, ClaimLog, EntryId, Epoch, ItemId, LogEntry, LogError, OrderNo, UserId};
+
+type Result<T> = std::result::Result<T, GateError>;
+
+pub struct MovingGate {
+    gate: Arc<dyn Gate>,
+    readings: Arc<AtomicU64>,
+    /// After so many readings it comes to rest.
+    moves: u64,
+    pub told: Arc<Told>,
+}
+
+/// What a test tells the gate, and hears of it.
+#[derive(Default)]
+pub struct Told {
+    /// It is being loaded, and does not know what its buyers hold.
+    pub cannot_tell: AtomicBool,
+    /// The item has left, and its claims are still on the log.
+    pub has_left: AtomicBool,
+    pub adopted: Mutex<Vec<OrderNo>>,
+    /// It does not answer those who ask what is there, or who shut or change something.
+    pub away: AtomicBool,
+    /// How often it was asked to shut or open an item.
+    pub shut_asked: AtomicU64,
+    /// What happens before the next word of an operator arrives.
+    pub before_shut: Mutex<Option<Meanwhile>>,
+}
+
+pub type Meanwhile = BoxFuture<'static, ()>;
+
+impl Told {
+    fn can_tell(&self) -> Result<()> {
+        let cannot = self.cannot_tell.load(Ordering::SeqCst);
+        if cannot { Err(GateError("the item is being loaded".into())) } else { Ok(()) }
+    }
+
+    fn answers(&self) -> Result<()> {
+        let away = self.away.load(Ordering::SeqCst);
+        if away { Err(GateError("it is away".into())) } else { Ok(()) }
+    }
+}
+
+impl MovingGate {
+    /// Beside it, how often it is read.
+    pub fn new(gate: Arc<dyn Gate>, moves: u64) -> (MovingGate, Arc<AtomicU64>) {
+        let readings = Arc::new(AtomicU64::new(0));
+        let told = Arc::default();
+        (MovingGate { gate, readings: readings.clone(), moves, told }, readings)
+    }
+}
+
+#[async_trait]
+impl ClaimLog for MovingGate {
+    async fn take(&self, claims_max: usize) -> std::result::Result<Vec<LogEntry>, LogError> {
+        self.gate.take(claims_max).await
+    }
+
+    async fn ack(&self, entries: &[EntryId]) -> std::result::Result<(), LogError> {
+        self.gate.ack(entries).await
+    }
+
+    async fn give_back(&self, entries: Vec<LogEntry>) {
+        self.gate.give_back(entries).await;
+    }
+
+    fn backlog(&self) -> u64 {
+        self.gate.backlog()
+    }
+}
+
+#[async_trait]
+impl Gate for MovingGate {
+    async fn reading(&self, item: ItemId) -> Result<Option<Reading>> {
+        let readings = self.readings.fetch_add(1, Ordering::SeqCst) + 1;
+        let reading = self.gate.reading(item).await?;
+        Ok(reading.map(|mut reading| {
+            reading.version += readings.min(self.moves);
+            reading
+        }))
+    }
+
+    fn partitions(&self) -> usize {
+        self.gate.partitions()
+    }
+
+    fn partition_of(&self, item: ItemId, user: &UserId) -> usize {
+        self.gate.partition_of(item, user)
+    }
+
+    async fn admit(&self, batch: Vec<Attempt>) -> Vec<Verdict> {
+        self.gate.admit(batch).await
+    }
+
+    async fn readmit(&self, claim: &Claim) -> Result<Readmitted> {
+        if self.told.has_left.load(Ordering::SeqCst) {
+            return Ok(Readmitted::NotLoaded);
+        }
+        self.gate.readmit(claim).await
+    }
+
+    async fn release(&self, units: &[GiveBack]) -> Result<Vec<Changed>> {
+        self.gate.release(units).await
+    }
+
+    async fn adjust(
+        &self,
+        item: ItemId,
+        adjust_no: OrderNo,
+        delta: i64,
+        committed: bool,
+    ) -> Result<AdjustOutcome> {
+        self.told.answers()?;
+        self.gate.adjust(item, adjust_no, delta, committed).await
+    }
+
+    async fn adjusts(&self, item: ItemId) -> Result<Vec<(OrderNo, i64)>> {
+        self.gate.adjusts(item).await
+    }
+
+    async fn forget_adjust(&self, item: ItemId, adjust_no: OrderNo) -> Result<Option<Changed>> {
+        self.gate.forget_adjust(item, adjust_no).await
+    }
+
+    async fn adopt(&self, claims: &[Claim]) -> Result<()> {
+        self.told.can_tell()?;
+        self.told.adopted.lock().extend(claims.iter().map(|claim| claim.order_no));
+        Ok(())
+    }
+
+    async fn begin_load(&self, item: ItemId, epoch: Epoch, shards: u32) -> Result<bool> {
+        self.gate.begin_load(item, epoch, shards).await
+    }
+
+    async fn load(&self, loading: Loading) -> Result<bool> {
+        self.gate.load(loading).await
+    }
+
+    async fn shut(&self, item: ItemId, shut: Option<Shut>) -> Result<bool> {
+        self.told.shut_asked.fetch_add(1, Ordering::SeqCst);
+        self.told.answers()?;
+        let meanwhile = self.told.before_shut.lock().take();
+        if let Some(meanwhile) = meanwhile {
+            meanwhile.await;
+        }
+        self.gate.shut(item, shut).await
+    }
+
+    async fn unload(&self, item: ItemId) -> Result<()> {
+        self.gate.unload(item).await
+    }
+
+    async fn loaded(&self) -> Result<Vec<Loaded>> {
+        self.told.answers()?;
+        self.gate.loaded().await
+    }
+
+    async fn in_flight(&self, item: ItemId) -> Result<Vec<Claim>> {
+        self.gate.in_flight(item).await
+    }
+
+    async fn marks(&self, item: ItemId) -> Result<Vec<(UserId, OrderNo)>> {
+        self.gate.marks(item).await
+    }
+
+    async fn queued(&self, user: &UserId, order_no: OrderNo) -> Result<Option<Claim>> {
+        self.told.can_tell()?;
+        if self.told.has_left.load(Ordering::SeqCst) {
+            return Ok(None);
+        }
+        self.gate.queued(user, order_no).await
+    }
+
+    async fn is_on_log(&self, claim: &Claim) -> Result<bool> {
+        self.gate.is_on_log(claim).await
+    }
+
+    async fn queued_of(&self, user: &UserId) -> Result<Vec<Claim>> {
+        self.gate.queued_of(user).await
+    }
+
+    async fn on_log(&self, order_no: OrderNo) -> Result<Option<Claim>> {
+        self.told.can_tell()?;
+        self.gate.on_log(order_no).await
+    }
+
+    fn left(&self, item: ItemId) -> Option<i64> {
+        self.gate.left(item)
+    }
+
+    fn may_hold_mark(&self, item: ItemId, user: &UserId, with_key: bool) -> bool {
+        self.gate.may_hold_mark(item, user, with_key)
+    }
+
+    fn blocks(&self) -> bool {
+        self.gate.blocks()
+    }
+
+    async fn oldest_waits_ms(&self) -> Result<Option<u64>> {
+        self.gate.oldest_waits_ms().await
+    }
+
+    async fn check(&self) -> Writable {
+        self.gate.check().await
+    }
+}

@@ -1,0 +1,168 @@
+//! The two profiles: where gate, ledger and coordination come from. Above this file nothing knows which
+//! one runs.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use gate::{
+    Gate,
+    redis::{RedisGate, RedisOptions},
+    solo,
+};
+use ledger::{
+    Ledger,
+    mysql::{self, MysqlLedger},
+    sqlite::SqliteLedger,
+};
+use sale::{OrderNumbers, SharedClock};
+
+use crate::{
+    checkup,
+    coordination::{Coordination, LocalCoordination, RedisCoordination, RedisCoordinationOptions},
+    settings::{self, Profile, Settings},
+};
+
+/// The files of the solo profile in the data directory.
+pub const LEDGER_FILE: &str = "ledger.db";
+/// Solo is one node, so its order numbers are of node 0.
+const SOLO_NODE: u16 = 0;
+
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error(transparent)]
+    Sqlite(#[from] ledger::sqlite::OpenError),
+    #[error(transparent)]
+    Mysql(#[from] mysql::OpenError),
+    #[error(transparent)]
+    Journal(#[from] solo::OpenError),
+    #[error(transparent)]
+    Redis(#[from] gate::GateError),
+    #[error(transparent)]
+    Coordination(#[from] crate::coordination::CoordinationError),
+    #[error("the sandbox cannot be opened: {0}")]
+    Sandbox(payment::ProviderError),
+    #[error(transparent)]
+    SandboxFile(crate::data_dir::DataDirError),
+    #[error("the lanes cannot be started: {0}")]
+    Lanes(std::io::Error),
+    #[error("the ledger cannot be read: {0}")]
+    Read(#[from] ledger::LedgerError),
+    /// An engine on which promises would be lost.
+    #[error("{0}")]
+    Unfit(String),
+    #[error("the system gives no random bytes: {0}")]
+    NoRandomness(getrandom::Error),
+}
+
+/// What an engine is made of.
+pub struct Parts {
+    pub gate: Arc<dyn Gate>,
+    pub ledger: Arc<dyn Ledger>,
+    pub coordination: Arc<dyn Coordination>,
+    pub numbers: Arc<OrderNumbers>,
+    /// A name of this process, see [`instance_name`].
+    pub instance: String,
+}
+
+impl Parts {
+    /// `data` is a directory that is ours alone.
+    pub async fn open(
+        settings: &Settings,
+        data: &Path,
+        clock: SharedClock,
+    ) -> Result<Parts, OpenError> {
+        match settings.profile {
+            Profile::Solo => solo_parts(settings, data.to_owned(), clock).await,
+            Profile::Cluster => cluster_parts(settings, clock).await,
+        }
+    }
+}
+
+async fn solo_parts(
+    settings: &Settings,
+    data: PathBuf,
+    clock: SharedClock,
+) -> Result<Parts, OpenError> {
+    let options = solo::SoloOptions { log_claims_max: settings.gate.log_claims_max };
+    let numbers = Arc::new(OrderNumbers::new(SOLO_NODE, clock.clone()));
+    // Reading back a large journal takes a moment; not on an async thread.
+    let opening = tokio::task::spawn_blocking(move || {
+        let books = SqliteLedger::open(&data.join(LEDGER_FILE), clock.clone())?;
+        let journal = solo::SoloGate::open(&data, options, clock)?;
+        Ok::<_, OpenError>((journal, books))
+    });
+    let opened = opening.await.map_err(|error| OpenError::Lanes(std::io::Error::other(error)))?;
+    let (journal, books) = opened?;
+    for seen in [journal.last_order_no(), books.last_order_no().await?].into_iter().flatten() {
+        numbers.start_after(seen);
+    }
+    Ok(Parts {
+        gate: Arc::new(journal),
+        ledger: Arc::new(books),
+        coordination: Arc::new(LocalCoordination::default()),
+        numbers,
+        instance: instance_name()?,
+    })
+}
+
+async fn cluster_parts(settings: &Settings, clock: SharedClock) -> Result<Parts, OpenError> {
+    let instance = instance_name()?;
+    check_redis(&settings.redis).await?;
+    let options = mysql::Options {
+        connections_max: settings.ledger.connections_max,
+        ..mysql::Options::default()
+    };
+    let books = MysqlLedger::open(settings.ledger.url.expose(), clock.clone(), options).await?;
+    checkup::log(checkup::mysql::look_at(&books).await).map_err(OpenError::Unfit)?;
+    let redis = &settings.redis;
+    let urls: Vec<String> =
+        redis.url.expose().split(',').map(|url| url.trim().to_owned()).collect();
+    let coordination = RedisCoordination::open(RedisCoordinationOptions {
+        urls: urls.clone(),
+        prefix: redis.prefix.clone(),
+        answer_ms_max: redis.answer_ms_max,
+        instance: instance.clone(),
+    })
+    .await?;
+    let gate = RedisGate::open(RedisOptions {
+        urls,
+        prefix: redis.prefix.clone(),
+        partitions: redis.partitions,
+        answer_ms_max: redis.answer_ms_max,
+        // The cap is for all of them together.
+        log_claims_max: (settings.gate.log_claims_max / redis.partitions as u64).max(1),
+        consumer: instance.clone(),
+        takeover_ms: redis.takeover_ms,
+        wait_replicas: redis.wait_replicas,
+        wait_ms_max: redis.wait_ms_max,
+    })
+    .await?;
+    // The node was another process's before; its numbers are at most those of this moment, unless
+    // its clock was ahead. The ledger knows the largest that became an order.
+    let numbers = Arc::new(OrderNumbers::new(coordination.node(), clock));
+    if let Some(seen) = books.last_order_no().await? {
+        numbers.start_after(seen);
+    }
+    Ok(Parts { gate: Arc::new(gate), ledger: Arc::new(books), coordination, numbers, instance })
+}
+
+/// Say what is not good about it, and refuse one that would lose promises without a word.
+async fn check_redis(redis: &settings::Redis) -> Result<(), OpenError> {
+    let findings = checkup::redis::look(redis).await;
+    checkup::log(findings).map_err(OpenError::Unfit)?;
+    let agreed = checkup::redis::agree_on_partitions(redis).await;
+    let agreed = agreed.map_err(|error| gate::GateError(error.to_string()))?;
+    checkup::log(vec![agreed]).map_err(OpenError::Unfit)
+}
+
+/// A name that no other process has, and that a person can find: the host's, the process id, and
+/// something random, because process ids come again.
+fn instance_name() -> Result<String, OpenError> {
+    let mut random = [0; 4];
+    getrandom::fill(&mut random).map_err(OpenError::NoRandomness)?;
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = host.trim();
+    Ok(format!("{host}-{}-{:08x}", std::process::id(), u32::from_le_bytes(random)))
+}

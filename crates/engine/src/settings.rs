@@ -1,0 +1,244 @@
+//! What can be set of the engine: one struct per section of the settings file, which the file and the
+//! environment fill directly.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Secret;
+
+/// Everything the engine was told about its work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    pub profile: Profile,
+    pub roles: Vec<Role>,
+    pub redis: Redis,
+    pub ledger: LedgerStore,
+    pub lane: Lane,
+    pub gate: Gate,
+    pub orders: Orders,
+    pub jobs: Jobs,
+    /// The built-in cashier, where it is switched on.
+    pub sandbox: Option<SandboxSettings>,
+    pub alerts: Alerts,
+    pub push: Push,
+}
+
+impl Settings {
+    /// Is this process for that? Solo is for everything.
+    pub fn does(&self, role: Role) -> bool {
+        self.profile == Profile::Solo || self.roles.contains(&role)
+    }
+}
+
+/// One process, nothing set, and nobody can pay: what is for demos alone is never on by default.
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            profile: Profile::Solo,
+            roles: vec![Role::Web, Role::Worker, Role::Jobs],
+            redis: Redis::default(),
+            ledger: LedgerStore::default(),
+            lane: Lane::default(),
+            gate: Gate::default(),
+            orders: Orders::default(),
+            jobs: Jobs::default(),
+            sandbox: None,
+            alerts: Alerts::default(),
+            push: Push::default(),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Profile {
+    Solo,
+    Cluster,
+}
+
+/// What a process of the cluster does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    Web,
+    Worker,
+    Jobs,
+}
+
+/// Where the cluster's gate lives.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Redis {
+    /// Secret, because it may carry a password.
+    pub url: Secret,
+    pub prefix: String,
+    pub partitions: usize,
+    pub answer_ms_max: u64,
+    pub takeover_ms: u64,
+    pub wait_replicas: u32,
+    pub wait_ms_max: u64,
+}
+
+impl Default for Redis {
+    fn default() -> Self {
+        Redis {
+            url: Secret::default(),
+            prefix: "seckill".into(),
+            partitions: 16,
+            answer_ms_max: 2_000,
+            takeover_ms: 15_000,
+            wait_replicas: 0,
+            wait_ms_max: 1_000,
+        }
+    }
+}
+
+/// Where the cluster's ledger lives.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LedgerStore {
+    pub url: Secret,
+    pub connections_max: usize,
+}
+
+impl Default for LedgerStore {
+    fn default() -> Self {
+        LedgerStore { url: Secret::default(), connections_max: 16 }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lane {
+    pub queue_max: usize,
+    pub batch_max: usize,
+}
+
+impl Default for Lane {
+    fn default() -> Self {
+        Lane { queue_max: 20_000, batch_max: 256 }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gate {
+    pub log_claims_max: u64,
+    pub sold_out_cache_ms_max: u64,
+    pub warm_before_ms: u64,
+    pub keep_after_close_ms: u64,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Gate {
+            log_claims_max: 1_000_000,
+            sold_out_cache_ms_max: 1_000,
+            warm_before_ms: 600_000,
+            keep_after_close_ms: 3_600_000,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Orders {
+    pub batch_claims_max: usize,
+    pub retry_ladder_ms: Vec<u64>,
+    pub pause_ms_min: u64,
+    pub pause_ms_max: u64,
+    pub retry_batch_max: usize,
+    pub retry_poll_ms: u64,
+}
+
+impl Default for Orders {
+    fn default() -> Self {
+        let minutes = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120];
+        let minutes_ms = minutes.into_iter().map(|minutes| minutes * 60_000);
+        Orders {
+            batch_claims_max: 1_000,
+            retry_ladder_ms: [10_000, 30_000].into_iter().chain(minutes_ms).collect(),
+            pause_ms_min: 100,
+            pause_ms_max: 10_000,
+            retry_batch_max: 200,
+            retry_poll_ms: 1_000,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Jobs {
+    pub timeout_poll_ms: u64,
+    pub timeout_batch_max: usize,
+    pub outbox_poll_ms: u64,
+    pub outbox_batch_max: usize,
+    pub reconcile_every_ms: u64,
+    pub warm_poll_ms: u64,
+    pub catalogue_refresh_ms: u64,
+    pub count_every_ms: u64,
+}
+
+impl Default for Jobs {
+    fn default() -> Self {
+        Jobs {
+            timeout_poll_ms: 250,
+            timeout_batch_max: 500,
+            outbox_poll_ms: 500,
+            outbox_batch_max: 500,
+            reconcile_every_ms: 300_000,
+            warm_poll_ms: 1_000,
+            catalogue_refresh_ms: 1_000,
+            count_every_ms: 2_000,
+        }
+    }
+}
+
+/// The built-in cashier. Empty `file`: one in the data directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SandboxSettings {
+    pub file: PathBuf,
+    pub merchant: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Alerts {
+    /// Secret, because chat services put the key into the address.
+    pub webhook_url: Secret,
+    pub webhook_timeout_ms: u64,
+    pub raise_after_ms: u64,
+    pub resolve_after_ms: u64,
+    pub backlog_age_ms_max: u64,
+    pub disk_low_bytes: u64,
+    pub disk_full_bytes: u64,
+}
+
+impl Default for Alerts {
+    fn default() -> Self {
+        Alerts {
+            webhook_url: Secret::default(),
+            webhook_timeout_ms: 5_000,
+            raise_after_ms: 5_000,
+            resolve_after_ms: 30_000,
+            backlog_age_ms_max: 60_000,
+            disk_low_bytes: 2 << 30,
+            disk_full_bytes: 512 << 20,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Push {
+    pub streams_max: usize,
+    pub streams_per_user_max: usize,
+    pub queue_max: usize,
+}
+
+impl Default for Push {
+    fn default() -> Self {
+        Push { streams_max: 10_000, streams_per_user_max: 4, queue_max: 64 }
+    }
+}

@@ -1,0 +1,353 @@
+//! For the tests of the engine: a sale at night, whose jobs run when the test says so.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use ledger::PaymentNotice;
+use parking_lot::Mutex;
+use payment::{
+    CloseOutcome, Notice, NoticeError, Opened, Paid, PayRequest, Provider, ProviderError,
+    QueryOutcome, RefundOutcome, RefundRequest,
+};
+use sale::{
+    Activity, ActivityId, ActivityMove, ActivityState, Currency, ItemId, Keys, ManualClock, Millis,
+    Money, NewActivity, NewItem, OrderNo,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+    sync::watch,
+};
+
+use super::{
+    ClaimAnswer, Engine, Parts,
+    moving_gate::{MovingGate, Told},
+    with_timeout::{PROVIDER_ANSWER_MAX, WithTimeout},
+};
+use crate::{Secret, Settings};
+
+pub(super) const NOW_MS: Millis = 1_800_000_000_000;
+
+pub(super) struct TestEngine {
+    pub(super) engine: Arc<Engine>,
+    pub(super) clock: Arc<ManualClock>,
+    data: tempfile::TempDir,
+}
+
+impl TestEngine {
+    pub(super) async fn without_a_sale(change: impl FnOnce(&mut Settings)) -> TestEngine {
+        let mut settings = Settings::default();
+        change(&mut settings);
+        TestEngine::open(settings, ManualClock::at(NOW_MS), tempfile::tempdir().unwrap()).await
+    }
+
+    async fn open(
+        settings: Settings,
+        clock: Arc<ManualClock>,
+        data: tempfile::TempDir,
+    ) -> TestEngine {
+        let keys = Keys::from_secret(b"a secret of the tests").unwrap();
+        let parts = Parts::open(&settings, data.path(), clock.clone()).await.unwrap();
+        let opened = Engine::open(settings, data.path(), b"x", keys, clock.clone(), parts).await;
+        TestEngine { engine: opened.unwrap(), clock, data }
+    }
+
+    /// The process ends, and another one starts on the same data.
+    pub(super) async fn reopen(self) -> TestEngine {
+        let TestEngine { engine, clock, data } = self;
+        engine.stop().await;
+        let settings = engine.settings.clone();
+        drop(engine);
+        TestEngine::open(settings, clock, data).await
+    }
+
+    /// An open sale of one item, ten units at one fen.
+    pub(super) async fn fall(change: impl FnOnce(&mut Settings)) -> (TestEngine, Activity) {
+        let night = TestEngine::without_a_sale(change).await;
+        let activity = night.another_sale("iPhone", (NOW_MS - 1, NOW_MS + 3_600_000), 60_000).await;
+        night.engine.warm_activity("ann", activity.id, false).await.unwrap();
+        (night, activity)
+    }
+
+    /// A sale of ten units at one fen; published, and nothing more.
+    pub(super) async fn another_sale(
+        &self,
+        name: &str,
+        (opens_ms, closes_ms): (Millis, Millis),
+        pay_within_ms: Millis,
+    ) -> Activity {
+        let engine = &self.engine;
+        let item = NewItem {
+            name: name.into(),
+            image_url: String::new(),
+            price: 1,
+            origin_price: None,
+            currency: Currency::CNY,
+            stock: 10,
+            limit_per_user: 1,
+            shards: 1,
+        };
+        let new = NewActivity {
+            name: name.into(),
+            opens_ms,
+            closes_ms,
+            pay_within_ms,
+            publish_ms: None,
+            items: vec![item],
+        };
+        let id = engine.create_activity("ann", &new).await.unwrap().id;
+        engine.move_activity("ann", id, ActivityMove::Publish).await.unwrap().0
+    }
+
+    pub(super) async fn publish(&self, id: ActivityId) {
+        self.engine.move_activity("ann", id, ActivityMove::Publish).await.unwrap();
+    }
+
+    /// Very many activities of one item each, by way of the back door, for it takes a while to plan so
+    /// many one by one. Answers the ids of their items.
+    pub(super) async fn plan_many(
+        &self,
+        state: ActivityState,
+        count: i64,
+        (opens_ms, closes_ms): (Millis, Millis),
+    ) -> std::ops::Range<i64> {
+        let ledger = rusqlite::Connection::open(self.data.path().join(super::LEDGER_FILE)).unwrap();
+        ledger.busy_timeout(Duration::from_secs(30)).unwrap();
+        let last = |table: &str| -> i64 {
+            let sql = format!("SELECT COALESCE(MAX(id), 0) FROM {table}");
+            ledger.query_row(&sql, [], |row| row.get(0)).unwrap()
+        };
+        let (activity, item) = (last("tb_seckill_activity"), last("tb_seckill_product"));
+        let state = state.code();
+        let numbers = format!(
+            "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
+        );
+        ledger
+            .execute_batch(&format!(
+                "BEGIN IMMEDIATE;
+                 INSERT INTO tb_seckill_activity (id, name, opens_at, closes_at, pay_within_ms, state,
+                     created_at, updated_at)
+                 {numbers} SELECT {activity} + i, 'one of many', {opens_ms}, {closes_ms}, 60000,
+                     {state}, {NOW_MS}, {NOW_MS} FROM n;
+                 INSERT INTO tb_seckill_product (id, activity_id, name, image_url, price, currency,
+                     stock, total, limit_per_user, shards, state)
+                 {numbers} SELECT {item} + i, {activity} + i, 'pen', '', 1, 'CNY', 1, 1, 1, 1, 0 FROM n;
+                 COMMIT;"
+            ))
+            .unwrap();
+        item + 1..item + 1 + count
+    }
+
+    /// Whoever asks the ledger for activities gets no answer.
+    pub(super) fn hide_activities(&self, hide: bool) {
+        let (from, to) = if hide { ("", "_hidden") } else { ("_hidden", "") };
+        let ledger = rusqlite::Connection::open(self.data.path().join(super::LEDGER_FILE)).unwrap();
+        ledger.busy_timeout(Duration::from_secs(30)).unwrap();
+        let table = "tb_seckill_activity";
+        ledger.execute_batch(&format!("ALTER TABLE {table}{from} RENAME TO {table}{to}")).unwrap();
+    }
+
+    /// All pauses of jobs are over.
+    pub(super) fn pauses_end(&self) {
+        self.engine.unclosable.lock().clear();
+    }
+
+    /// Buys one, and waits until it is an order.
+    pub(super) async fn buy(&self, item: ItemId, user: &str) -> OrderNo {
+        let answer = self.engine.claim(item, user.parse().unwrap(), 1, None).await;
+        let ClaimAnswer::Admitted { claim, .. } = answer else { panic!("{answer:?}") };
+        while self.engine.ledger.order(claim.order_no).await.unwrap().is_none() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        claim.order_no
+    }
+
+    /// The gate's items seem to move for so many readings. Answers the count of them. Before anybody
+    /// else holds the engine.
+    pub(super) fn make_restless(&mut self, readings: u64) -> Arc<AtomicU64> {
+        let engine = Arc::get_mut(&mut self.engine).unwrap();
+        let (gate, count) = MovingGate::new(engine.gate.clone(), readings);
+        engine.gate = Arc::new(gate);
+        count
+    }
+
+    /// The gate does as the test tells it. Before anybody else holds the engine.
+    pub(super) fn make_obedient(&mut self) -> Arc<Told> {
+        let engine = Arc::get_mut(&mut self.engine).unwrap();
+        let (gate, _) = MovingGate::new(engine.gate.clone(), 0);
+        let told = gate.told.clone();
+        engine.gate = Arc::new(gate);
+        told
+    }
+
+    /// Another provider beside the sandbox. Before anybody else holds the engine.
+    pub(super) fn bank(&mut self, bank: Bank) -> Bank {
+        self.bank_within(bank, PROVIDER_ANSWER_MAX)
+    }
+
+    /// One that is waited for so long.
+    pub(super) fn bank_within(&mut self, bank: Bank, answer_max: Duration) -> Bank {
+        let engine = Arc::get_mut(&mut self.engine).unwrap();
+        let provider = WithTimeout::around(Arc::new(bank.clone()), answer_max);
+        engine.providers.insert(Bank::NAME.into(), provider);
+        bank
+    }
+}
+
+/// A provider that never tells of anything by itself.
+#[derive(Clone, Default)]
+pub(super) struct Bank {
+    paid: Arc<Mutex<HashMap<OrderNo, Paid>>>,
+    closed: Arc<Mutex<HashSet<OrderNo>>>,
+    calls: Arc<AtomicU64>,
+    hangs: Arc<watch::Sender<bool>>,
+    refuses: Arc<AtomicBool>,
+    /// Done while a payment is being opened.
+    meanwhile: Arc<Mutex<Option<Meanwhile>>>,
+}
+
+type Meanwhile = Box<dyn FnOnce() -> futures_util::future::BoxFuture<'static, ()> + Send>;
+
+impl Bank {
+    pub(super) const NAME: &str = "bank";
+
+    pub(super) fn pay(&self, no: OrderNo, minor: i64, paid_ms: Millis) {
+        let amount = Money::new(minor, Currency::CNY);
+        self.paid.lock().insert(no, Paid { provider_txn: format!("T{no}"), amount, paid_ms });
+    }
+
+    pub(super) fn is_closed(&self, no: OrderNo) -> bool {
+        self.closed.lock().contains(&no)
+    }
+
+    /// A good notice of the money for an order.
+    pub(super) fn money(&self, no: OrderNo) -> PaymentNotice {
+        PaymentNotice {
+            provider: Bank::NAME.into(),
+            provider_txn: format!("T{no}"),
+            order_no: no,
+            amount: Money::new(1, Currency::CNY),
+            paid_ms: NOW_MS,
+        }
+    }
+
+    /// While it hangs it answers nobody.
+    pub(super) fn hang(&self, hangs: bool) {
+        self.hangs.send_replace(hangs);
+    }
+
+    /// It gives no money back.
+    pub(super) fn refuse(&self, refuses: bool) {
+        self.refuses.store(refuses, Ordering::SeqCst);
+    }
+
+    /// What happens while the next payment is being opened.
+    pub(super) fn while_opening(&self, what: Meanwhile) {
+        *self.meanwhile.lock() = Some(what);
+    }
+
+    /// When it has been called.
+    pub(super) async fn called(&self) {
+        while self.calls() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    pub(super) fn calls(&self) -> u64 {
+        self.calls.load(Ordering::SeqCst)
+    }
+
+    async fn answers(&self) {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        self.hangs.subscribe().wait_for(|hangs| !hangs).await.unwrap();
+    }
+}
+
+#[async_trait]
+impl Provider for Bank {
+    fn name(&self) -> &'static str {
+        Bank::NAME
+    }
+
+    async fn open(&self, _: &PayRequest) -> Result<Opened, ProviderError> {
+        let meanwhile = self.meanwhile.lock().take();
+        if let Some(meanwhile) = meanwhile {
+            meanwhile().await;
+        }
+        Ok(Opened { payment_url: "/bank".into() })
+    }
+
+    async fn close(&self, no: OrderNo) -> Result<CloseOutcome, ProviderError> {
+        self.answers().await;
+        let paid = self.paid.lock().get(&no).cloned();
+        if paid.is_none() {
+            self.closed.lock().insert(no);
+        }
+        Ok(paid.map_or(CloseOutcome::Closed, CloseOutcome::AlreadyPaid))
+    }
+
+    async fn query(&self, no: OrderNo) -> Result<QueryOutcome, ProviderError> {
+        self.answers().await;
+        let paid = self.paid.lock().get(&no).cloned();
+        let unpaid = if self.is_closed(no) { QueryOutcome::Closed } else { QueryOutcome::Open };
+        Ok(paid.map_or(unpaid, QueryOutcome::Paid))
+    }
+
+    async fn refund(&self, _: &RefundRequest) -> Result<RefundOutcome, ProviderError> {
+        self.answers().await;
+        if self.refuses.load(Ordering::SeqCst) {
+            return Err(ProviderError::Refused("no".into()));
+        }
+        Ok(RefundOutcome::Done)
+    }
+
+    fn verify_notice(&self, _: &http::HeaderMap, _: &[u8]) -> Result<Notice, NoticeError> {
+        Err(NoticeError::BadSignature)
+    }
+
+    fn answer(&self, _: bool) -> (u16, &'static str, String) {
+        (200, "text/plain", String::new())
+    }
+}
+
+/// Somebody who is woken by alerts.
+pub(super) struct Webhook {
+    address: std::net::SocketAddr,
+    heard: Arc<Mutex<Vec<String>>>,
+}
+
+impl Webhook {
+    pub(super) async fn open() -> Webhook {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let heard: Arc<Mutex<Vec<String>>> = Arc::default();
+        let hearing = heard.clone();
+        tokio::spawn(async move {
+            while let Ok((mut caller, _)) = listener.accept().await {
+                let mut request = Vec::new();
+                // An alert is one JSON object, and the last thing in its request.
+                while !request.ends_with(b"}") && caller.read_buf(&mut request).await.unwrap() > 0 {
+                }
+                hearing.lock().push(String::from_utf8(request).unwrap());
+                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+                caller.write_all(answer).await.unwrap();
+            }
+        });
+        Webhook { address, heard }
+    }
+
+    pub(super) fn url(&self) -> Secret {
+        Secret::new(format!("http://{}/", self.address))
+    }
+
+    pub(super) fn heard(&self) -> Vec<String> {
+        self.heard.lock().clone()
+    }
+}

@@ -1,0 +1,95 @@
+//! How long a payment provider may be silent.
+//!
+//! A provider is another company, and its line may hang for as long as TCP lets it. Whoever calls one
+//! gets an answer within [`PROVIDER_ANSWER_MAX`]: *unavailable* if need be, which means unknown and is
+//! asked again. And who has just been waited for in vain is not waited for again at once: a job that
+//! goes through hundreds of orders would otherwise be held up by each of them.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use http::HeaderMap;
+use parking_lot::Mutex;
+use payment::{
+    CloseOutcome, Notice, NoticeError, Opened, PayRequest, Provider, ProviderError, QueryOutcome,
+    RefundOutcome, RefundRequest,
+};
+use sale::OrderNo;
+use tokio::time::Instant;
+
+pub(super) const PROVIDER_ANSWER_MAX: Duration = Duration::from_secs(10);
+/// How long a call that was not answered in time is not made again.
+const SILENT_FOR: Duration = Duration::from_secs(5);
+
+/// What can be asked of a provider. Each falls silent by itself: refunds may hang while buyers pay.
+#[derive(Clone, Copy)]
+enum Call {
+    Open,
+    Close,
+    Query,
+    Refund,
+}
+
+/// A provider that always answers.
+pub(super) struct WithTimeout {
+    provider: Arc<dyn Provider>,
+    answer_max: Duration,
+    silent_until: [Mutex<Option<Instant>>; 4],
+}
+
+impl WithTimeout {
+    pub(super) fn around(provider: Arc<dyn Provider>, answer_max: Duration) -> Arc<dyn Provider> {
+        Arc::new(WithTimeout { provider, answer_max, silent_until: Default::default() })
+    }
+
+    async fn wait<T>(
+        &self,
+        call: Call,
+        answer: impl Future<Output = Result<T, ProviderError>>,
+    ) -> Result<T, ProviderError> {
+        let silent_until = &self.silent_until[call as usize];
+        if silent_until.lock().is_some_and(|until| Instant::now() < until) {
+            let why = "it did not answer a moment ago";
+            return Err(ProviderError::Unavailable(why.into()));
+        }
+        match tokio::time::timeout(self.answer_max, answer).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                *silent_until.lock() = Some(Instant::now() + SILENT_FOR);
+                let why = format!("no answer within {} ms", self.answer_max.as_millis());
+                Err(ProviderError::Unavailable(why))
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Provider for WithTimeout {
+    fn name(&self) -> &'static str {
+        self.provider.name()
+    }
+
+    async fn open(&self, request: &PayRequest) -> Result<Opened, ProviderError> {
+        self.wait(Call::Open, self.provider.open(request)).await
+    }
+
+    async fn close(&self, order_no: OrderNo) -> Result<CloseOutcome, ProviderError> {
+        self.wait(Call::Close, self.provider.close(order_no)).await
+    }
+
+    async fn query(&self, order_no: OrderNo) -> Result<QueryOutcome, ProviderError> {
+        self.wait(Call::Query, self.provider.query(order_no)).await
+    }
+
+    async fn refund(&self, request: &RefundRequest) -> Result<RefundOutcome, ProviderError> {
+        self.wait(Call::Refund, self.provider.refund(request)).await
+    }
+
+    fn verify_notice(&self, headers: &HeaderMap, body: &[u8]) -> Result<Notice, NoticeError> {
+        self.provider.verify_notice(headers, body)
+    }
+
+    fn answer(&self, accepted: bool) -> (u16, &'static str, String) {
+        self.provider.answer(accepted)
+    }
+}
