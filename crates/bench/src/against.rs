@@ -5,7 +5,8 @@
 
 use std::path::Path;
 
-use rehearsal::{Answer, Deployment, settled};
+use checker::Answer;
+use client::{ServerProcess, settled};
 
 use crate::{
     Failure, Plan,
@@ -18,7 +19,7 @@ use crate::{
 
 /// One of the two, and an item of which nothing is left.
 struct Side {
-    server: Deployment,
+    server: ServerProcess,
     sold_out: i64,
 }
 

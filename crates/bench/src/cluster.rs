@@ -9,8 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use client::{Api, Launch, ServerProcess, settled};
 use faults::services::{MariaDb, MariaDbOptions, Redis, RedisOptions};
-use rehearsal::{Api, Deployment, Launch, settled};
 use serde_json::Value;
 
 use crate::{
@@ -31,7 +31,7 @@ const RUSH_WITHIN: Duration = Duration::from_secs(120);
 
 /// The engines and the process on them.
 struct Cluster {
-    server: Deployment,
+    server: ServerProcess,
     _redis: Redis,
     _mariadb: MariaDb,
 }
@@ -119,7 +119,7 @@ struct Times {
     answered: Duration,
 }
 
-async fn one_rush(server: &Deployment) -> Result<Times, Failure> {
+async fn one_rush(server: &ServerProcess) -> Result<Times, Failure> {
     let mut admin = server.admin();
     let item = open_sale(&mut admin, RUSH_UNITS).await?;
     let buyers = tokens(item, "buyer", RUSH_BUYERS);
@@ -139,7 +139,7 @@ async fn one_rush(server: &Deployment) -> Result<Times, Failure> {
 }
 
 /// When nothing was left at the gate, and when nothing was left in the ledger.
-async fn watch(server: &Deployment, item: i64) -> Result<(Instant, Instant), Failure> {
+async fn watch(server: &ServerProcess, item: i64) -> Result<(Instant, Instant), Failure> {
     let mut admin: Api = server.admin();
     let deadline = Instant::now() + RUSH_WITHIN;
     let mut claimed = None;

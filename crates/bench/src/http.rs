@@ -9,12 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rehearsal::{
-    Answer, Api, ApiError, Arrival, Crowd, CrowdReport, Deployment, Launch, OpenLoop,
-    OpenLoopReport, SaleTokens, settled,
+use checker::Answer;
+use client::{
+    Api, ApiError, Crowd, CrowdReport, Launch, NewSale, SaleTokens, ServerProcess, settled,
+    signed_sale_tokens,
 };
-use sale::{Clock, ItemId, Keys, SaleToken, SystemClock};
-use serde_json::{Value, json};
+use rehearsal::{Arrival, OpenLoop, OpenLoopReport};
 
 use crate::{
     Failure, Plan,
@@ -60,7 +60,7 @@ struct Round {
 }
 
 struct Bench<'a> {
-    server: &'a Deployment,
+    server: &'a ServerProcess,
     echo: &'a Echo,
     connections: usize,
     /// An item of which nothing is left.
@@ -92,7 +92,7 @@ pub(crate) async fn measure(
 }
 
 /// A solo server that trusts tokens of ours.
-pub(crate) async fn start(binary: &Path, data: &Path) -> Result<Deployment, Failure> {
+pub(crate) async fn start(binary: &Path, data: &Path) -> Result<ServerProcess, Failure> {
     std::fs::create_dir_all(data)?;
     let launch = Launch::new(binary, data)
         .env("SECKILL_SECRET", SECRET)
@@ -104,7 +104,7 @@ pub(crate) async fn start(binary: &Path, data: &Path) -> Result<Deployment, Fail
 /// How long a buyer waits who comes at a planned instant, with half of what the server can take.
 async fn half_load(
     plan: &Plan,
-    server: &Deployment,
+    server: &ServerProcess,
     per_s: f64,
     figures: &mut Figures,
 ) -> Result<(), Failure> {
@@ -148,7 +148,7 @@ async fn half_load(
 
 /// A claim that comes alone is not kept waiting for others: beside what the disk takes to keep a
 /// page, there should be little.
-async fn lone(server: &Deployment, data: &Path, figures: &mut Figures) -> Result<(), Failure> {
+async fn lone(server: &ServerProcess, data: &Path, figures: &mut Figures) -> Result<(), Failure> {
     const CLAIMS: usize = 400;
     let mut admin = server.admin();
     let item = open_sale(&mut admin, CLAIMS).await?;
@@ -232,7 +232,7 @@ pub(crate) async fn served(
         per_s: report.per_second(),
         p50_ms: quantile(0.5),
         p99_ms: quantile(0.99),
-        cpu_us: worked_us / report.history.told.len() as f64,
+        cpu_us: worked_us / report.history.claims.len() as f64,
     };
     Ok((rate, report))
 }
@@ -291,7 +291,7 @@ fn report(best: &Round, connections: usize, suffix: &str, figures: &mut Figures)
 }
 
 /// Sell the only unit there is.
-pub(crate) async fn sold_out_item(server: &Deployment) -> Result<i64, Failure> {
+pub(crate) async fn sold_out_item(server: &ServerProcess) -> Result<i64, Failure> {
     let item = open_sale(&mut server.admin(), 1).await?;
     let report = crowd(server.address, item, 1).rush(tokens(item, "first", 2)).await;
     if report.history.admitted() != 1 {
@@ -301,27 +301,10 @@ pub(crate) async fn sold_out_item(server: &Deployment) -> Result<i64, Failure> {
 }
 
 pub(crate) async fn open_sale(admin: &mut Api, stock: usize) -> Result<i64, ApiError> {
-    let now_ms = SystemClock.now_ms();
-    let body = json!({"name": "bench", "opens_at": now_ms - 1_000, "closes_at": now_ms + 3_600_000,
-        "items": [{"name": "unit", "price": 100, "stock": stock}]});
-    let created: Value = admin.write("/api/v1/admin/activities", &body).await?;
-    for step in ["publish", "warm"] {
-        let path = format!("/api/v1/admin/activities/{}/{step}", created["id"]);
-        let _: Value = admin.write(&path, &json!({})).await?;
-    }
-    Ok(created["items"][0]["id"].as_i64().unwrap_or_default())
+    Ok(NewSale::of(stock as i64).create(admin).await?.items[0])
 }
 
 /// Signed here rather than fetched: fetching is not what is measured.
 pub(crate) fn tokens(item: i64, name: &str, count: usize) -> SaleTokens {
-    let keys = Keys::from_secret(SECRET.as_bytes()).expect("the secret is long enough");
-    let expires_ms = SystemClock.now_ms() + 600_000;
-    (0..count)
-        .map(|n| {
-            let name = format!("{name}{n}");
-            let user = name.parse().expect("the name is visible");
-            let token = SaleToken { user, item: ItemId(item), expires_ms }.sign(&keys);
-            (name, token)
-        })
-        .collect()
+    signed_sale_tokens(SECRET, item, name, count)
 }

@@ -16,14 +16,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use checker::{Answer, AnsweredClaim};
+use client::{Response, answer_of, key_of, write_claim, write_request};
 use sale::OrderNo;
 use serde_json::Value;
 
 use crate::{
-    Answer, Response, Told, answer,
-    client::write_request,
     notes::{Notes, Written, micros},
-    open_loop::{Script, Timing, key_of, write_claim},
+    open_loop::{Script, Timing},
     people::Person,
     plan::{Character, Ending, Manner},
 };
@@ -131,7 +131,7 @@ impl Buyers {
         response: Option<Response>,
         timing: Timing,
     ) -> Next {
-        let answer = response.as_ref().map_or(Answer::Unknown, answer);
+        let answer = response.as_ref().map_or(Answer::Unknown, answer_of);
         let mut notes = self.notes.open();
         notes.counts.claims += 1;
         let latencies = if self.is_bot(buyer) { &mut notes.bots } else { &mut notes.buyers };
@@ -178,7 +178,7 @@ impl Buyers {
             let person = &self.people[buyer];
             let key = self.key(buyer);
             let (user, item) = (person.user.clone(), person.item);
-            notes.told.push(Told { user, item, key, answer: answer.clone() });
+            notes.claims.push(AnsweredClaim { user, item, key, answer: answer.clone() });
         }
     }
 
@@ -468,7 +468,7 @@ mod tests {
         fn answer(&self, errand: &Errand, status: u16, body: &str) -> Vec<(Duration, Errand)> {
             let now = Instant::now();
             let timing = Timing { due: now, sent: now, done: now, kept_waiting: false };
-            let response = (status > 0).then(|| Response::told(status, body));
+            let response = (status > 0).then(|| Response::of(status, body));
             let next = self.heard(errand.clone(), response, timing);
             let after = |at: Instant| at.saturating_duration_since(now);
             next.into_iter().map(|(at, errand)| (after(at), errand)).collect()
@@ -602,8 +602,9 @@ mod tests {
         }
         let counts = buyers.notes.counts();
         assert_eq!((counts.claims, counts.admitted, counts.confirmed, looks), (3, 1, 2, 1));
-        let told = &buyers.notes.open().told;
-        assert!(told.len() == 3 && told.iter().all(|told| told.key.as_deref() == Some("key-ann")));
+        let claims = &buyers.notes.open().claims;
+        assert_eq!(claims.len(), 3);
+        assert!(claims.iter().all(|claim| claim.key.as_deref() == Some("key-ann")));
     }
 
     #[test]

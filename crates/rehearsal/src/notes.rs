@@ -6,9 +6,11 @@ use std::{
     time::Duration,
 };
 
+use checker::AnsweredClaim;
+use client::new_histogram;
 use hdrhistogram::Histogram;
 
-use crate::{Latencies, Told, crowd::new_histogram};
+use crate::Latencies;
 
 /// Answers nobody expected are shown, but not a page full of them.
 const UNEXPECTED_MAX: usize = 10;
@@ -38,7 +40,7 @@ pub(crate) struct Counts {
 }
 
 pub(crate) struct Written {
-    pub(crate) told: Vec<Told>,
+    pub(crate) claims: Vec<AnsweredClaim>,
     pub(crate) counts: Counts,
     /// By their codes.
     pub(crate) refusals: BTreeMap<String, u64>,
@@ -61,7 +63,7 @@ impl Notes {
     pub(crate) fn new(claims: usize) -> Notes {
         Notes(Mutex::new(Written {
             // A vector that moves while it grows would hold everybody up.
-            told: Vec::with_capacity(claims),
+            claims: Vec::with_capacity(claims),
             counts: Counts::default(),
             refusals: BTreeMap::new(),
             buyers: Latencies::default(),

@@ -16,16 +16,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use checker::{Answer, AnsweredClaim, History};
+use client::{
+    ANSWER_WITHIN, Connection, OPENING_MAX, Response, answer_of, key_of, new_histogram, write_claim,
+};
 use hdrhistogram::Histogram;
 use tokio::{sync::Semaphore, task::JoinHandle, time::timeout};
 
-use crate::{
-    Answer, Connection, History, Response, Told,
-    agenda::{Agenda, Fetched},
-    answer,
-    client::{ANSWER_WITHIN, write_request},
-    crowd::{OPENING_MAX, new_histogram},
-};
+use crate::agenda::{Agenda, Fetched};
 
 /// A generator that sends later than this in one of a hundred cases measures itself.
 pub const LAG_P99_US_MAX: u64 = 5_000;
@@ -225,19 +223,19 @@ impl OpenLoop {
     pub async fn run(&self, arrivals: Vec<Arrival>) -> std::io::Result<OpenLoopReport> {
         let links = Links::open(&self.addresses, self.connections.max(1)).await;
         let start = Instant::now() + LEAD;
-        let told = Vec::with_capacity(arrivals.len());
+        let claims = Vec::with_capacity(arrivals.len());
         let script = Arc::new(OneClaimEach {
             path: format!("/api/v1/items/{}/claims", self.item),
             body: format!("{{\"quantity\":{}}}", self.quantity),
             item: self.item,
             keys: self.keys,
-            heard: Mutex::new((told, Latencies::default())),
+            heard: Mutex::new((claims, Latencies::default())),
         });
         let errands = arrivals.into_iter().map(|arrival| (start + arrival.at, arrival)).collect();
         links.perform(script.clone(), Agenda::new(errands)).await?;
         let mut heard = script.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        let (told, latencies) = std::mem::take(&mut *heard);
-        Ok(OpenLoopReport { history: History { told }, took: start.elapsed(), latencies })
+        let (claims, latencies) = std::mem::take(&mut *heard);
+        Ok(OpenLoopReport { history: History { claims }, took: start.elapsed(), latencies })
     }
 }
 
@@ -246,7 +244,7 @@ struct OneClaimEach {
     body: String,
     item: i64,
     keys: bool,
-    heard: Mutex<(Vec<Told>, Latencies)>,
+    heard: Mutex<(Vec<AnsweredClaim>, Latencies)>,
 }
 
 impl Script for OneClaimEach {
@@ -263,33 +261,13 @@ impl Script for OneClaimEach {
         response: Option<Response>,
         timing: Timing,
     ) -> Vec<(Instant, Arrival)> {
-        let answer = response.as_ref().map_or(Answer::Unknown, answer);
+        let answer = response.as_ref().map_or(Answer::Unknown, answer_of);
         let key = self.keys.then(|| key_of(&arrival.user));
         let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        heard.0.push(Told { user: arrival.user, item: self.item, key, answer });
+        heard.0.push(AnsweredClaim { user: arrival.user, item: self.item, key, answer });
         heard.1.record(timing);
         Vec::new()
     }
-}
-
-pub(crate) fn key_of(user: &str) -> String {
-    format!("key-{user}")
-}
-
-pub(crate) fn write_claim(
-    out: &mut Vec<u8>,
-    address: SocketAddr,
-    path: &str,
-    (token, key): (&str, Option<&str>),
-    body: &str,
-) {
-    let headers = [
-        ("content-type", "application/json"),
-        ("x-sale-token", token),
-        ("idempotency-key", key.unwrap_or_default()),
-    ];
-    let headers = if key.is_some() { &headers[..] } else { &headers[..2] };
-    write_request(out, address, ("POST", path), headers, body.as_bytes());
 }
 
 #[cfg(test)]
@@ -362,6 +340,6 @@ mod tests {
             OpenLoop { addresses: vec![address], item: 1, quantity: 1, connections: 2, keys: true };
         let report = open_loop.run(arrivals(3, Duration::ZERO)).await.unwrap();
         assert_eq!(report.history.count(|answer| *answer == Answer::Unknown), 3);
-        assert_eq!(report.history.told[0].key.as_deref(), Some("key-u0"));
+        assert_eq!(report.history.claims[0].key.as_deref(), Some("key-u0"));
     }
 }

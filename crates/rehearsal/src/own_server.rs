@@ -2,9 +2,10 @@
 
 use std::{io, path::PathBuf};
 
+use client::{Launch, ServerProcess};
 use tempfile::TempDir;
 
-use crate::{Deployment, Launch, Site};
+use crate::Site;
 
 /// Connections the server takes beside those of the crowd: ours that sign in, look and check.
 const OTHER_CONNECTIONS: usize = 256;
@@ -13,7 +14,7 @@ const LOG_FILE: &str = "server.log";
 const LOG_BYTES_SHOWN: usize = 2_000;
 
 pub struct OwnServer {
-    deployment: Deployment,
+    process: ServerProcess,
     /// Removed when dropped.
     _data: TempDir,
 }
@@ -35,7 +36,7 @@ impl OwnServer {
             .env("SECKILL_LOG_LEVEL", "warn")
             .log(&log);
         launch.args = vec!["--config".into(), settings.display().to_string()];
-        let deployment = launch.start().await.map_err(|error| {
+        let process = launch.start().await.map_err(|error| {
             let text = std::fs::read_to_string(&log).unwrap_or_default();
             let end = text.char_indices().rev().nth(LOG_BYTES_SHOWN).map_or(0, |(at, _)| at);
             io::Error::other(format!(
@@ -43,13 +44,13 @@ impl OwnServer {
                 &text[end..]
             ))
         })?;
-        Ok(OwnServer { deployment, _data: data })
+        Ok(OwnServer { process, _data: data })
     }
 
     pub fn site(&self) -> Site {
         Site {
-            addresses: vec![self.deployment.address],
-            admin_token: self.deployment.token.clone(),
+            addresses: vec![self.process.address],
+            admin_token: self.process.token.clone(),
             login: None,
             own: true,
         }
@@ -57,7 +58,7 @@ impl OwnServer {
 
     /// Stop it and remove its data.
     pub async fn stop(self) -> io::Result<()> {
-        self.deployment.stop().await?;
+        self.process.stop().await?;
         Ok(())
     }
 }

@@ -164,7 +164,9 @@ fn slope(timeline: &[Sample], count: impl Fn(&Sample) -> Option<u64>) -> Vec<(f6
 
 #[cfg(test)]
 mod tests {
-    use crate::{Violation, report::tests::report};
+    use checker::Violation;
+
+    use crate::report::tests::report;
 
     #[test]
     fn the_page_has_all_plots_and_refers_to_nothing_outside() {

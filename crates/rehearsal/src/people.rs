@@ -4,9 +4,10 @@
 
 use std::net::SocketAddr;
 
+use client::{Api, ApiError, Login, sale_token};
 use serde_json::Value;
 
-use crate::{Api, ApiError, Login, view::View};
+use crate::view::View;
 
 /// Connections over which people sign in.
 const CONNECTIONS: usize = 32;
@@ -68,7 +69,9 @@ async fn ask_in_turn(
                 let token = login.token(&mut api, &person.user).await?;
                 person.bearer = format!("Bearer {token}");
             }
-            Wanted::SaleToken => person.sale_token = sale_token(&mut api, person).await?,
+            Wanted::SaleToken => {
+                person.sale_token = sale_token(&mut api, &person.bearer, person.item).await?
+            }
             Wanted::Time => {
                 let _: Value = api.read("/api/v1/time").await?;
             }
@@ -76,18 +79,4 @@ async fn ask_in_turn(
         view.one_more();
     }
     Ok(people)
-}
-
-async fn sale_token(api: &mut Api, person: &Person) -> Result<String, ApiError> {
-    let path = format!("/api/v1/items/{}/token", person.item);
-    let response = api.send("POST", &path, &[("authorization", &person.bearer)], b"").await?;
-    match response.json()["token"].as_str() {
-        Some(token) if response.status == 200 => Ok(token.to_owned()),
-        _ => Err(ApiError::Status {
-            method: "POST".into(),
-            path,
-            status: response.status,
-            body: String::from_utf8_lossy(&response.body).into_owned(),
-        }),
-    }
 }

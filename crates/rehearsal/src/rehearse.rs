@@ -18,20 +18,20 @@ use std::{
     time::{Duration, Instant},
 };
 
+use checker::{Answer, CONSERVATION, DRAINS, History, Observed, STRANDED, Violation, check};
+use client::{Api, ApiError, CreatedSale, Login, NewSale, ObserveError, observe, settled};
 use sale::OrderNo;
 use serde_json::{Value, json};
 use tokio::time::{sleep, sleep_until, timeout};
 
 use crate::{
-    Answer, Api, ApiError, History, Login, ObserveError, Observed, Plan, Report, Violation,
+    Plan, Report,
     agenda::Agenda,
     buyers::{BOT_FINGERS, Buyers, Errand, Fate, Rules},
-    check, observe,
     open_loop::Links,
     people::{Person, Wanted, everybody_asks},
     plan::{Character, Ending, Manner},
     report::{Funnel, Generator, Percentiles, Rates, Reconciled, Target, Timings},
-    settled,
     timeline::{Overview, SAMPLE_EVERY, Timeline},
     view::View,
 };
@@ -58,10 +58,6 @@ const LAST_CALL_CONNECTIONS_MAX: usize = 64;
 const WINDOW: Duration = Duration::from_secs(3_600);
 const END_WITHIN: Duration = Duration::from_secs(10);
 const UNPAID_LOOK: Duration = Duration::from_millis(250);
-
-const STRANDED: &str = "L1 nothing stranded";
-const DRAINS: &str = "L2 the backlog drains";
-const RECONCILE: &str = "I2 conservation";
 
 /// The deployment to rehearse on.
 #[derive(Clone, Debug)]
@@ -241,27 +237,22 @@ impl<'a> Stage<'a> {
         let ready_in = sign_in_took.mul_f64(SLOWER_MAX) + connecting + LEAD;
         let (now_ms, at) = server_clock(&mut self.admin).await?;
         let opens_ms = now_ms + ready_in.as_millis() as i64;
-        let item = |n: usize| {
-            json!({"name": format!("rehearsal item {n}"), "price": 100, "stock": plan.stock,
-                "shards": plan.shards})
+        let sale = NewSale {
+            name: "rehearsal".into(),
+            items: plan.items,
+            price: 100,
+            shards: plan.shards,
+            pay_within_ms: plan.pay_within_ms as i64,
+            opens_ms,
+            closes_ms: opens_ms + WINDOW.as_millis() as i64,
+            ..NewSale::of(plan.stock)
         };
-        let body = json!({
-            "name": "rehearsal", "opens_at": opens_ms,
-            "closes_at": opens_ms + WINDOW.as_millis() as i64,
-            "pay_within_ms": plan.pay_within_ms,
-            "items": (1..=plan.items).map(item).collect::<Vec<_>>(),
-        });
-        let created: Value = self.admin.write("/api/v1/admin/activities", &body).await?;
-        let id = created["id"].as_i64().unwrap_or_default();
-        *activity = Some(id);
-        self.target.activity = id;
-        for step in ["publish", "warm"] {
-            let path = format!("/api/v1/admin/activities/{id}/{step}");
-            let _: Value = self.admin.write(&path, &json!({})).await?;
-        }
-        let items = created["items"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let items = items.iter().filter_map(|item| item["id"].as_i64()).collect();
-        Ok(Sale { activity: id, items, opens_ms, opening: at + ready_in })
+        let created = sale.draft(&mut self.admin).await?;
+        *activity = Some(created.activity);
+        self.target.activity = created.activity;
+        created.publish(&mut self.admin).await?;
+        let CreatedSale { activity, items } = created;
+        Ok(Sale { activity, items, opens_ms, opening: at + ready_in })
     }
 
     /// Everybody gets a sale token.
@@ -341,7 +332,7 @@ impl<'a> Stage<'a> {
         let drains = |detail| Ok(Err(Violation { invariant: DRAINS, detail }));
         match settled(&mut admin, REST_WITHIN).await {
             Ok(()) => {}
-            Err(ObserveError::Restless(overview)) => return drains(overview),
+            Err(ObserveError::NotAtRest(overview)) => return drains(overview),
             Err(ObserveError::Api(error)) => return Err(error.into()),
         }
         let patience = Duration::from_millis(self.plan.pay_within_ms) + REST_WITHIN;
@@ -354,7 +345,7 @@ impl<'a> Stage<'a> {
         }
         match settled(&mut admin, REST_WITHIN).await {
             Ok(()) => Ok(Ok(())),
-            Err(ObserveError::Restless(overview)) => drains(overview),
+            Err(ObserveError::NotAtRest(overview)) => drains(overview),
             Err(ObserveError::Api(error)) => Err(error.into()),
         }
     }
@@ -371,13 +362,13 @@ impl<'a> Stage<'a> {
                 Reconciled { differences_before: self.differences_before, ..Default::default() };
             return Ok((vec![restless], reconcile));
         }
-        let mut history = History { told: std::mem::take(&mut buyers.notes.open().told) };
+        let mut history = History { claims: std::mem::take(&mut buyers.notes.open().claims) };
         let mut violations = self.last_call(sale, &mut history).await?;
         self.view.wait("checking");
         let observed = match observe(&mut self.admin, &sale.items).await {
             Ok(observed) => ours(observed, &history),
             Err(ObserveError::Api(error)) => return Err(error.into()),
-            Err(ObserveError::Restless(detail)) => {
+            Err(ObserveError::NotAtRest(detail)) => {
                 violations.push(Violation { invariant: DRAINS, detail });
                 Observed::default()
             }
@@ -428,7 +419,7 @@ impl<'a> Stage<'a> {
         let open = Open::new(plan_errands(&strangers, Instant::now()).0.0);
         links.perform(strangers.clone(), open.0.clone()).await?;
         let rest = self.come_to_rest(sale).await?;
-        history.told.extend(std::mem::take(&mut strangers.notes.open().told));
+        history.claims.extend(std::mem::take(&mut strangers.notes.open().claims));
         let mut violations: Vec<Violation> = rest.err().into_iter().collect();
         for (item, units) in sale.items.iter().zip(left) {
             violations.extend(stranded(&strangers, *item, units));
@@ -595,7 +586,7 @@ fn new_differences(reconcile: Reconciled) -> Option<Violation> {
     let Reconciled { differences_before: before, differences_after: after } = reconcile;
     let detail =
         format!("the deployment's own reconcile counts {after} differences, {before} before");
-    (after > before).then_some(Violation { invariant: RECONCILE, detail })
+    (after > before).then_some(Violation { invariant: CONSERVATION, detail })
 }
 
 /// Each unit that was left must have been sold, and somebody told that there is none.
@@ -612,7 +603,7 @@ fn stranded(strangers: &Buyers, item: i64, units: i64) -> Option<Violation> {
 fn ours(mut observed: Observed, history: &History) -> Observed {
     let mut numbers: HashSet<OrderNo> =
         observed.orders.iter().map(|order| order.order_no).collect();
-    numbers.extend(history.told.iter().filter_map(|told| match told.answer {
+    numbers.extend(history.claims.iter().filter_map(|claim| match claim.answer {
         Answer::Admitted { order_no } | Answer::AlreadyBought { order_no } => Some(order_no),
         _ => None,
     }));

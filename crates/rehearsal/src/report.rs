@@ -5,10 +5,11 @@
 
 use std::{collections::BTreeMap, fmt::Write};
 
+use checker::Violation;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use crate::{LAG_P99_US_MAX, Latencies, Plan, Rate, Sample, Violation};
+use crate::{LAG_P99_US_MAX, Latencies, Plan, Rate, Sample};
 
 /// The shares of answers whose latency is told; the last is the slowest answer of all.
 const QUANTILES: [f64; 11] = [0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999, 0.9999, 1.0];
@@ -353,8 +354,10 @@ impl Funnel {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use client::new_histogram;
+
     use super::*;
-    use crate::{crowd::new_histogram, plan::tests::plan};
+    use crate::plan::tests::plan;
 
     pub(crate) fn report() -> Report {
         let mut latencies = Latencies::default();

@@ -5,10 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use client::Api;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{Api, notes::Counts};
+use crate::notes::Counts;
 
 pub(crate) const SAMPLE_EVERY: Duration = Duration::from_millis(250);
 /// A longer rehearsal keeps its first samples: half an hour of them.

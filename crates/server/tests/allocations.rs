@@ -13,9 +13,7 @@ use std::{
     time::Duration,
 };
 
-use rehearsal::{Api, settled};
-use sale::{Clock, ItemId, Keys, SaleToken, SystemClock};
-use serde_json::{Value, json};
+use client::{Api, NewSale, settled, signed_sale_tokens};
 use server::{
     config::{Config, Secret, Switch},
     serve::{Running, serve},
@@ -63,18 +61,14 @@ impl Client {
 }
 
 fn claims(item: i64, name: &str, count: usize) -> Vec<Vec<u8>> {
-    let keys = Keys::from_secret(SECRET.as_bytes()).unwrap();
-    let expires_ms = SystemClock.now_ms() + 600_000;
-    let claim = |n: usize| {
-        let user = format!("{name}{n}").parse().unwrap();
-        let token = SaleToken { user, item: ItemId(item), expires_ms }.sign(&keys);
+    let claim = |(_, token)| {
         let body = r#"{"quantity":1}"#;
         let length = body.len();
         let head = format!("POST /api/v1/items/{item}/claims HTTP/1.1\r\nhost: shop\r\n");
         let kind = "content-type: application/json\r\ncontent-length";
         format!("{head}x-sale-token: {token}\r\n{kind}: {length}\r\n\r\n{body}").into()
     };
-    (0..count).map(claim).collect()
+    signed_sale_tokens(SECRET, item, name, count).into_iter().map(claim).collect()
 }
 
 /// Allocations of the process per request.
@@ -89,18 +83,6 @@ fn counted(address: SocketAddr, requests: &[Vec<u8>], status: u16) -> f64 {
     }
     let change = region.change();
     (change.allocations + change.reallocations) as f64 / rest.len() as f64
-}
-
-async fn open_sale(admin: &mut Api, stock: usize) -> i64 {
-    let now_ms = SystemClock.now_ms();
-    let body = json!({"name": "counted", "opens_at": now_ms - 1_000,
-        "closes_at": now_ms + 3_600_000, "items": [{"name": "unit", "price": 100, "stock": stock}]});
-    let created: Value = admin.write("/api/v1/admin/activities", &body).await.unwrap();
-    for step in ["publish", "warm"] {
-        let path = format!("/api/v1/admin/activities/{}/{step}", created["id"]);
-        let _: Value = admin.write(&path, &json!({})).await.unwrap();
-    }
-    created["items"][0]["id"].as_i64().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -124,7 +106,7 @@ async fn a_refusal_allocates_next_to_nothing_and_a_claim_little() {
     };
     let mut admin = Api::new(running.address, Some(&running.token));
 
-    let item = open_sale(&mut admin, ASKED).await;
+    let item = NewSale::of(ASKED as i64).create(&mut admin).await.unwrap().items[0];
     let requests = claims(item, "buyer", ASKED);
     let address = running.address;
     let per_claim = tokio::task::spawn_blocking(move || counted(address, &requests, 202));

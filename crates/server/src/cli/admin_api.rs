@@ -6,10 +6,10 @@
 use std::time::Duration;
 
 use axum::{Router, body::Body, response::Response};
+use client::Api;
 use http::{Request, header};
 use http_body_util::BodyExt;
 use ledger::Role;
-use rehearsal::Api;
 use serde_json::Value;
 use tokio::sync::Mutex;
 use tower::ServiceExt;

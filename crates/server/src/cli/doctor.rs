@@ -104,7 +104,7 @@ async fn running_server(data: &Path) -> Finding {
             "the data directory is in use, but not by a server that answers".into(),
         );
     };
-    let mut api = rehearsal::Api::new(running.address, Some(&running.token));
+    let mut api = client::Api::new(running.address, Some(&running.token));
     match api.get("/readyz").await {
         Ok(answer) if answer.status == 200 && answer.json()["settle"] == "ok" => {
             Finding::Ok(format!("a server is running at {} and is ready", running.address))

@@ -6,7 +6,8 @@ use std::{
 };
 
 use clap::{Args, ValueEnum};
-use rehearsal::{Curve, Login, OwnServer, Plan, Report, Site, View, find_target, rehearse};
+use client::Login;
+use rehearsal::{Curve, OwnServer, Plan, Report, Site, View, find_target, rehearse};
 
 use super::{Failure, durations::duration_ms, stop_signal};
 use crate::{config::Config, serve::Running};

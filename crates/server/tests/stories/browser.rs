@@ -11,10 +11,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rehearsal::Api;
+use client::Api;
+use client::NewSale;
 use serde_json::{Value, json};
 
-use crate::house::{House, NewSale, PACES_S, PATIENCE, Sale, World, now_ms};
+use crate::fixtures::{Deployment, PACES_S, PATIENCE, Profile, Sale, now_ms};
 
 /// A running chromedriver, at the head of a group of processes that the browsers it starts belong to.
 struct Driver(Child);
@@ -143,16 +144,16 @@ async fn signed_in(sale: &Sale, user: &str) -> Browser {
     let mut browser = Browser::open().await;
     browser.go(&format!("http://{}/", sale.server().address)).await;
     browser.until("return 'ready' in document.body.dataset").await;
-    match sale.house.world {
-        World::Solo => {
+    match sale.deployment.profile {
+        Profile::Solo => {
             let name = format!("document.querySelector('#user-id').value = '{user}'; return true");
             browser.run(&name).await;
             browser.click("#sign-in").await;
         }
         // Here the shop signs its buyers in and hands over its token.
-        World::Cluster => {
+        Profile::Cluster => {
             let mut api = Api::new(sale.server().address, None);
-            let jwt = sale.house.login().token(&mut api, user).await.unwrap();
+            let jwt = sale.deployment.login().token(&mut api, user).await.unwrap();
             browser.run(&format!("localStorage.seckill_jwt = '{jwt}'")).await;
             browser.go(&format!("http://{}/", sale.server().address)).await;
             browser.until("return 'ready' in document.body.dataset").await;
@@ -181,8 +182,8 @@ async fn before_the_opening(sale: &mut Sale, browser: &mut Browser) -> (String, 
     panic!("this machine does not load a page in {PACES_S:?} s");
 }
 
-async fn somebody_buys_and_pays_in_a_browser(world: World) {
-    let mut sale = House::new(world).open_sale(NewSale::of(5)).await;
+async fn somebody_buys_and_pays_in_a_browser(profile: Profile) {
+    let mut sale = Deployment::new(profile).open_sale(NewSale::of(5)).await;
     let mut browser = signed_in(&sale, "u1002").await;
     let (buy, opens_ms) = before_the_opening(&mut sale, &mut browser).await;
     browser
@@ -206,8 +207,8 @@ async fn somebody_buys_and_pays_in_a_browser(world: World) {
     sale.must_hold().await;
 }
 
-async fn somebody_buys_and_changes_their_mind_in_a_browser(world: World) {
-    let mut sale = House::new(world).open_sale(NewSale::of(1)).await;
+async fn somebody_buys_and_changes_their_mind_in_a_browser(profile: Profile) {
+    let mut sale = Deployment::new(profile).open_sale(NewSale::of(1)).await;
     let mut browser = signed_in(&sale, "u7").await;
     let buy = format!("[data-buy=\"{}\"]", sale.item);
     browser
@@ -225,7 +226,7 @@ async fn somebody_buys_and_changes_their_mind_in_a_browser(world: World) {
     sale.must_hold().await;
 }
 
-crate::in_every_world! {
+crate::in_every_profile! {
     somebody_buys_and_pays_in_a_browser,
     somebody_buys_and_changes_their_mind_in_a_browser,
 }

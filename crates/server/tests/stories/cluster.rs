@@ -12,16 +12,17 @@ use std::{
     time::{Duration, Instant},
 };
 
+use checker::Answer;
+use client::{Api, NewSale};
 use faults::services::{
     Client, MariaDb, MariaDbOptions, Redis, RedisCluster, RedisOptions, RedisPair, Reply, SHARDS,
     shared_cluster, shared_redis, wait_stopped,
 };
-use rehearsal::{Answer, Api};
 use sale::OrderNo;
 use serde_json::{Value, json};
 
 use crate::{
-    house::{House, NewSale, PARTITIONS, PATIENCE, Sale, WEBS, WORKERS, World, now_ms},
+    fixtures::{Deployment, PARTITIONS, PATIENCE, Profile, Sale, WEBS, WORKERS, now_ms},
     traffic::{Heard, Traffic},
 };
 
@@ -62,14 +63,14 @@ fn ask_cluster(cluster: &RedisCluster, command: &[&str]) -> Reply {
 
 /// How many buyers each partition has marked.
 fn marks(cluster: &RedisCluster, sale: &Sale) -> Vec<String> {
-    let key = |p: usize| format!("{}:{{p{p}}}:users:{}", sale.house.database, sale.item);
+    let key = |p: usize| format!("{}:{{p{p}}}:users:{}", sale.deployment.database, sale.item);
     (0..PARTITIONS).map(|p| ask_cluster(cluster, &["HLEN", &key(p)]).text()).collect()
 }
 
 async fn skewed_buyers(buyers: Vec<String>, units: i64, shards: u32) -> (Sale, Vec<String>) {
     let cluster = shared_cluster();
-    let house = House::new(World::Cluster).env("SECKILL_REDIS_URL", cluster.urls());
-    let mut sale = house.open_sale(NewSale::of(units).shards(shards)).await;
+    let deployment = Deployment::new(Profile::Cluster).env("SECKILL_REDIS_URL", cluster.urls());
+    let mut sale = deployment.open_sale(NewSale::of(units).shards(shards)).await;
     let everybody = buyers.len();
     let buyers = sale.tokens(buyers).await;
     let report = sale.crowd(2_000).rush(buyers).await;
@@ -80,17 +81,17 @@ async fn skewed_buyers(buyers: Vec<String>, units: i64, shards: u32) -> (Sale, V
     );
     let odd = report
         .history
-        .told
+        .claims
         .iter()
         .find(|told| !matches!(told.answer, Answer::Admitted { .. } | Answer::SoldOut));
     assert!(odd.is_none(), "{odd:?}");
     assert_eq!(report.history.admitted() as i64, units, "none stranded, none too many");
-    let winner = report.history.told.iter().find(|t| matches!(t.answer, Answer::Admitted { .. }));
+    let winner = report.history.claims.iter().find(|t| matches!(t.answer, Answer::Admitted { .. }));
     let winner = winner.unwrap().user.clone();
     sale.history = report.history;
     // This file's copy of the gate's rule is right.
     let home = partition_of(sale.item, &winner, shards);
-    let key = format!("{}:{{p{home}}}:users:{}", sale.house.database, sale.item);
+    let key = format!("{}:{{p{home}}}:users:{}", sale.deployment.database, sale.item);
     assert_eq!(ask_cluster(cluster, &["HEXISTS", &key, &winner]), Reply::Number(1));
     let marks = marks(cluster, &sale);
     (sale, marks)
@@ -129,7 +130,7 @@ async fn all_buyers_on_one_of_four_shards() {
 async fn present(sale: &Sale, user: &str, receipt: &str) -> Value {
     let addresses = sale.addresses();
     let address = addresses[fastrand::usize(..addresses.len())];
-    let jwt = sale.house.login().token(&mut Api::new(address, None), user).await.unwrap();
+    let jwt = sale.deployment.login().token(&mut Api::new(address, None), user).await.unwrap();
     let mut api = Api::new(address, Some(&jwt));
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -138,7 +139,7 @@ async fn present(sale: &Sale, user: &str, receipt: &str) -> Value {
             return shown.json();
         }
         assert_eq!(shown.status, 503, "{}", shown.json());
-        assert!(Instant::now() < deadline, "{}\n{}", shown.json(), sale.house.log());
+        assert!(Instant::now() < deadline, "{}\n{}", shown.json(), sale.deployment.log());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -171,14 +172,14 @@ pub(crate) async fn heal(sale: &Sale) -> u64 {
     sale.settle().await;
     let path = "/api/v1/admin/reconcile?heal=true";
     let report: Value = sale.admin().write(path, &json!({})).await.unwrap();
-    assert_eq!(report["left"], 0, "{report:#}\n{}", sale.house.log());
+    assert_eq!(report["left"], 0, "{report:#}\n{}", sale.deployment.log());
     report["differences"].as_u64().unwrap()
 }
 
 /// What every story of lost writes ends with: receipts shown, differences healed, everything true,
 /// and the rest sold to the last unit.
 pub(crate) async fn account_for(sale: &mut Sale, heard: Vec<Heard>) {
-    sale.history.told.extend(heard.iter().map(|heard| heard.told(sale.item)));
+    sale.history.claims.extend(heard.iter().map(|heard| heard.told(sale.item)));
     let shown = show_lost_receipts(sale, &heard).await;
     println!("lost and shown again: {shown:?}");
     println!("reconcile healed {} differences", heal(sale).await);
@@ -186,7 +187,7 @@ pub(crate) async fn account_for(sale: &mut Sale, heard: Vec<Heard>) {
     let left = sale.observe().await.items[0].stock as usize;
     let bought = sale.buy_the_rest("rest", left + 50).await;
     println!("{left} units were left, {bought} were bought");
-    assert_eq!(bought, left, "{}", sale.house.log());
+    assert_eq!(bought, left, "{}", sale.deployment.log());
     assert_eq!(sale.observe().await.items[0].stock, 0, "nothing stranded");
     sale.must_hold().await;
 }
@@ -285,7 +286,7 @@ async fn round(
         }
         Victim::Redis { shard, behind } => {
             // The first who is admitted where the killed one decided.
-            let tag = |p: usize| format!("{}:{{p{p}}}:orders", sale.house.database);
+            let tag = |p: usize| format!("{}:{{p{p}}}:orders", sale.deployment.database);
             let there: HashSet<usize> =
                 (0..PARTITIONS).filter(|p| cluster.shard_of(&tag(*p)).unwrap() == shard).collect();
             let item = sale.item;
@@ -349,10 +350,10 @@ async fn random_kills_under_load() {
     let cluster = Arc::new(aside(RedisCluster::start).await);
     let ledger = Arc::new(aside(|| MariaDb::start(MariaDbOptions::default())).await);
     let database = ledger.create_database("kills").unwrap();
-    let house = House::new(World::Cluster)
+    let deployment = Deployment::new(Profile::Cluster)
         .env("SECKILL_REDIS_URL", cluster.urls())
         .env("SECKILL_LEDGER_URL", database);
-    let mut sale = house.open_sale(NewSale::of(UNITS).shards(KILLS_SHARDS)).await;
+    let mut sale = deployment.open_sale(NewSale::of(UNITS).shards(KILLS_SHARDS)).await;
     let traffic = Traffic::start(&sale, "u", 6);
     let mut times: BTreeMap<&str, Vec<Duration>> = BTreeMap::new();
     let started = Instant::now();
@@ -402,7 +403,7 @@ async fn random_kills_under_load() {
 /// How many entries of the claim log this process has taken and not acknowledged.
 fn pending(redis: &Redis, sale: &Sale, pid: u32) -> usize {
     let of_pid = format!("-{pid}-");
-    let streams = (0..PARTITIONS).map(|p| format!("{}:{{p{p}}}:orders", sale.house.database));
+    let streams = (0..PARTITIONS).map(|p| format!("{}:{{p{p}}}:orders", sale.deployment.database));
     let rows = streams.flat_map(|stream| {
         match redis.call(&["XPENDING", &stream, "workers", "-", "+", "10000"]) {
             Ok(Reply::List(rows)) => rows,
@@ -431,8 +432,8 @@ async fn a_stopped_worker_that_wakes_again_creates_nothing_twice() {
     let redis = shared_redis();
     let ledger = Arc::new(aside(|| MariaDb::start(MariaDbOptions::default())).await);
     let database = ledger.create_database("stopped").unwrap();
-    let house = House::new(World::Cluster).env("SECKILL_LEDGER_URL", database);
-    let mut sale = house.open_sale(NewSale::of(CLAIMS as i64 + 100).shards(4)).await;
+    let deployment = Deployment::new(Profile::Cluster).env("SECKILL_LEDGER_URL", database);
+    let mut sale = deployment.open_sale(NewSale::of(CLAIMS as i64 + 100).shards(4)).await;
     let buyers = sale.tokens((0..CLAIMS).map(|n| format!("u{n}"))).await;
     // Without a ledger both workers sit on what they have taken.
     let server = ledger.clone();
@@ -471,8 +472,8 @@ async fn an_order_that_was_settled_never_reads_queued_while_the_ledger_is_away()
     let redis = shared_redis();
     let ledger = Arc::new(aside(|| MariaDb::start(MariaDbOptions::default())).await);
     let database = ledger.create_database("away").unwrap();
-    let house = House::new(World::Cluster).env("SECKILL_LEDGER_URL", database);
-    let sale = house.open_sale(NewSale::of(10)).await;
+    let deployment = Deployment::new(Profile::Cluster).env("SECKILL_LEDGER_URL", database);
+    let sale = deployment.open_sale(NewSale::of(10)).await;
     let (mut ann, mut bob) = (sale.buyer("ann").await, sale.buyer("bob").await);
     let paid = ann.buy().await;
     ann.order_becomes(&paid, "unpaid").await;
@@ -480,7 +481,7 @@ async fn an_order_that_was_settled_never_reads_queued_while_the_ledger_is_away()
     assert_eq!(ann.at_the_cashier(&cashier, "pay").await.status, 200);
     let order = ann.order_becomes(&paid, "paid").await;
     assert!(order.get("stale").is_none(), "{order}");
-    let copy = format!("{}:order:{paid}", sale.house.database);
+    let copy = format!("{}:order:{paid}", sale.deployment.database);
     becomes("there is a copy of the paid order", || {
         redis.call(&["HGET", &copy, "s"]).unwrap().text() == "1"
     })
@@ -528,7 +529,7 @@ async fn an_order_that_was_settled_never_reads_queued_while_the_ledger_is_away()
 
 /// Entries of the claim log that are on it, and those that some worker has taken.
 fn on_log(redis: &Redis, sale: &Sale) -> (usize, usize) {
-    let streams = (0..PARTITIONS).map(|p| format!("{}:{{p{p}}}:orders", sale.house.database));
+    let streams = (0..PARTITIONS).map(|p| format!("{}:{{p{p}}}:orders", sale.deployment.database));
     let counts = streams.map(|stream| {
         let length = redis.call(&["XLEN", &stream]).unwrap().text().parse::<usize>().unwrap();
         let taken = match redis.call(&["XPENDING", &stream, "workers", "-", "+", "10000"]) {
@@ -547,8 +548,8 @@ async fn claims_that_a_worker_has_in_hand_when_the_log_loses_them_are_adopted() 
     let redis = shared_redis();
     let ledger = Arc::new(aside(|| MariaDb::start(MariaDbOptions::default())).await);
     let database = ledger.create_database("in_hand").unwrap();
-    let house = House::new(World::Cluster).env("SECKILL_LEDGER_URL", database);
-    let mut sale = house.open_sale(NewSale::of(UNITS as i64).shards(2)).await;
+    let deployment = Deployment::new(Profile::Cluster).env("SECKILL_LEDGER_URL", database);
+    let mut sale = deployment.open_sale(NewSale::of(UNITS as i64).shards(2)).await;
     let buyers = sale.tokens((0..CLAIMS).map(|n| format!("u{n}"))).await;
     let server = ledger.clone();
     aside(move || server.kill()).await;
@@ -566,7 +567,7 @@ async fn claims_that_a_worker_has_in_hand_when_the_log_loses_them_are_adopted() 
     aside(move || server.restart()).await;
     // As after a failover to a replica that had seen none of it.
     for p in 0..PARTITIONS {
-        let key = |what: &str| format!("{}:{{p{p}}}:{what}", sale.house.database);
+        let key = |what: &str| format!("{}:{{p{p}}}:{what}", sale.deployment.database);
         redis.call(&["XTRIM", &key("orders"), "MAXLEN", "0"]).unwrap();
         redis.call(&["SET", &key("backlog"), "0"]).unwrap();
     }
@@ -582,7 +583,7 @@ async fn claims_that_a_worker_has_in_hand_when_the_log_loses_them_are_adopted() 
         if sides["gate"]["left"] == UNITS - CLAIMS && sides["gate"]["marks"] == CLAIMS {
             break;
         }
-        assert!(Instant::now() < deadline, "{sides:#}\n{}", sale.house.log());
+        assert!(Instant::now() < deadline, "{sides:#}\n{}", sale.deployment.log());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(sale.observe().await.orders.len(), CLAIMS);
@@ -594,10 +595,10 @@ async fn claims_that_a_worker_has_in_hand_when_the_log_loses_them_are_adopted() 
 async fn a_redis_that_forgets_or_falls_asleep() {
     const UNITS: i64 = 3_000;
     let redis = Arc::new(aside(|| Redis::start(RedisOptions::default())).await);
-    let house = House::new(World::Cluster)
+    let deployment = Deployment::new(Profile::Cluster)
         .env("SECKILL_REDIS_URL", redis.url())
         .env("SECKILL_REDIS_ANSWER_MS_MAX", 500);
-    let mut sale = house.open_sale(NewSale::of(UNITS).shards(2)).await;
+    let mut sale = deployment.open_sale(NewSale::of(UNITS).shards(2)).await;
     let traffic = Traffic::start(&sale, "u", 6);
     for n in 1..=3 {
         let before = traffic.count(Heard::is_admitted);
@@ -633,10 +634,10 @@ async fn a_redis_that_forgets_or_falls_asleep() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sale_that_is_paused_while_redis_sleeps_is_paused_when_it_wakes() {
     let redis = Arc::new(aside(|| Redis::start(RedisOptions::default())).await);
-    let house = House::new(World::Cluster)
+    let deployment = Deployment::new(Profile::Cluster)
         .env("SECKILL_REDIS_URL", redis.url())
         .env("SECKILL_REDIS_ANSWER_MS_MAX", 500);
-    let sale = house.open_sale(NewSale::of(5)).await;
+    let sale = deployment.open_sale(NewSale::of(5)).await;
     let mut buyer = sale.buyer("u1").await;
     let mut admin = sale.admin();
     let mut act = async |verb: &str| -> Value {
@@ -668,10 +669,10 @@ async fn a_sale_that_is_paused_while_redis_sleeps_is_paused_when_it_wakes() {
 async fn a_promise_that_a_replica_has_survives_the_primary() {
     const UNITS: i64 = 3_000;
     let pair = Arc::new(aside(RedisPair::start).await);
-    let house = House::new(World::Cluster)
+    let deployment = Deployment::new(Profile::Cluster)
         .env("SECKILL_REDIS_URL", pair.url())
         .env("SECKILL_REDIS_WAIT_REPLICAS", 1);
-    let mut sale = house.open_sale(NewSale::of(UNITS)).await;
+    let mut sale = deployment.open_sale(NewSale::of(UNITS)).await;
     let traffic = Traffic::start(&sale, "u", 8);
     for n in 1..=3 {
         let before = traffic.count(Heard::is_admitted);
@@ -701,15 +702,15 @@ async fn a_promise_that_a_replica_has_survives_the_primary() {
     });
     let (kept, lost): (Vec<OrderNo>, Vec<OrderNo>) = promised.partition(|no| known.contains(no));
     println!("{} promises kept, {} lost", kept.len(), lost.len());
-    assert!(lost.is_empty(), "{lost:?}\n{}", sale.house.log());
+    assert!(lost.is_empty(), "{lost:?}\n{}", sale.deployment.log());
     account_for(&mut sale, heard).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_processes_that_load_an_item_in_a_rush_sell_no_unit_twice() {
     const UNITS: i64 = 600;
-    let house = House::new(World::Cluster);
-    let mut sale = house.open_sale(NewSale::of(UNITS).shards(3)).await;
+    let deployment = Deployment::new(Profile::Cluster);
+    let mut sale = deployment.open_sale(NewSale::of(UNITS).shards(3)).await;
     let buyers = sale.tokens((0..3_000).map(|n| format!("u{n}"))).await;
     let crowd = sale.crowd(32);
     let rush = tokio::spawn(async move { crowd.rush(buyers).await });
@@ -739,7 +740,7 @@ async fn two_processes_that_load_an_item_in_a_rush_sell_no_unit_twice() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn more_shards_than_partitions_are_refused() {
-    let servers = House::new(World::Cluster).start().await;
+    let servers = Deployment::new(Profile::Cluster).start().await;
     let body = json!({
         "name": "wide", "opens_at": now_ms(), "closes_at": now_ms() + 3_600_000,
         "items": [{"name": "a", "price": 1, "currency": "CNY", "stock": 9, "limit_per_user": 1,

@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::house::{House, World};
+use crate::fixtures::{Deployment, Profile};
 
 struct Said {
     code: Option<i32>,
@@ -38,12 +38,12 @@ impl Said {
 }
 
 /// What an operator types on the machine of the first server.
-fn seckill(house: &House, args: &[&str]) -> Said {
+fn seckill(deployment: &Deployment, args: &[&str]) -> Said {
     let output = Command::new(env!("CARGO_BIN_EXE_seckill"))
         .args(args)
         .arg("--data")
-        .arg(house.data())
-        .envs(house.launches[0].env.iter().map(|(name, value)| (name, value)))
+        .arg(deployment.data())
+        .envs(deployment.launches[0].env.iter().map(|(name, value)| (name, value)))
         .output();
     Said::of(output.unwrap())
 }
@@ -75,54 +75,56 @@ const PLAN: &[&str] = &[
     "耳机；price=1499；stock=500",
 ];
 
-async fn a_sale_is_planned_run_and_ended_from_the_command_line(world: World) {
-    let house = House::new(world);
+async fn a_sale_is_planned_run_and_ended_from_the_command_line(profile: Profile) {
+    let deployment = Deployment::new(profile);
     // The directory is made by a server; then nobody needs one.
-    let servers = house.start().await;
+    let servers = deployment.start().await;
     for server in servers {
         server.stop().await.unwrap();
     }
-    let made = seckill(&house, PLAN).done();
+    let made = seckill(&deployment, PLAN).done();
     for part in
         ["draft: buyers do not see it", "6999.00 CNY", "1499.00 CNY", "(lasts 30 min)", "耳机"]
     {
         assert!(made.contains(part), "{part} in {made}");
     }
-    let asked = seckill(&house, &["sale", "list"]);
-    let place = match world {
-        World::Solo => format!("asked: the data directory {}", house.data().display()),
-        World::Cluster => "asked: the cluster of redis://".into(),
+    let asked = seckill(&deployment, &["sale", "list"]);
+    let place = match profile {
+        Profile::Solo => format!("asked: the data directory {}", deployment.data().display()),
+        Profile::Cluster => "asked: the cluster of redis://".into(),
     };
     assert!(asked.err.contains(&place), "{}", asked.err);
     assert!(asked.done().contains("11.11"));
-    let list = seckill(&house, &["sale", "list", "--json"]).done();
+    let list = seckill(&deployment, &["sale", "list", "--json"]).done();
     let list: Value = serde_json::from_str(&list).unwrap();
     let id = list["activities"][0]["id"].to_string();
 
     // The same commands, with the server running.
-    let servers = house.start().await;
-    let asked = seckill(&house, &["sale", "publish", &id]);
+    let servers = deployment.start().await;
+    let asked = seckill(&deployment, &["sale", "publish", &id]);
     let place = format!("asked: the server at {}", servers[0].address);
     assert!(asked.err.contains(&place), "{}", asked.err);
     assert!(asked.done().contains("waiting: buyers see it"));
-    let shown = seckill(&house, &["warm", &id]).done();
+    let shown = seckill(&deployment, &["warm", &id]).done();
     assert!(shown.contains("brought to the gate, 1000 units left") || shown.contains("already"));
-    let shown = seckill(&house, &["sale", "show", &id]).done();
+    let shown = seckill(&deployment, &["sale", "show", &id]).done();
     assert!(shown.contains("1000") && shown.contains("iPhone 15 Pro"), "{shown}");
-    let shown = seckill(&house, &["sale", "show", &id, "--json"]).done();
+    let shown = seckill(&deployment, &["sale", "show", &id, "--json"]).done();
     let shown: Value = serde_json::from_str(&shown).unwrap();
     let item = shown["items"][0]["id"].to_string();
     assert_eq!(shown["pay_within_ms"], 900_000);
-    seckill(&house, &["sale", "stock", &item, "+5"]).done();
-    seckill(&house, &["sale", "stock", &item, "-3"]).done();
-    let shown = seckill(&house, &["sale", "show", &id]).done();
+    seckill(&deployment, &["sale", "stock", &item, "+5"]).done();
+    seckill(&deployment, &["sale", "stock", &item, "-3"]).done();
+    let shown = seckill(&deployment, &["sale", "show", &id]).done();
     assert!(shown.contains("1002"), "{shown}");
-    assert!(seckill(&house, &["sale", "pause", &id]).done().contains("paused: nobody is let in"));
-    assert!(seckill(&house, &["sale", "resume", &id]).done().contains("waiting"));
-    seckill(&house, &["sale", "end", &id]).refused("say --yes");
-    assert!(seckill(&house, &["sale", "end", &id, "--yes"]).done().contains("over for good"));
-    seckill(&house, &["sale", "resume", &id]).refused("ended");
-    seckill(&house, &["sale", "show", "999"]).refused("");
+    assert!(
+        seckill(&deployment, &["sale", "pause", &id]).done().contains("paused: nobody is let in")
+    );
+    assert!(seckill(&deployment, &["sale", "resume", &id]).done().contains("waiting"));
+    seckill(&deployment, &["sale", "end", &id]).refused("say --yes");
+    assert!(seckill(&deployment, &["sale", "end", &id, "--yes"]).done().contains("over for good"));
+    seckill(&deployment, &["sale", "resume", &id]).refused("ended");
+    seckill(&deployment, &["sale", "show", "999"]).refused("");
     let too_many = [
         "sale",
         "create",
@@ -135,35 +137,35 @@ async fn a_sale_is_planned_run_and_ended_from_the_command_line(world: World) {
         "--item",
         "x;price=1;stock=1;limit=5000",
     ];
-    seckill(&house, &too_many).refused("items[0].limit_per_user");
+    seckill(&deployment, &too_many).refused("items[0].limit_per_user");
 }
 
-async fn a_plan_comes_from_a_file_too_and_can_be_edited(world: World) {
-    let house = House::new(world);
-    let _servers = house.start().await;
-    let file = house.dir.path().join("sale.toml");
+async fn a_plan_comes_from_a_file_too_and_can_be_edited(profile: Profile) {
+    let deployment = Deployment::new(profile);
+    let _servers = deployment.start().await;
+    let file = deployment.dir.path().join("sale.toml");
     let text = "name = 'from a file'\nopens_at = 'in 2h'\nlasts = '1h'\n\
                 [[items]]\nname = 'Tea'\nprice = '9.90'\nstock = 20\n";
     std::fs::write(&file, text).unwrap();
     let file = file.display().to_string();
-    let made = seckill(&house, &["sale", "create", "--file", &file, "--json"]).done();
+    let made = seckill(&deployment, &["sale", "create", "--file", &file, "--json"]).done();
     let made: Value = serde_json::from_str(&made).unwrap();
     assert_eq!((&made["items"][0]["price"], &made["state"]), (&990.into(), &"draft".into()));
     let id = made["id"].to_string();
     let edited =
-        seckill(&house, &["sale", "edit", &id, "--opens", "in 3h", "--name", "later"]).done();
+        seckill(&deployment, &["sale", "edit", &id, "--opens", "in 3h", "--name", "later"]).done();
     assert!(edited.contains("later") && edited.contains("(lasts 1 h)"), "{edited}");
-    let by_itself = seckill(&house, &["sale", "edit", &id, "--publish-at", "in 1h"]).done();
+    let by_itself = seckill(&deployment, &["sale", "edit", &id, "--publish-at", "in 1h"]).done();
     assert!(by_itself.contains("draft: it publishes itself at"), "{by_itself}");
     // What is published can be moved, as long as it is not open.
-    assert!(seckill(&house, &["sale", "publish", &id]).done().contains("waiting"));
-    let moved = seckill(&house, &["sale", "edit", &id, "--opens", "in 5h"]).done();
+    assert!(seckill(&deployment, &["sale", "publish", &id]).done().contains("waiting"));
+    let moved = seckill(&deployment, &["sale", "edit", &id, "--opens", "in 5h"]).done();
     assert!(moved.contains("(in 4 h 59 min)") && moved.contains("(lasts 1 h)"), "{moved}");
-    let published = seckill(&house, &["sale", "create", "--file", &file, "--publish"]).done();
+    let published = seckill(&deployment, &["sale", "create", "--file", &file, "--publish"]).done();
     assert!(published.contains("waiting"), "{published}");
 }
 
-crate::in_every_world! {
+crate::in_every_profile! {
     a_sale_is_planned_run_and_ended_from_the_command_line,
     a_plan_comes_from_a_file_too_and_can_be_edited,
 }

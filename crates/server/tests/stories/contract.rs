@@ -9,12 +9,13 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use rehearsal::Api;
+use client::Api;
+use client::NewSale;
 use serde_json::{Value, json};
 
 use crate::{
     failures::{POISON_MYSQL, POISON_SQLITE, dead_letter_becomes},
-    house::{Buyer, House, NewSale, Sale, World, now_ms},
+    fixtures::{Buyer, Deployment, Profile, Sale, now_ms},
 };
 
 /// Requests of random content per operation and phase, beside those that the document suggests.
@@ -104,7 +105,7 @@ async fn everything(sale: &mut Sale) -> Value {
     buyer.order_becomes(&refund, "paid").await;
 
     sale.item = item(0);
-    sale.house.change_ledger(POISON_SQLITE, POISON_MYSQL);
+    sale.deployment.change_ledger(POISON_SQLITE, POISON_MYSQL);
     let dead_letters = json!({
         "show": dead_letter(sale, "poison1").await,
         "replay": dead_letter(sale, "poison2").await,
@@ -131,7 +132,7 @@ async fn everything(sale: &mut Sale) -> Value {
 
 /// Run schemathesis against the server; everything it needs to know is in the folder.
 fn run(sale: &Sale, things: &Value, jwt: &str) -> Output {
-    let folder = sale.house.dir.path();
+    let folder = sale.deployment.dir.path();
     std::fs::write(folder.join("things.json"), things.to_string()).unwrap();
     let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/schemathesis");
     let chosen = |name: &str, otherwise: &str| std::env::var(name).unwrap_or(otherwise.into());
@@ -156,16 +157,16 @@ fn run(sale: &Sale, things: &Value, jwt: &str) -> Output {
         .unwrap()
 }
 
-async fn every_answer_is_one_that_the_document_describes(world: World) {
-    let house = House::new(world)
+async fn every_answer_is_one_that_the_document_describes(profile: Profile) {
+    let deployment = Deployment::new(profile)
         .env("SECKILL_ORDERS_RETRY_LADDER_MS", "100")
         .env("SECKILL_ORDERS_RETRY_POLL_MS", 50)
         // A busy machine is slow, and `unknown` is an answer to that; here it would be one to nothing.
         .env("SECKILL_HTTP_REQUEST_TIMEOUT_MS", 90_000);
-    let mut sale = house.open_sale(NewSale::of(1)).await;
+    let mut sale = deployment.open_sale(NewSale::of(1)).await;
     let things = everything(&mut sale).await;
     let mut nobody = Api::new(sale.server().address, None);
-    let jwt = sale.house.login().token(&mut nobody, BUYER).await.unwrap();
+    let jwt = sale.deployment.login().token(&mut nobody, BUYER).await.unwrap();
     let run = tokio::task::block_in_place(|| run(&sale, &things, &jwt));
     let words = [&run.stdout[..], &run.stderr[..]].concat();
     let words = String::from_utf8_lossy(&words);
@@ -176,9 +177,9 @@ async fn every_answer_is_one_that_the_document_describes(world: World) {
     sale.settle().await;
     let report: Value = sale.admin().write("/api/v1/admin/reconcile", &json!({})).await.unwrap();
     assert_eq!(report["left"], 0, "{report:#}");
-    assert!(!sale.house.log().contains("panicked"), "{}", sale.house.log());
+    assert!(!sale.deployment.log().contains("panicked"), "{}", sale.deployment.log());
 }
 
-crate::in_every_world! {
+crate::in_every_profile! {
     every_answer_is_one_that_the_document_describes,
 }

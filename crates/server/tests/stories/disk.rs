@@ -3,22 +3,23 @@
 
 use std::time::{Duration, Instant};
 
+use checker::{Answer, AnsweredClaim};
+use client::NewSale;
 use faults::disk::{Failing, Fault, ForgetfulDisk, sweeps_everything};
-use rehearsal::{Answer, Told};
 use serde_json::json;
 
-use crate::house::{Buyer, House, NewSale, PATIENCE, Sale, World};
+use crate::fixtures::{Buyer, Deployment, PATIENCE, Profile, Sale};
 
 /// Which of the writes and syncs of each file fails; a sample.
 const SAMPLE: [(&str, u64); 4] = [("journal", 2), ("journal", 5), ("ledger", 7), ("sandbox", 4)];
 /// With all of them this many.
 const OPERATIONS_SWEPT_MAX: u64 = 40;
 
-async fn on_a_broken_disk(_: World) {
+async fn on_a_broken_disk(_: Profile) {
     on_a_disk_that_is(Failing::Io).await;
 }
 
-async fn on_a_full_disk(_: World) {
+async fn on_a_full_disk(_: Profile) {
     on_a_disk_that_is(Failing::NoSpace).await;
 }
 
@@ -35,12 +36,12 @@ async fn on_a_disk_that_is(failing: Failing) {
 }
 
 async fn a_sale_goes_on(file: &str, fault: Fault) {
-    let mut house = House::new(World::Solo);
-    let disk = ForgetfulDisk::under(house.data()).unwrap();
+    let mut deployment = Deployment::new(Profile::Solo);
+    let disk = ForgetfulDisk::under(deployment.data()).unwrap();
     for (name, value) in disk.env() {
-        house = house.env(name, value.to_string_lossy());
+        deployment = deployment.env(name, value.to_string_lossy());
     }
-    let mut sale = house.open_sale(NewSale::of(500)).await;
+    let mut sale = deployment.open_sale(NewSale::of(500)).await;
     disk.fail(file, fault).unwrap();
     let asked = Instant::now();
     let mut rounds_after = 0;
@@ -64,12 +65,12 @@ async fn a_sale_goes_on(file: &str, fault: Fault) {
 async fn one_round(sale: &mut Sale, round: usize) {
     let crowd = sale.tokens((0..5).map(|n| format!("u{round}-{n}"))).await;
     let report = sale.crowd(5).rush(crowd).await;
-    sale.history.told.extend(report.history.told);
+    sale.history.claims.extend(report.history.claims);
     let mut buyer = sale.buyer(&format!("payer{round}")).await;
     let order_no = bought_at_last(sale, &mut buyer).await;
     let asked = Instant::now();
     while !is_paid(&mut buyer, &order_no).await {
-        assert!(asked.elapsed() < PATIENCE, "it cannot be paid\n{}", sale.house.log());
+        assert!(asked.elapsed() < PATIENCE, "it cannot be paid\n{}", sale.deployment.log());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -79,13 +80,13 @@ async fn bought_at_last(sale: &mut Sale, buyer: &mut Buyer) -> String {
     loop {
         let answer = buyer.claim().await;
         let (user, item) = (buyer.user.clone(), buyer.item);
-        sale.history.told.push(Told { user, item, key: None, answer: answer.clone() });
+        sale.history.claims.push(AnsweredClaim { user, item, key: None, answer: answer.clone() });
         match answer {
             Answer::Admitted { order_no } | Answer::AlreadyBought { order_no } => {
                 return order_no.to_string();
             }
             Answer::Refused(why) if why == "busy" => assert!(asked.elapsed() < PATIENCE),
-            other => panic!("{other:?}\n{}", sale.house.log()),
+            other => panic!("{other:?}\n{}", sale.deployment.log()),
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

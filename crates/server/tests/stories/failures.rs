@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use rehearsal::Answer;
+use checker::Answer;
+use client::NewSale;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::house::{House, NewSale, PATIENCE, Sale, World};
+use crate::fixtures::{Deployment, PATIENCE, Profile, Sale};
 
 /// Makes every order of a buyer whose name begins with `poison` fail, for a reason of its own.
 pub(crate) const POISON_SQLITE: &str = "CREATE TRIGGER poison BEFORE INSERT ON tb_seckill_order
@@ -57,14 +58,14 @@ pub(crate) async fn dead_letter_becomes(sale: &Sale, no: &str, state: &str) -> V
     }
 }
 
-async fn a_poison_claim_delays_nobody_and_waits_for_a_person(world: World) {
+async fn a_poison_claim_delays_nobody_and_waits_for_a_person(profile: Profile) {
     let (url, mut posted) = webhook().await;
-    let house = House::new(world)
+    let deployment = Deployment::new(profile)
         .env("SECKILL_ORDERS_RETRY_LADDER_MS", "100,100,100")
         .env("SECKILL_ORDERS_RETRY_POLL_MS", 50)
         .env("SECKILL_ALERTS_WEBHOOK_URL", url);
-    let mut sale = house.open_sale(NewSale::of(300)).await;
-    sale.house.change_ledger(POISON_SQLITE, POISON_MYSQL);
+    let mut sale = deployment.open_sale(NewSale::of(300)).await;
+    sale.deployment.change_ledger(POISON_SQLITE, POISON_MYSQL);
     let mut users: Vec<String> = (0..298).map(|n| format!("u{n}")).collect();
     users.insert(100, "poison1".into());
     users.insert(200, "poison2".into());
@@ -72,7 +73,7 @@ async fn a_poison_claim_delays_nobody_and_waits_for_a_person(world: World) {
     let report = sale.crowd(64).rush(buyers).await;
     assert_eq!(report.history.admitted(), 300);
     let number = |user: &str| {
-        let told = report.history.told.iter().find(|told| told.user == user).unwrap();
+        let told = report.history.claims.iter().find(|told| told.user == user).unwrap();
         let Answer::Admitted { order_no } = told.answer else { panic!("{told:?}") };
         order_no.to_string()
     };
@@ -96,7 +97,7 @@ async fn a_poison_claim_delays_nobody_and_waits_for_a_person(world: World) {
     sale.must_hold().await;
 
     // A person mends the cause and replays one, gives up the other.
-    sale.house.change_ledger("DROP TRIGGER poison", "DROP TRIGGER poison");
+    sale.deployment.change_ledger("DROP TRIGGER poison", "DROP TRIGGER poison");
     let mut admin = sale.admin();
     let path = |no: &str, verb: &str| format!("/api/v1/admin/dead-letters/{no}/{verb}");
     let _: Value = admin.write(&path(&first, "replay"), &json!({})).await.unwrap();
@@ -113,24 +114,24 @@ async fn a_poison_claim_delays_nobody_and_waits_for_a_person(world: World) {
     sale.must_hold().await;
 }
 
-async fn a_ledger_blocked_for_thirty_seconds_stops_no_sale(world: World) {
+async fn a_ledger_blocked_for_thirty_seconds_stops_no_sale(profile: Profile) {
     const BLOCKED: Duration = Duration::from_secs(30);
-    let mut sale = House::new(world).open_sale(NewSale::of(3_000)).await;
+    let mut sale = Deployment::new(profile).open_sale(NewSale::of(3_000)).await;
     let buyers = sale.tokens((0..3_000).map(|n| format!("u{n}"))).await;
-    let blocked = sale.house.block_ledger();
+    let blocked = sale.deployment.block_ledger();
     let since = Instant::now();
     // Buyers keep coming while the ledger is away.
     let mut told = Vec::new();
     for share in buyers.chunks(300) {
         let report = sale.crowd(32).rush(share.to_vec()).await;
         assert_eq!(report.history.admitted(), share.len(), "admission goes on");
-        told.extend(report.history.told);
+        told.extend(report.history.claims);
         tokio::time::sleep(Duration::from_secs(2)).await;
     }
     let Answer::Admitted { order_no } = &told[0].answer else { panic!("{:?}", told[0]) };
     let mut buyer = sale.buyer(&told[0].user).await;
     assert_eq!(buyer.order(&order_no.to_string()).await["status"], "queued");
-    sale.history.told = told;
+    sale.history.claims = told;
     tokio::time::sleep(BLOCKED.saturating_sub(since.elapsed())).await;
     drop(blocked);
     assert_eq!(sale.observe().await.orders.len(), 3_000, "the backlog drained");
@@ -139,19 +140,19 @@ async fn a_ledger_blocked_for_thirty_seconds_stops_no_sale(world: World) {
     sale.must_hold().await;
 }
 
-async fn a_full_disk_stops_admission_and_loses_nothing(world: World) {
+async fn a_full_disk_stops_admission_and_loses_nothing(profile: Profile) {
     // A file may grow to 6 MiB and no further; the signal for it is ignored, so writes just fail.
-    let mut house = House::new(world);
-    house.launches[0].wrapper =
+    let mut deployment = Deployment::new(profile);
+    deployment.launches[0].wrapper =
         ["sh", "-c", "trap '' XFSZ; ulimit -f 12288; exec \"$@\"", "sh"].map(String::from).to_vec();
-    let mut sale = house.open_sale(NewSale::of(1_000_000)).await;
+    let mut sale = deployment.open_sale(NewSale::of(1_000_000)).await;
     let mut refused = None;
     for round in 0..400 {
         let buyers = sale.tokens((0..200).map(|n| format!("{}-{round}-{n}", "x".repeat(40)))).await;
         let report = sale.crowd(64).rush(buyers).await;
-        let full = report.history.told.iter().find(|t| matches!(t.answer, Answer::Refused(_)));
+        let full = report.history.claims.iter().find(|t| matches!(t.answer, Answer::Refused(_)));
         refused = full.cloned();
-        sale.history.told.extend(report.history.told);
+        sale.history.claims.extend(report.history.claims);
         if refused.is_some() {
             break;
         }
@@ -163,14 +164,14 @@ async fn a_full_disk_stops_admission_and_loses_nothing(world: World) {
     assert_eq!(api.get("/healthz").await.unwrap().status, 200);
     // Room again.
     sale.kill();
-    sale.house.launches[0].wrapper.clear();
+    sale.deployment.launches[0].wrapper.clear();
     sale.start().await;
     sale.must_hold().await;
     assert_eq!(sale.buy_the_rest("after", 10).await, 10);
     sale.must_hold().await;
 }
 
-crate::in_every_world! {
+crate::in_every_profile! {
     a_poison_claim_delays_nobody_and_waits_for_a_person,
     a_ledger_blocked_for_thirty_seconds_stops_no_sale,
 }

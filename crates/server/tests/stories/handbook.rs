@@ -10,14 +10,15 @@ use std::{
     time::Instant,
 };
 
+use checker::Answer;
+use client::NewSale;
 use faults::services::{Redis, RedisOptions, shared_mariadb};
-use rehearsal::Answer;
 use sale::OrderNo;
 use serde_json::{Value, json};
 
 use crate::{
     cluster::{account_for, aside, becomes, heal},
-    house::{House, NewSale, Sale, WEBS, WORKERS, World},
+    fixtures::{Deployment, Profile, Sale, WEBS, WORKERS},
     operators::seckill,
     traffic::{Heard, Traffic},
 };
@@ -40,16 +41,16 @@ fn commands_after(words: &str) -> String {
 }
 
 /// Type it in this folder, as an operator whose `seckill` is this one and whose data are the story's.
-async fn type_in(house: &House, commands: String, token: &str) -> String {
+async fn type_in(deployment: &Deployment, commands: String, token: &str) -> String {
     let binaries = Path::new(env!("CARGO_BIN_EXE_seckill")).parent().unwrap();
     let path = format!("{}:{}", binaries.display(), std::env::var("PATH").unwrap_or_default());
     let mut typed = Command::new("bash");
     typed
         .args(["-e", "-u", "-o", "pipefail", "-c", &commands])
         .env("PATH", path)
-        .env("SECKILL_DATA", house.data())
+        .env("SECKILL_DATA", deployment.data())
         .env("TOKEN", token)
-        .current_dir(house.dir.path());
+        .current_dir(deployment.dir.path());
     aside(move || {
         let typed = typed.output()?;
         let (said, complaints) =
@@ -62,22 +63,22 @@ async fn type_in(house: &House, commands: String, token: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_sale_of_the_page_is_created_changed_and_published() {
-    let house = House::new(World::Solo);
-    let server = house.start_one().await;
+    let deployment = Deployment::new(Profile::Solo);
+    let server = deployment.start_one().await;
     let (publish, create) = {
         let commands = commands_after("Create the sale, look at it, publish it:");
         let (create, publish) = commands.trim_end().rsplit_once('\n').unwrap();
         (publish.to_owned(), create.to_owned())
     };
     assert!(publish.starts_with("seckill sale publish"), "{publish}");
-    let said = type_in(&house, create, "").await;
+    let said = type_in(&deployment, create, "").await;
     assert!(said.contains("iPhone 15 Pro 256GB"), "{said}");
     let change =
         commands_after("two operators do not overwrite each other (409, with what it is now):");
     let change = change.replace(PAGE_ADDRESS, &server.address.to_string());
-    let said = type_in(&house, change.replace("curl ", "curl --fail "), &server.token).await;
+    let said = type_in(&deployment, change.replace("curl ", "curl --fail "), &server.token).await;
     assert!(said.contains("Case"), "{said}");
-    type_in(&house, publish, "").await;
+    type_in(&deployment, publish, "").await;
     let shown: Value = server.admin().read("/api/v1/activities").await.unwrap();
     assert_eq!(shown["activities"][0]["state"], "published", "{shown}");
     assert_eq!(shown["activities"][0]["items"][0]["left"], 12_000, "{shown}");
@@ -87,22 +88,22 @@ async fn the_sale_of_the_page_is_created_changed_and_published() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backup_made_while_it_sells_is_whole() {
     const UNITS: i64 = 3_000;
-    let mut sale = House::new(World::Solo).open_sale(NewSale::of(UNITS)).await;
-    let backup = sale.house.dir.path().join("backup");
+    let mut sale = Deployment::new(Profile::Solo).open_sale(NewSale::of(UNITS)).await;
+    let backup = sale.deployment.dir.path().join("backup");
     let traffic = Traffic::start(&sale, "u", 6);
     becomes("some are sold", || traffic.count(Heard::is_admitted) >= 100).await;
     let command = ["backup", backup.to_str().unwrap()];
-    let (code, text) = tokio::task::block_in_place(|| seckill(&sale.house, &command));
+    let (code, text) = tokio::task::block_in_place(|| seckill(&sale.deployment, &command));
     assert_eq!(code, Some(0), "{text}");
-    let (code, text) = tokio::task::block_in_place(|| seckill(&sale.house, &command));
+    let (code, text) = tokio::task::block_in_place(|| seckill(&sale.deployment, &command));
     assert_eq!(code, Some(2), "a backup is not written over: {text}");
     let sold = traffic.count(Heard::is_admitted);
     becomes("more are sold", || traffic.count(Heard::is_admitted) >= sold + 100).await;
     let heard = traffic.end().await;
     sale.kill();
 
-    fs::remove_dir_all(sale.house.data()).unwrap();
-    fs::rename(&backup, sale.house.data()).unwrap();
+    fs::remove_dir_all(sale.deployment.data()).unwrap();
+    fs::rename(&backup, sale.deployment.data()).unwrap();
     sale.start().await;
     let report: Value = sale.admin().write("/api/v1/admin/reconcile", &json!({})).await.unwrap();
     assert_eq!(report["differences"], 0, "{report:#}");
@@ -117,7 +118,7 @@ fn for_our_database(commands: String, sale: &Sale) -> String {
     assert!(commands.contains(PAGE_DATABASE), "{commands}");
     let port = shared_mariadb().address().port();
     let ours = format!("--protocol=tcp --host=127.0.0.1 --port={port} --user=root");
-    commands.replace(PAGE_DATABASE, &format!("{ours} {}", sale.house.database))
+    commands.replace(PAGE_DATABASE, &format!("{ours} {}", sale.deployment.database))
 }
 
 /// Backup under load, then the worst that a restore can meet: a ledger that lacks the newest orders
@@ -125,12 +126,12 @@ fn for_our_database(commands: String, sale: &Sale) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ledger_restored_from_its_dump_agrees_with_a_redis_that_knows_more() {
     const UNITS: i64 = 3_000;
-    let mut sale = House::new(World::Cluster).open_sale(NewSale::of(UNITS).shards(2)).await;
-    let folder = sale.house.dir.path().to_owned();
+    let mut sale = Deployment::new(Profile::Cluster).open_sale(NewSale::of(UNITS).shards(2)).await;
+    let folder = sale.deployment.dir.path().to_owned();
     let traffic = Traffic::start(&sale, "u", 6);
     becomes("some are sold", || traffic.count(Heard::is_admitted) >= 100).await;
     let dump = for_our_database(commands_after("The ledger, while it sells:"), &sale);
-    type_in(&sale.house, dump, "").await;
+    type_in(&sale.deployment, dump, "").await;
     assert!(fs::metadata(folder.join("ledger.sql")).unwrap().len() > 10_000);
     let sold = traffic.count(Heard::is_admitted);
     // The gate's epoch leaves that of the dump behind.
@@ -143,15 +144,15 @@ async fn a_ledger_restored_from_its_dump_agrees_with_a_redis_that_knows_more() {
     sale.settle().await;
     sale.stop().await;
 
-    let (server, database) = (shared_mariadb(), sale.house.database.clone());
+    let (server, database) = (shared_mariadb(), sale.deployment.database.clone());
     aside(move || server.query(&format!("DROP DATABASE {database}"))).await;
-    let (server, database) = (shared_mariadb(), sale.house.database.clone());
+    let (server, database) = (shared_mariadb(), sale.deployment.database.clone());
     aside(move || server.create_database(&database)).await;
     let restore = for_our_database(
         commands_after("With all instances stopped, into an empty database:"),
         &sale,
     );
-    type_in(&sale.house, restore, "").await;
+    type_in(&sale.deployment, restore, "").await;
     sale.start().await;
     let lost = admitted(&heard) - orders_on_record(&sale).await;
     println!("{lost} orders were made after the dump");
@@ -189,11 +190,11 @@ async fn orders_on_record(sale: &Sale) -> usize {
 async fn a_redis_restored_from_an_older_copy_is_noticed_and_rebuilt() {
     const UNITS: i64 = 3_000;
     let redis = Arc::new(aside(|| Redis::start(RedisOptions::default())).await);
-    let house = House::new(World::Cluster)
+    let deployment = Deployment::new(Profile::Cluster)
         .env("SECKILL_REDIS_URL", redis.url())
         .env("SECKILL_REDIS_ANSWER_MS_MAX", 500);
-    let mut sale = house.open_sale(NewSale::of(UNITS).shards(2)).await;
-    let copy = sale.house.dir.path().join("redis-copy");
+    let mut sale = deployment.open_sale(NewSale::of(UNITS).shards(2)).await;
+    let copy = sale.deployment.dir.path().join("redis-copy");
     let traffic = Traffic::start(&sale, "u", 6);
     becomes("some are sold", || traffic.count(Heard::is_admitted) >= 100).await;
     let (server, to) = (redis.clone(), copy.clone());
@@ -240,15 +241,15 @@ fn copy_folder(from: &Path, to: &Path) -> std::io::Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_is_upgraded_one_process_at_a_time_while_it_sells() {
     const UNITS: i64 = 5_000;
-    let house = House::new(World::Cluster);
-    let (server, database) = (shared_mariadb(), house.database.clone());
+    let deployment = Deployment::new(Profile::Cluster);
+    let (server, database) = (shared_mariadb(), deployment.database.clone());
     let first = format!(
         "USE {database}; {FIRST_SCHEMA}; CREATE TABLE tb_schema_version (version BIGINT NOT NULL \
          PRIMARY KEY, applied_at BIGINT NOT NULL) ENGINE = InnoDB; \
          INSERT INTO tb_schema_version VALUES (1, 1);"
     );
     aside(move || server.query(&first)).await;
-    let mut sale = house.open_sale(NewSale::of(UNITS).shards(2)).await;
+    let mut sale = deployment.open_sale(NewSale::of(UNITS).shards(2)).await;
     let traffic = Traffic::start(&sale, "u", 6);
     for place in WEBS.into_iter().chain(WORKERS) {
         let before = traffic.count(Heard::is_admitted);
@@ -270,14 +271,14 @@ async fn a_cluster_is_upgraded_one_process_at_a_time_while_it_sells() {
     let heard = traffic.end().await;
     let troubled: Vec<&Heard> = heard.iter().filter(|heard| !heard.is_admitted()).collect();
     println!("{} answers, {} of them no admission", heard.len(), troubled.len());
-    assert!(troubled.is_empty(), "{troubled:#?}\n{}", sale.house.log());
+    assert!(troubled.is_empty(), "{troubled:#?}\n{}", sale.deployment.log());
     account_for(&mut sale, heard).await;
 }
 
 /// Wait until the instance says that it can sell.
 async fn ready(address: std::net::SocketAddr) {
-    let mut api = rehearsal::Api::new(address, None);
-    let deadline = Instant::now() + crate::house::PATIENCE;
+    let mut api = client::Api::new(address, None);
+    let deadline = Instant::now() + crate::fixtures::PATIENCE;
     while api.get("/readyz").await.is_ok_and(|answer| answer.status != 200) {
         assert!(Instant::now() < deadline, "it never becomes ready");
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;

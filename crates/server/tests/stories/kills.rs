@@ -2,17 +2,18 @@
 
 use std::time::{Duration, Instant};
 
-use rehearsal::Answer;
+use checker::Answer;
+use client::NewSale;
 use serde_json::{Value, json};
 
-use crate::house::{House, NewSale, PATIENCE, World};
+use crate::fixtures::{Deployment, PATIENCE, Profile};
 
-async fn thirty_kills_under_load_lose_nothing(world: World) {
+async fn thirty_kills_under_load_lose_nothing(profile: Profile) {
     const ROUNDS: usize = 30;
     const BUYERS_PER_ROUND: usize = 400;
     // More units than the rounds can sell, so that every round has claims to lose.
     const UNITS: i64 = (ROUNDS * BUYERS_PER_ROUND) as i64 + 50;
-    let mut sale = House::new(world).open_sale(NewSale::of(UNITS)).await;
+    let mut sale = Deployment::new(profile).open_sale(NewSale::of(UNITS)).await;
     let everybody = sale.tokens((0..ROUNDS * BUYERS_PER_ROUND).map(|n| format!("u{n}"))).await;
     let mut unknown = Vec::new();
     for (round, buyers) in everybody.chunks(BUYERS_PER_ROUND).enumerate() {
@@ -29,44 +30,46 @@ async fn thirty_kills_under_load_lose_nothing(world: World) {
         tokio::time::sleep(pause).await;
         sale.kill();
         let report = rush.await.unwrap();
-        for (told, buyer) in report.history.told.iter().zip(reorder(&report.history.told, &all)) {
+        for (told, buyer) in report.history.claims.iter().zip(reorder(&report.history.claims, &all))
+        {
             if told.answer == Answer::Unknown {
                 unknown.push(buyer);
             }
         }
-        sale.history.told.extend(report.history.told);
+        sale.history.claims.extend(report.history.claims);
         sale.start().await;
-        let seen = sale.history.told.iter().filter(|t| matches!(t.answer, Answer::Admitted { .. }));
+        let seen =
+            sale.history.claims.iter().filter(|t| matches!(t.answer, Answer::Admitted { .. }));
         println!("round {round}: killed after {pause:?}, {} claims admitted so far", seen.count());
     }
     // The rest is bought to the last unit, by those who never got an answer and by newcomers.
     let mut crowd = sale.crowd(16);
     crowd.keys = true;
     let report = crowd.rush(unknown).await;
-    sale.history.told.extend(report.history.told);
+    sale.history.claims.extend(report.history.claims);
     let left = sale.observe().await.items[0].stock as usize;
     assert_eq!(sale.buy_the_rest("late", left + 20).await, left);
     let mut observed = sale.observe().await;
     observed.items[0].demand_exceeds_stock = true;
-    let violations = rehearsal::check(&sale.history, &observed);
+    let violations = checker::check(&sale.history, &observed);
     assert!(violations.is_empty(), "{violations:#?}");
     assert_eq!(observed.items[0].stock, 0);
     sale.must_hold().await;
 }
 
 /// The buyers of these answers, in the order of the answers.
-fn reorder(told: &[rehearsal::Told], buyers: &[(String, String)]) -> Vec<(String, String)> {
+fn reorder(told: &[checker::AnsweredClaim], buyers: &[(String, String)]) -> Vec<(String, String)> {
     let tokens: std::collections::HashMap<_, _> = buyers.iter().cloned().collect();
     told.iter().map(|told| (told.user.clone(), tokens[&told.user].clone())).collect()
 }
 
-async fn a_restart_with_twenty_thousand_claims_in_the_log_resumes_and_drains(world: World) {
+async fn a_restart_with_twenty_thousand_claims_in_the_log_resumes_and_drains(profile: Profile) {
     const CLAIMS: usize = 20_000;
-    let mut sale = House::new(world).open_sale(NewSale::of(CLAIMS as i64)).await;
+    let mut sale = Deployment::new(profile).open_sale(NewSale::of(CLAIMS as i64)).await;
     let buyers = sale.tokens((0..CLAIMS).map(|n| format!("u{n}"))).await;
     {
         // While somebody holds the ledger's lock nothing can leave the log.
-        let _blocked = sale.house.block_ledger();
+        let _blocked = sale.deployment.block_ledger();
         let report = sale.crowd(64).rush(buyers).await;
         assert_eq!(report.history.admitted(), CLAIMS);
         sale.history = report.history;
@@ -83,17 +86,17 @@ async fn a_restart_with_twenty_thousand_claims_in_the_log_resumes_and_drains(wor
     sale.must_hold().await;
 }
 
-async fn the_same_key_gets_the_same_answer_after_a_kill(world: World) {
-    let mut sale = House::new(world).open_sale(NewSale::of(5)).await;
+async fn the_same_key_gets_the_same_answer_after_a_kill(profile: Profile) {
+    let mut sale = Deployment::new(profile).open_sale(NewSale::of(5)).await;
     let mut buyer = sale.buyer("u1002").await;
     let first = buyer.claim_with(Some("my-key"), r#"{"quantity":1}"#).await;
     assert_eq!(first.status, 202);
     sale.kill();
     sale.start().await;
-    buyer.api = rehearsal::Api::new(sale.server().address, None);
+    buyer.api = client::Api::new(sale.server().address, None);
     let again = buyer.claim_with(Some("my-key"), r#"{"quantity":1}"#).await;
     let part =
-        |response: &rehearsal::Response, field: &str| -> Value { response.json()[field].clone() };
+        |response: &client::Response, field: &str| -> Value { response.json()[field].clone() };
     assert_eq!(again.status, 202);
     for field in ["order_no", "receipt"] {
         assert_eq!(part(&again, field), part(&first, field));
@@ -104,9 +107,9 @@ async fn the_same_key_gets_the_same_answer_after_a_kill(world: World) {
     sale.must_hold().await;
 }
 
-async fn warming_while_claims_are_in_flight_sells_no_unit_twice(world: World) {
+async fn warming_while_claims_are_in_flight_sells_no_unit_twice(profile: Profile) {
     const UNITS: i64 = 500;
-    let mut sale = House::new(world).open_sale(NewSale::of(UNITS)).await;
+    let mut sale = Deployment::new(profile).open_sale(NewSale::of(UNITS)).await;
     let buyers = sale.tokens((0..3_000).map(|n| format!("u{n}"))).await;
     let crowd = sale.crowd(32);
     let mut rush = tokio::spawn(async move { crowd.rush(buyers).await });
@@ -136,11 +139,11 @@ async fn warming_while_claims_are_in_flight_sells_no_unit_twice(world: World) {
     sale.must_hold().await;
 }
 
-async fn a_stock_change_that_a_kill_cuts_off_is_seen_and_undone(world: World) {
-    let mut sale = House::new(world).open_sale(NewSale::of(20)).await;
+async fn a_stock_change_that_a_kill_cuts_off_is_seen_and_undone(profile: Profile) {
+    let mut sale = Deployment::new(profile).open_sale(NewSale::of(20)).await;
     let item = format!("/api/v1/admin/items/{}", sale.item);
     // The gate takes the units away, and the ledger cannot be written.
-    let blocked = sale.house.block_ledger();
+    let blocked = sale.deployment.block_ledger();
     let (mut operator, stock) = (sale.admin(), format!("{item}/stock"));
     let asked = tokio::spawn(async move { operator.post(&stock, &json!({"delta": -7})).await });
     let deadline = Instant::now() + PATIENCE;
@@ -165,8 +168,8 @@ async fn a_stock_change_that_a_kill_cuts_off_is_seen_and_undone(world: World) {
     let figures = ["gate_left", "adjusting", "ledger_stock"].map(|name| row[name].as_i64());
     assert_eq!((&row["verdict"], &report["differences"]), (&json!("agree"), &json!(0)), "{row}");
     let bought = sale.buy_the_rest("u", 25).await;
-    match world {
-        World::Solo => {
+    match profile {
+        Profile::Solo => {
             // Whoever owns the data undoes it before anybody is let in.
             assert_eq!((figures, bought), ([Some(20), Some(0), Some(20)], 20), "{row}");
             let audit: Value = sale.admin().read("/api/v1/admin/audit").await.unwrap();
@@ -174,13 +177,13 @@ async fn a_stock_change_that_a_kill_cuts_off_is_seen_and_undone(world: World) {
             sale.must_hold().await;
         }
         // Another instance might still be at it: it is shown, and undone when it is a minute old.
-        World::Cluster => {
+        Profile::Cluster => {
             assert_eq!((figures, bought), ([Some(13), Some(7), Some(20)], 13), "{row}");
         }
     }
 }
 
-crate::in_every_world! {
+crate::in_every_profile! {
     a_stock_change_that_a_kill_cuts_off_is_seen_and_undone,
     thirty_kills_under_load_lose_nothing,
     a_restart_with_twenty_thousand_claims_in_the_log_resumes_and_drains,

@@ -5,8 +5,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-/// Every story of the list is a test in the solo world and one in the cluster.
-macro_rules! in_every_world {
+/// Every story of the list is a test in the solo profile and one in the cluster.
+macro_rules! in_every_profile {
     ($($story:ident),* $(,)?) => {
         $crate::tests_in! { in_solo, Solo, $($story),* }
         $crate::tests_in! { in_cluster, Cluster, $($story),* }
@@ -21,17 +21,17 @@ macro_rules! only_in_solo {
 }
 
 macro_rules! tests_in {
-    ($module:ident, $world:ident, $($story:ident),*) => {
+    ($module:ident, $profile:ident, $($story:ident),*) => {
         mod $module {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $story() {
-                super::$story($crate::house::World::$world).await;
+                super::$story($crate::fixtures::Profile::$profile).await;
             })*
         }
     };
 }
 
-use {in_every_world, only_in_solo, tests_in};
+use {in_every_profile, only_in_solo, tests_in};
 
 mod browser;
 mod cluster;
@@ -39,8 +39,8 @@ mod commands;
 mod contract;
 mod disk;
 mod failures;
+mod fixtures;
 mod handbook;
-mod house;
 mod kills;
 mod manners;
 mod money;

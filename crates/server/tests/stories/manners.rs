@@ -7,11 +7,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rehearsal::{Api, Connection, Response};
+use client::{Api, Connection, NewSale, Response};
 use sale::{ItemId, SaleToken};
 use serde_json::{Value, json};
 
-use crate::house::{House, NewSale, Sale, World, now_ms};
+use crate::fixtures::{Deployment, Profile, Sale, now_ms};
 
 /// How a request is cut up on its way.
 #[derive(Clone, Copy, Debug)]
@@ -91,13 +91,13 @@ impl Claim<'_> {
 
 fn sale_token(sale: &Sale, item: i64, user: &str) -> String {
     let (user, item) = (user.parse().unwrap(), ItemId(item));
-    SaleToken { user, item, expires_ms: now_ms() + 600_000 }.sign(&sale.house.keys())
+    SaleToken { user, item, expires_ms: now_ms() + 600_000 }.sign(&sale.deployment.keys())
 }
 
-async fn a_claim_means_the_same_whole_or_in_pieces(world: World) {
+async fn a_claim_means_the_same_whole_or_in_pieces(profile: Profile) {
     let new = || NewSale { limit_per_user: 2, ..NewSale::of(50) };
-    let sale = House::new(world).open_sale(new()).await;
-    let (_, other) = new().create(&mut sale.admin()).await;
+    let sale = Deployment::new(profile).open_sale(new()).await;
+    let other = new().create(&mut sale.admin()).await.unwrap().items[0];
     let (address, item) = (sale.server().address, sale.item);
     let path = format!("/api/v1/items/{item}/claims");
     let signed = format!("/api/v1/items/+{item}/claims");
@@ -197,8 +197,8 @@ async fn a_claim_means_the_same_whole_or_in_pieces(world: World) {
     sale.must_hold().await;
 }
 
-async fn a_client_that_closes_its_half_still_hears_of_its_claim(world: World) {
-    let sale = House::new(world).open_sale(NewSale::of(10)).await;
+async fn a_client_that_closes_its_half_still_hears_of_its_claim(profile: Profile) {
+    let sale = Deployment::new(profile).open_sale(NewSale::of(10)).await;
     let path = format!("/api/v1/items/{}/claims", sale.item);
     for (n, way) in WAYS.into_iter().enumerate() {
         let claim = Claim {
@@ -240,9 +240,9 @@ fn half_closing(address: SocketAddr, request: &[u8], way: Way) -> String {
     answer
 }
 
-async fn the_audit_and_the_log_say_from_where_and_by_which_request(world: World) {
-    let house = House::new(world).env("SECKILL_HTTP_PROXY_HOPS", 1);
-    let sale = house.open_sale(NewSale::of(1)).await;
+async fn the_audit_and_the_log_say_from_where_and_by_which_request(profile: Profile) {
+    let deployment = Deployment::new(profile).env("SECKILL_HTTP_PROXY_HOPS", 1);
+    let sale = deployment.open_sale(NewSale::of(1)).await;
     let address = sale.server().address;
     // As a proxy of ours would send it; what the client wrote before it counts for nothing.
     let through_proxy =
@@ -295,7 +295,7 @@ async fn the_audit_and_the_log_say_from_where_and_by_which_request(world: World)
     ] {
         assert!(metrics.lines().any(|found| found == line), "no {line}");
     }
-    let log = sale.house.log();
+    let log = sale.deployment.log();
     let lines: Vec<&str> = log.lines().filter(|line| line.contains("access was refused")).collect();
     let of_strangers = lines.iter().filter(|line| line.contains("203.0.113.9")).count();
     assert!((1..STRANGERS / 2).contains(&of_strangers), "{of_strangers} lines\n{log}");
@@ -306,13 +306,13 @@ async fn the_audit_and_the_log_say_from_where_and_by_which_request(world: World)
     let stock = format!("/api/v1/admin/items/{}/stock", sale.item);
     let adjusted = admin.post(&stock, &json!({"delta": 1})).await.unwrap();
     let id = adjusted.header("x-request-id").unwrap();
-    let log = sale.house.log();
+    let log = sale.deployment.log();
     let deed = log.lines().find(|line| line.contains("stock.adjust")).expect("deeds are logged");
     assert!(deed.contains(id), "{id} is not in {deed}");
 }
 
-async fn a_revoked_token_is_dead_everywhere_within_a_second(world: World) {
-    let sale = House::new(world).open_sale(NewSale::of(1)).await;
+async fn a_revoked_token_is_dead_everywhere_within_a_second(profile: Profile) {
+    let sale = Deployment::new(profile).open_sale(NewSale::of(1)).await;
     let new = json!({"name": "night-shift", "role": "viewer"});
     let made: Value = sale.admin().write("/api/v1/admin/tokens", &new).await.unwrap();
     let token = made["token"].as_str().unwrap();
@@ -347,7 +347,7 @@ async fn a_revoked_token_is_dead_everywhere_within_a_second(world: World) {
     assert_eq!((again.status, again.json()["state"].as_str()), (409, Some("revoked")));
 }
 
-crate::in_every_world! {
+crate::in_every_profile! {
     a_revoked_token_is_dead_everywhere_within_a_second,
     a_claim_means_the_same_whole_or_in_pieces,
     a_client_that_closes_its_half_still_hears_of_its_claim,

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use rehearsal::{Answer, Response};
+use checker::Answer;
+use client::{NewSale, Response};
 use serde_json::{Value, json};
 
-use crate::house::{Buyer, House, NewSale, PACES_S, PATIENCE, Sale, World, now_ms};
+use crate::fixtures::{Buyer, Deployment, PACES_S, PATIENCE, Profile, Sale, now_ms};
 
-async fn a_buyer_pays_and_the_order_is_paid_once(world: World) {
-    let mut sale = House::new(world).open_sale(NewSale::of(3)).await;
+async fn a_buyer_pays_and_the_order_is_paid_once(profile: Profile) {
+    let mut sale = Deployment::new(profile).open_sale(NewSale::of(3)).await;
     let mut buyer = sale.buyer("u1002").await;
     let no = buyer.buy().await;
     let order = buyer.order_becomes(&no, "unpaid").await;
@@ -22,17 +23,19 @@ async fn a_buyer_pays_and_the_order_is_paid_once(world: World) {
     assert!(order["paid_at"].is_i64());
     let cancel = buyer.api.post(&format!("/api/v1/orders/{no}/cancel"), &json!({})).await.unwrap();
     assert_eq!((cancel.status, cancel.code().as_deref()), (409, Some("conflict")));
-    sale.history.told.push(told(&buyer, &no));
+    sale.history.claims.push(told(&buyer, &no));
     sale.must_hold().await;
 }
 
-fn told(buyer: &Buyer, no: &str) -> rehearsal::Told {
+fn told(buyer: &Buyer, no: &str) -> checker::AnsweredClaim {
     let answer = Answer::Admitted { order_no: no.parse().unwrap() };
-    rehearsal::Told { user: buyer.user.clone(), item: buyer.item, key: None, answer }
+    checker::AnsweredClaim { user: buyer.user.clone(), item: buyer.item, key: None, answer }
 }
 
-async fn a_cancelled_order_gives_its_unit_to_the_next_and_the_buyer_may_try_again(world: World) {
-    let mut sale = House::new(world).open_sale(NewSale::of(1)).await;
+async fn a_cancelled_order_gives_its_unit_to_the_next_and_the_buyer_may_try_again(
+    profile: Profile,
+) {
+    let mut sale = Deployment::new(profile).open_sale(NewSale::of(1)).await;
     let mut first = sale.buyer("first").await;
     let mut second = sale.buyer("second").await;
     let no = first.buy().await;
@@ -57,12 +60,12 @@ async fn a_cancelled_order_gives_its_unit_to_the_next_and_the_buyer_may_try_agai
     second.api.write::<Value>(&format!("/api/v1/orders/{no}/cancel"), &json!({})).await.unwrap();
     sale.settle().await;
     let no = first.buy().await;
-    sale.history.told.push(told(&first, &no));
+    sale.history.claims.push(told(&first, &no));
     sale.must_hold().await;
 }
 
-async fn ten_orders_that_time_out_are_sold_again_within_two_seconds(world: World) {
-    let mut sale = House::new(world).open_sale(NewSale::of(1)).await;
+async fn ten_orders_that_time_out_are_sold_again_within_two_seconds(profile: Profile) {
+    let mut sale = Deployment::new(profile).open_sale(NewSale::of(1)).await;
     for pace_s in PACES_S {
         sale.instead(NewSale::of(30).pay_within_ms(pace_s * 1_000)).await;
         if let Some((waiting, deadline)) = ten_of_thirty_do_not_pay(&mut sale).await {
@@ -112,7 +115,7 @@ async fn sold_again(mut sale: Sale, mut waiting: Vec<Buyer>, deadline: i64) {
     println!("the last of ten units was sold again {} ms after the deadline", last - deadline);
     assert!(last - deadline <= 2_000, "sold again {} ms after the deadline", last - deadline);
     for (buyer, order_no) in &won {
-        sale.history.told.push(told(buyer, &order_no.to_string()));
+        sale.history.claims.push(told(buyer, &order_no.to_string()));
     }
     for (mut buyer, order_no) in won {
         let no = order_no.to_string();
@@ -125,7 +128,7 @@ async fn sold_again(mut sale: Sale, mut waiting: Vec<Buyer>, deadline: i64) {
     let paid = observed.orders.iter().filter(|o| o.status == sale::OrderStatus::Paid).count();
     assert_eq!(paid, 30, "sold to the end");
     observed.items[0].demand_exceeds_stock = true;
-    assert_eq!(rehearsal::check(&sale.history, &observed), []);
+    assert_eq!(checker::check(&sale.history, &observed), []);
     sale.must_hold().await;
 }
 
@@ -167,8 +170,8 @@ async fn everybody_at_the_desk(sale: &mut Sale) -> Option<Vec<AtTheDesk>> {
     desks.iter().all(|desk| now_ms() < desk.deadline).then_some(desks)
 }
 
-async fn payments_and_time_outs_racing_on_five_hundred_orders(world: World) {
-    let mut sale = House::new(world).open_sale(NewSale::of(1)).await;
+async fn payments_and_time_outs_racing_on_five_hundred_orders(profile: Profile) {
+    let mut sale = Deployment::new(profile).open_sale(NewSale::of(1)).await;
     for pace_s in PACES_S {
         let stock = RACING_ORDERS as i64;
         sale.instead(NewSale::of(stock).pay_within_ms(pace_s * 1_000)).await;
@@ -202,12 +205,12 @@ async fn race(sale: Sale, desks: Vec<AtTheDesk>) {
     // Who paid twice got one of the two back; late money too, unless it came before the time-out.
     let given_back = observed.bill.as_ref().unwrap().charges.iter().filter(|c| c.refunded).count();
     assert!(paid > 0 && given_back > 0, "both sides of the race were run");
-    assert_eq!(rehearsal::check(&sale.history, &observed), []);
+    assert_eq!(checker::check(&sale.history, &observed), []);
     sale.must_hold().await;
 }
 
 /// Wait until no order can change any more by itself.
-async fn at_rest(sale: &Sale, charges: usize) -> rehearsal::Observed {
+async fn at_rest(sale: &Sale, charges: usize) -> checker::Observed {
     use sale::OrderStatus::{Refunding, Unpaid};
     let deadline = tokio::time::Instant::now() + PATIENCE;
     // Late money lands a second after the deadline; the bill says what has not been dealt with.
@@ -233,14 +236,14 @@ async fn at_rest(sale: &Sale, charges: usize) -> rehearsal::Observed {
             tokio::time::Instant::now() < deadline,
             "{restless:?} owed {owed} twice {charged_twice}, {} of {charges} charges landed\n{}",
             bill.charges.len(),
-            sale.house.log()
+            sale.deployment.log()
         );
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 
-async fn an_operator_refunds_a_paid_order_and_the_unit_is_sold_again(world: World) {
-    let mut sale = House::new(world).open_sale(NewSale::of(1)).await;
+async fn an_operator_refunds_a_paid_order_and_the_unit_is_sold_again(profile: Profile) {
+    let mut sale = Deployment::new(profile).open_sale(NewSale::of(1)).await;
     let mut buyer = sale.buyer("u1").await;
     let no = buyer.buy().await;
     buyer.order_becomes(&no, "unpaid").await;
@@ -258,12 +261,12 @@ async fn an_operator_refunds_a_paid_order_and_the_unit_is_sold_again(world: Worl
     sale.settle().await;
     let again = sale.buyer("u2").await.buy().await;
     assert_ne!(again, no);
-    sale.history.told.push(told(&buyer, &no));
+    sale.history.claims.push(told(&buyer, &no));
     sale.must_hold().await;
 }
 
-async fn a_forged_notice_credits_nothing(world: World) {
-    let sale = House::new(world).open_sale(NewSale::of(1)).await;
+async fn a_forged_notice_credits_nothing(profile: Profile) {
+    let sale = Deployment::new(profile).open_sale(NewSale::of(1)).await;
     let mut buyer = sale.buyer("u1").await;
     let no = buyer.buy().await;
     buyer.order_becomes(&no, "unpaid").await;
@@ -285,11 +288,11 @@ async fn a_forged_notice_credits_nothing(world: World) {
     sale.must_hold().await;
 }
 
-async fn news_of_an_order_reach_its_buyer(world: World) {
+async fn news_of_an_order_reach_its_buyer(profile: Profile) {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let sale = House::new(world).open_sale(NewSale::of(1)).await;
-    let mut api = rehearsal::Api::new(sale.server().address, None);
-    let jwt = sale.house.login().token(&mut api, "u1").await.unwrap();
+    let sale = Deployment::new(profile).open_sale(NewSale::of(1)).await;
+    let mut api = client::Api::new(sale.server().address, None);
+    let jwt = sale.deployment.login().token(&mut api, "u1").await.unwrap();
     let mut stream = tokio::net::TcpStream::connect(sale.server().address).await.unwrap();
     let request = format!(
         "GET /api/v1/events HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\nauthorization: Bearer {jwt}\r\n\r\n"
@@ -308,7 +311,7 @@ async fn news_of_an_order_reach_its_buyer(world: World) {
     assert!(seen.starts_with("HTTP/1.1 200"), "{seen}");
 }
 
-crate::in_every_world! {
+crate::in_every_profile! {
     a_buyer_pays_and_the_order_is_paid_once,
     a_cancelled_order_gives_its_unit_to_the_next_and_the_buyer_may_try_again,
     ten_orders_that_time_out_are_sold_again_within_two_seconds,

@@ -5,10 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rehearsal::{Answer, Api, Deployment};
+use checker::Answer;
+use client::{Api, NewSale, ServerProcess};
 use serde_json::{Value, json};
 
-use crate::house::{House, NewSale, PACES_S, PATIENCE, World, now_ms};
+use crate::fixtures::{Deployment, PACES_S, PATIENCE, Profile, now_ms};
 
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
@@ -17,7 +18,7 @@ const DRAFTS_PLANNED: i64 = 10_100;
 const SALES_PLANNED: i64 = 1_100;
 
 /// Behind the server's back, for it takes a while to plan so many one by one.
-fn plan_many(house: &House) {
+fn plan_many(deployment: &Deployment) {
     let (opens_at, closes_at) = (now_ms() + 3_600_000, now_ms() + 7_200_000);
     for (state, count) in [(0, DRAFTS_PLANNED), (1, SALES_PLANNED)] {
         let insert = "INSERT INTO tb_seckill_activity (name, opens_at, closes_at, pay_within_ms, state, \
@@ -27,20 +28,20 @@ fn plan_many(house: &House) {
             "{insert} WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})
              SELECT {row} FROM n"
         );
-        house.change_ledger(&sqlite, &format!("{insert} SELECT {row} FROM seq_1_to_{count}"));
+        deployment.change_ledger(&sqlite, &format!("{insert} SELECT {row} FROM seq_1_to_{count}"));
     }
     let items = "INSERT INTO tb_seckill_product (activity_id, name, image_url, price, currency, stock, \
          total, limit_per_user, shards, state) SELECT a.id, 'pen', '', 1, 'CNY', 1, 1, 1, 1, 0 \
          FROM tb_seckill_activity AS a LEFT JOIN tb_seckill_product AS p ON p.activity_id = a.id \
          WHERE a.state = 1 AND p.id IS NULL";
-    house.change_ledger(items, items);
+    deployment.change_ledger(items, items);
 }
 
-async fn a_sale_is_warmed_sold_ended_and_compared_among_thousands_planned_later(world: World) {
-    let house = House::new(world);
-    let servers = house.start().await;
+async fn a_sale_is_warmed_sold_ended_and_compared_among_thousands_planned_later(profile: Profile) {
+    let deployment = Deployment::new(profile);
+    let servers = deployment.start().await;
     for pace_s in PACES_S {
-        if was_sold_among_many(&house, &servers[0], pace_s * 1_000).await {
+        if was_sold_among_many(&deployment, &servers[0], pace_s * 1_000).await {
             return;
         }
     }
@@ -48,14 +49,18 @@ async fn a_sale_is_warmed_sold_ended_and_compared_among_thousands_planned_later(
 }
 
 /// False if it was over before somebody could buy it.
-async fn was_sold_among_many(house: &House, server: &Deployment, lasts_ms: i64) -> bool {
+async fn was_sold_among_many(
+    deployment: &Deployment,
+    server: &ServerProcess,
+    lasts_ms: i64,
+) -> bool {
     let mut admin = server.admin();
     let (opens_at, closes_at) = (now_ms() + 500, now_ms() + lasts_ms);
     let body = json!({"name": "the old one", "opens_at": opens_at, "closes_at": closes_at,
         "items": [{"name": "x", "price": 1, "stock": 5}]});
     let created: Value = admin.write("/api/v1/admin/activities", &body).await.unwrap();
     let (id, item) = (created["id"].as_i64().unwrap(), created["items"][0]["id"].as_i64().unwrap());
-    plan_many(house);
+    plan_many(deployment);
     let publish = format!("/api/v1/admin/activities/{id}/publish");
     if admin.post(&publish, &json!({})).await.unwrap().status != 200 {
         return false;
@@ -70,7 +75,7 @@ async fn was_sold_among_many(house: &House, server: &Deployment, lasts_ms: i64) 
         shown = anybody.read(&page).await.unwrap();
     }
     let listed: Value = anybody.read("/api/v1/activities?limit=1").await.unwrap();
-    let jwt = house.login().token(&mut anybody, "ann").await.unwrap();
+    let jwt = deployment.login().token(&mut anybody, "ann").await.unwrap();
     let mut ann = Api::new(server.address, Some(&jwt));
     let token = ann.post(&format!("{page}/token"), &json!({})).await.unwrap();
     let sale_token = token.json()["token"].as_str().unwrap_or_default().to_owned();
@@ -98,9 +103,9 @@ async fn was_sold_among_many(house: &House, server: &Deployment, lasts_ms: i64) 
     true
 }
 
-async fn a_published_activity_is_warmed_by_itself_and_ends_by_itself(world: World) {
-    let house = House::new(world);
-    let servers = house.start().await;
+async fn a_published_activity_is_warmed_by_itself_and_ends_by_itself(profile: Profile) {
+    let deployment = Deployment::new(profile);
+    let servers = deployment.start().await;
     for pace_s in PACES_S {
         if was_seen_open_and_ended(&servers[0], pace_s * 1_000).await {
             return;
@@ -110,7 +115,7 @@ async fn a_published_activity_is_warmed_by_itself_and_ends_by_itself(world: Worl
 }
 
 /// False if it was over before it was seen open.
-async fn was_seen_open_and_ended(server: &Deployment, lasts_ms: i64) -> bool {
+async fn was_seen_open_and_ended(server: &ServerProcess, lasts_ms: i64) -> bool {
     let mut admin = server.admin();
     let closes_at = now_ms() + lasts_ms;
     let body = json!({"name": "by itself", "opens_at": now_ms() + 500, "closes_at": closes_at,
@@ -156,8 +161,8 @@ async fn was_seen_open_and_ended(server: &Deployment, lasts_ms: i64) -> bool {
     }
 }
 
-async fn pausing_holds_everybody_and_resuming_lets_them_in(world: World) {
-    let sale = House::new(world).open_sale(NewSale::of(5)).await;
+async fn pausing_holds_everybody_and_resuming_lets_them_in(profile: Profile) {
+    let sale = Deployment::new(profile).open_sale(NewSale::of(5)).await;
     let mut admin = sale.admin();
     let mut act = async |verb: &str| {
         let path = format!("/api/v1/admin/activities/{}/{verb}", sale.activity);
@@ -183,20 +188,20 @@ async fn pausing_holds_everybody_and_resuming_lets_them_in(world: World) {
     }
 }
 
-impl crate::house::Sale {
+impl crate::fixtures::Sale {
     /// One claim of somebody whose sale token is from before the end.
     async fn buyer_of(&self, user: &str) -> Answer {
         let expires_ms = now_ms() + 60_000;
-        let keys = self.house.keys();
+        let keys = self.deployment.keys();
         let item = sale::ItemId(self.item);
         let token = sale::SaleToken { user: user.parse().unwrap(), item, expires_ms }.sign(&keys);
         let report = self.crowd(1).rush(vec![(user.into(), token)]).await;
-        report.history.told[0].answer.clone()
+        report.history.claims[0].answer.clone()
     }
 }
 
-async fn stock_is_raised_and_lowered_while_people_buy(world: World) {
-    let mut sale = House::new(world).open_sale(NewSale::of(100)).await;
+async fn stock_is_raised_and_lowered_while_people_buy(profile: Profile) {
+    let mut sale = Deployment::new(profile).open_sale(NewSale::of(100)).await;
     let buyers = sale.tokens((0..400).map(|n| format!("u{n}"))).await;
     let crowd = sale.crowd(16);
     let rush = tokio::spawn(async move { crowd.rush(buyers).await });
@@ -223,16 +228,16 @@ async fn stock_is_raised_and_lowered_while_people_buy(world: World) {
     sale.must_hold().await;
 }
 
-async fn a_refused_stock_change_undoes_no_other(world: World) {
-    let mut sale = House::new(world).open_sale(NewSale::of(10).shards(2)).await;
-    let (_, other) = NewSale::of(10).create(&mut sale.admin()).await;
+async fn a_refused_stock_change_undoes_no_other(profile: Profile) {
+    let mut sale = Deployment::new(profile).open_sale(NewSale::of(10).shards(2)).await;
+    let other = NewSale::of(10).create(&mut sale.admin()).await.unwrap().items[0];
     let stock = |item: i64| format!("/api/v1/admin/items/{item}/stock");
     let mut admin = sale.admin();
     let _: Value = admin.write(&stock(sale.item), &json!({"delta": -5})).await.unwrap();
     let log: Value = admin.read(&format!("{}-log", stock(sale.item))).await.unwrap();
     let no = &log["rows"][0]["order_no"];
     // Through the other instance, where there is one.
-    let mut elsewhere = sale.process(if world == World::Solo { 0 } else { 1 }).admin();
+    let mut elsewhere = sale.process(if profile == Profile::Solo { 0 } else { 1 }).admin();
     for (item, delta) in [(sale.item, -3), (sale.item, -30), (sale.item, 5), (other, -5)] {
         let asked = json!({"delta": delta, "adjust_no": no});
         let told = elsewhere.post(&stock(item), &asked).await.unwrap();
@@ -247,7 +252,7 @@ async fn a_refused_stock_change_undoes_no_other(world: World) {
     sale.must_hold().await;
 }
 
-pub(crate) fn seckill(sale: &House, args: &[&str]) -> (Option<i32>, String) {
+pub(crate) fn seckill(sale: &Deployment, args: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_seckill"))
         .args(args)
         .arg("--data")
@@ -260,26 +265,26 @@ pub(crate) fn seckill(sale: &House, args: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&text).into_owned())
 }
 
-async fn reconcile_finds_what_somebody_broke_heals_it_and_says_what_it_cannot(world: World) {
-    let mut sale = House::new(world).open_sale(NewSale::of(10)).await;
+async fn reconcile_finds_what_somebody_broke_heals_it_and_says_what_it_cannot(profile: Profile) {
+    let mut sale = Deployment::new(profile).open_sale(NewSale::of(10)).await;
     let mut buyer = sale.buyer("u1").await;
     let no = buyer.buy().await;
     buyer.order_becomes(&no, "unpaid").await;
     buyer.api.write::<Value>(&format!("/api/v1/orders/{no}/cancel"), &json!({})).await.unwrap();
     sale.settle().await;
     // With the server running, the command asks it.
-    let (code, text) = seckill(&sale.house, &["reconcile"]);
+    let (code, text) = seckill(&sale.deployment, &["reconcile"]);
     assert_eq!(code, Some(0), "{text}");
     sale.stop().await;
 
     // The gate forgets that the unit came back.
-    let journal = rusqlite::Connection::open(sale.house.data().join("journal.db")).unwrap();
+    let journal = rusqlite::Connection::open(sale.deployment.data().join("journal.db")).unwrap();
     assert_eq!(journal.execute("DELETE FROM entry WHERE kind = 2", []).unwrap(), 1);
     drop(journal);
-    let (code, text) = seckill(&sale.house, &["reconcile", "--dry-run"]);
+    let (code, text) = seckill(&sale.deployment, &["reconcile", "--dry-run"]);
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("gate_left") && text.contains("gate_marks"), "{text}");
-    let (code, text) = seckill(&sale.house, &["reconcile", "--json"]);
+    let (code, text) = seckill(&sale.deployment, &["reconcile", "--json"]);
     assert_eq!(code, Some(0), "{text}");
     let report: Value = serde_json::from_str(text.trim()).unwrap();
     assert_eq!((&report["healed"], &report["left"]), (&json!(2), &json!(0)));
@@ -289,20 +294,20 @@ async fn reconcile_finds_what_somebody_broke_heals_it_and_says_what_it_cannot(wo
     sale.stop().await;
 
     // A broken chain has no rule.
-    let ledger = rusqlite::Connection::open(sale.house.ledger_file()).unwrap();
+    let ledger = rusqlite::Connection::open(sale.deployment.ledger_file()).unwrap();
     ledger.pragma_update(None, "ignore_check_constraints", true).unwrap();
     ledger.execute("UPDATE tb_stock_log SET before_stock = 99 WHERE id = (SELECT max(id) FROM tb_stock_log)", []).unwrap();
     drop(ledger);
-    let (code, text) = seckill(&sale.house, &["reconcile"]);
+    let (code, text) = seckill(&sale.deployment, &["reconcile"]);
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("ledger_chain"), "{text}");
 }
 
-async fn a_lost_claim_is_honoured_when_its_receipt_is_shown(world: World) {
-    let mut sale = House::new(world).open_sale(NewSale::of(2)).await;
+async fn a_lost_claim_is_honoured_when_its_receipt_is_shown(profile: Profile) {
+    let mut sale = Deployment::new(profile).open_sale(NewSale::of(2)).await;
     sale.stop().await;
-    let backup = sale.house.dir.path().join("backup");
-    copy_dir(sale.house.data(), &backup);
+    let backup = sale.deployment.dir.path().join("backup");
+    copy_dir(sale.deployment.data(), &backup);
     sale.start().await;
     let mut receipts = Vec::new();
     for user in ["u1", "u2"] {
@@ -317,8 +322,8 @@ async fn a_lost_claim_is_honoured_when_its_receipt_is_shown(world: World) {
     sale.settle().await;
     // Somebody restores last night's backup.
     sale.stop().await;
-    std::fs::remove_dir_all(sale.house.data()).unwrap();
-    copy_dir(&backup, sale.house.data());
+    std::fs::remove_dir_all(sale.deployment.data()).unwrap();
+    copy_dir(&backup, sale.deployment.data());
     sale.start().await;
     let mut thief = sale.buyer("u3").await;
     thief.buy().await;
@@ -350,21 +355,22 @@ fn copy_dir(from: &std::path::Path, to: &std::path::Path) {
     }
 }
 
-async fn the_command_line_shows_dead_letters_tokens_and_warms(world: World) {
-    let house = House::new(world);
+async fn the_command_line_shows_dead_letters_tokens_and_warms(profile: Profile) {
+    let deployment = Deployment::new(profile);
     // Only a server makes a data directory.
-    for server in house.start().await {
+    for server in deployment.start().await {
         server.stop().await.unwrap();
     }
-    let (code, text) = seckill(&house, &["token", "create", "night-shift", "--role", "viewer"]);
+    let (code, text) =
+        seckill(&deployment, &["token", "create", "night-shift", "--role", "viewer"]);
     assert_eq!(code, Some(0), "{text}");
     let token =
         text.split_whitespace().find(|word| word.starts_with("sk_admin_")).unwrap().to_owned();
-    let (code, text) = seckill(&house, &["token", "create", "night-shift"]);
+    let (code, text) = seckill(&deployment, &["token", "create", "night-shift"]);
     assert_eq!(code, Some(2), "a name stands for one token: {text}");
-    let (code, text) = seckill(&house, &["token", "create", "system"]);
+    let (code, text) = seckill(&deployment, &["token", "create", "system"]);
     assert_eq!(code, Some(2), "the audit would not know who: {text}");
-    let sale = house.open_sale(NewSale::of(1)).await;
+    let sale = deployment.open_sale(NewSale::of(1)).await;
     let audit: Value = sale.admin().read("/api/v1/admin/audit").await.unwrap();
     let by_hand = |entry: &&Value| entry["action"] == "token.create" && entry["who"] == "cli";
     let by_hand: Vec<&Value> =
@@ -383,15 +389,16 @@ async fn the_command_line_shows_dead_letters_tokens_and_warms(world: World) {
         (vec!["doctor"], "ok"),
         (vec!["config"], "listen"),
     ] {
-        let (code, text) = seckill(&sale.house, &args);
+        let (code, text) = seckill(&sale.deployment, &args);
         assert_eq!(code, Some(0), "{args:?}: {text}");
         assert!(text.contains(expected), "{args:?}: {text}");
     }
-    let (code, text) = seckill(&sale.house, &["dead-letters", "void", "SK0000000000000000001"]);
+    let (code, text) =
+        seckill(&sale.deployment, &["dead-letters", "void", "SK0000000000000000001"]);
     assert_ne!(code, Some(0), "{text}");
 }
 
-crate::in_every_world! {
+crate::in_every_profile! {
     a_published_activity_is_warmed_by_itself_and_ends_by_itself,
     a_sale_is_warmed_sold_ended_and_compared_among_thousands_planned_later,
     pausing_holds_everybody_and_resuming_lets_them_in,

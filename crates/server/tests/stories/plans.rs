@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use rehearsal::{Answer, Api};
+use checker::Answer;
+use client::{Api, NewSale};
 use serde_json::{Value, json};
 
-use crate::house::{House, NewSale, PACES_S, PATIENCE, Sale, World, now_ms};
+use crate::fixtures::{Deployment, PACES_S, PATIENCE, Profile, Sale, now_ms};
 
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
@@ -28,8 +29,8 @@ async fn postponed(sale: &Sale, opens_ms: i64) -> bool {
     true
 }
 
-async fn a_postponed_sale_opens_at_its_new_time_and_not_before(world: World) {
-    let mut sale = House::new(world).open_sale(NewSale::of(5)).await;
+async fn a_postponed_sale_opens_at_its_new_time_and_not_before(profile: Profile) {
+    let mut sale = Deployment::new(profile).open_sale(NewSale::of(5)).await;
     for pace_s in PACES_S {
         let opens_ms = now_ms() + pace_s * 1_000;
         sale.instead(NewSale { opens_ms, ..NewSale::of(5).shards(2) }).await;
@@ -56,8 +57,8 @@ async fn a_postponed_sale_opens_at_its_new_time_and_not_before(world: World) {
     panic!("it was open before it could be postponed, in {PACES_S:?} s");
 }
 
-async fn a_draft_publishes_itself_also_if_nobody_was_there_at_its_time(world: World) {
-    let mut sale = House::new(world).open_sale(NewSale::of(5)).await;
+async fn a_draft_publishes_itself_also_if_nobody_was_there_at_its_time(profile: Profile) {
+    let mut sale = Deployment::new(profile).open_sale(NewSale::of(5)).await;
     let mut admin = sale.admin();
     let plan = |publish_ms: i64| {
         json!({"name": "by itself", "publish_at": publish_ms, "opens_at": now_ms() + 1_800_000,
@@ -100,11 +101,11 @@ async fn becomes_published(admin: &mut Api, id: i64) {
     }
 }
 
-async fn operators_find_a_claim_on_its_way_and_cancel_the_order_it_became(world: World) {
-    let sale = House::new(world).open_sale(NewSale::of(1)).await;
+async fn operators_find_a_claim_on_its_way_and_cancel_the_order_it_became(profile: Profile) {
+    let sale = Deployment::new(profile).open_sale(NewSale::of(1)).await;
     let mut admin = sale.admin();
     let mut buyer = sale.buyer("u1").await;
-    let blocked = sale.house.block_ledger();
+    let blocked = sale.deployment.block_ledger();
     let no = buyer.buy().await;
     let found: Value = admin.read(&format!("/api/v1/admin/orders?order_no={no}")).await.unwrap();
     let order = &found["orders"][0];
@@ -134,7 +135,7 @@ async fn operators_find_a_claim_on_its_way_and_cancel_the_order_it_became(world:
     sale.must_hold().await;
 }
 
-crate::in_every_world! {
+crate::in_every_profile! {
     a_postponed_sale_opens_at_its_new_time_and_not_before,
     a_draft_publishes_itself_also_if_nobody_was_there_at_its_time,
     operators_find_a_claim_on_its_way_and_cancel_the_order_it_became,

@@ -6,10 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rehearsal::{Api, Deployment};
+use client::{Api, ServerProcess};
 use serde_json::Value;
 
-use crate::house::{House, JWT_SECRET, PATIENCE, WEBS, World};
+use crate::fixtures::{Deployment, JWT_SECRET, PATIENCE, Profile, WEBS};
 
 /// Small enough for a test, with everything in it: repeats, bots, payers, and units that come back.
 const CROWD: &[&str] = &[
@@ -50,14 +50,14 @@ async fn finished(child: Child) -> Output {
     tokio::task::spawn_blocking(|| child.wait_with_output()).await.unwrap().unwrap()
 }
 
-/// Aimed at a running house.
-fn aimed_at(house: &House, running: &[Deployment]) -> Command {
+/// Aimed at a running deployment.
+fn aimed_at(deployment: &Deployment, running: &[ServerProcess]) -> Command {
     let mut command = rehearse(CROWD);
-    let webs = if house.world == World::Solo { 1 } else { WEBS.len() };
+    let webs = if deployment.profile == Profile::Solo { 1 } else { WEBS.len() };
     for server in &running[..webs] {
         command.arg("--target").arg(format!("http://{}", server.address));
     }
-    if house.world == World::Cluster {
+    if deployment.profile == Profile::Cluster {
         command.args(["--jwt-secret", JWT_SECRET, "--shards", "2"]);
     }
     command.arg("--admin-token").arg(&running[0].token);
@@ -128,15 +128,15 @@ async fn by_itself_it_starts_a_server_and_leaves_nothing_behind() {
     assert_eq!(std::fs::read_dir(&temporary).unwrap().count(), 0);
 }
 
-async fn a_deployment_is_rehearsed_on_and_its_activity_ended(world: World) {
-    let house = House::new(world);
-    let running = house.start().await;
-    let file = house.dir.path().join("report.json");
-    let mut command = aimed_at(&house, &running);
+async fn a_deployment_is_rehearsed_on_and_its_activity_ended(profile: Profile) {
+    let deployment = Deployment::new(profile);
+    let running = deployment.start().await;
+    let file = deployment.dir.path().join("report.json");
+    let mut command = aimed_at(&deployment, &running);
     command.arg("--json").arg(&file);
     let output = finished(command.spawn().unwrap()).await;
     let (code, text) = told(&output);
-    assert_eq!(code, Some(0), "{text}\n{}", house.log());
+    assert_eq!(code, Some(0), "{text}\n{}", deployment.log());
     assert!(text.contains("Everything that must hold holds."), "{text}");
     good_report(&serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap());
     assert_eq!(activities(&mut running[0].admin()).await, ["ended"]);
@@ -161,14 +161,14 @@ async fn selling(admin: &mut Api) {
     }
 }
 
-async fn a_violation_is_named_and_exit_code_1(world: World) {
-    let house = House::new(world);
-    let running = house.start().await;
-    let child = aimed_at(&house, &running).spawn().unwrap();
+async fn a_violation_is_named_and_exit_code_1(profile: Profile) {
+    let deployment = Deployment::new(profile);
+    let running = deployment.start().await;
+    let child = aimed_at(&deployment, &running).spawn().unwrap();
     selling(&mut running[0].admin()).await;
     // Somebody writes units into the books that nobody made.
     let forgery = "UPDATE tb_seckill_product SET total = total + 7, stock = stock + 7";
-    house.change_ledger(forgery, forgery);
+    deployment.change_ledger(forgery, forgery);
     let (code, text) = told(&finished(child).await);
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("VIOLATED I2 conservation"), "{text}");
@@ -177,9 +177,9 @@ async fn a_violation_is_named_and_exit_code_1(world: World) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_interrupts_it_leaves_no_open_sale() {
-    let house = House::new(World::Solo);
-    let running = house.start().await;
-    let child = aimed_at(&house, &running).spawn().unwrap();
+    let deployment = Deployment::new(Profile::Solo);
+    let running = deployment.start().await;
+    let child = aimed_at(&deployment, &running).spawn().unwrap();
     selling(&mut running[0].admin()).await;
     Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     let (code, text) = told(&finished(child).await);
@@ -190,8 +190,8 @@ async fn who_interrupts_it_leaves_no_open_sale() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_rehearsed_is_refused_before_anything_happens() {
-    let house = House::new(World::Solo).env("SECKILL_AUTH_DEV_LOGIN", "false");
-    let running = house.start().await;
+    let deployment = Deployment::new(Profile::Solo).env("SECKILL_AUTH_DEV_LOGIN", "false");
+    let running = deployment.start().await;
     let here = format!("http://{}", running[0].address);
     let token = running[0].token.as_str();
     let elsewhere = tempfile::tempdir().unwrap();
@@ -210,7 +210,7 @@ async fn what_cannot_be_rehearsed_is_refused_before_anything_happens() {
     check(&["--target", &here], "needs --admin-token");
     check(&["--target", &here, "--admin-token", "wrong"], "admin token is not accepted");
     check(&["--target", &here, "--admin-token", token], "the dev login is off");
-    let data = house.data().to_str().unwrap();
+    let data = deployment.data().to_str().unwrap();
     check(&["--target", &here, "--data", data], "the dev login is off");
     check(&["--buyers", "0"], "buyers must be from 1");
     check(&["--pay-share", "0.9", "--abandon-share", "0.2"], "together must not be above 1");
@@ -220,7 +220,7 @@ async fn what_cannot_be_rehearsed_is_refused_before_anything_happens() {
     assert_eq!(activities(&mut running[0].admin()).await, Vec::<String>::new());
 }
 
-crate::in_every_world! {
+crate::in_every_profile! {
     a_deployment_is_rehearsed_on_and_its_activity_ended,
 }
 

@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use rehearsal::{Answer, Crowd, sale_tokens};
+use checker::Answer;
+use client::{Crowd, NewSale, sale_tokens};
 
-use crate::house::{House, NewSale, PACES_S, Sale, World, now_ms};
+use crate::fixtures::{Deployment, PACES_S, Profile, Sale, now_ms};
 
 /// As many sockets as this process and a server can have open at once, up to this many. Where the
 /// machine gives fewer, several buyers send their claims over the same one, still all at once.
@@ -17,22 +18,22 @@ fn sockets(wanted: usize) -> usize {
     wanted.min(((files.saturating_sub(OTHER_FILES) / WORLDS) as usize).max(100))
 }
 
-async fn twenty_thousand_buyers_for_a_thousand_units(world: World) {
+async fn twenty_thousand_buyers_for_a_thousand_units(profile: Profile) {
     const BUYERS: usize = 20_000;
     const UNITS: i64 = 1_000;
     let sockets = sockets(BUYERS);
     // All sockets are open before the first one speaks, which on a busy machine takes longer than a
     // server should wait for a head.
-    let house = House::new(world)
+    let deployment = Deployment::new(profile)
         .env("SECKILL_HTTP_CONNECTIONS_MAX", BUYERS + 100)
         .env("SECKILL_HTTP_HEADER_TIMEOUT_MS", 60_000);
-    let mut sale = house.open_sale(NewSale::of(UNITS)).await;
+    let mut sale = deployment.open_sale(NewSale::of(UNITS)).await;
     let buyers = sale.tokens((0..BUYERS).map(|n| format!("u{n}"))).await;
     let crowd = Crowd { at_once: true, ..sale.crowd(sockets) };
     let report = crowd.rush(buyers).await;
     let unexpected: Vec<_> = report
         .history
-        .told
+        .claims
         .iter()
         .filter(|told| !matches!(told.answer, Answer::Admitted { .. } | Answer::SoldOut))
         .take(3)
@@ -51,8 +52,8 @@ async fn twenty_thousand_buyers_for_a_thousand_units(world: World) {
     sale.must_hold().await;
 }
 
-async fn one_buyer_with_a_thousand_fingers_owns_one_unit(world: World) {
-    let mut sale = House::new(world).open_sale(NewSale::of(100)).await;
+async fn one_buyer_with_a_thousand_fingers_owns_one_unit(profile: Profile) {
+    let mut sale = Deployment::new(profile).open_sale(NewSale::of(100)).await;
     let token = sale.tokens(["greedy".into()]).await.remove(0);
     let report = sale.crowd(1_000).rush(vec![token; 1_000]).await;
     assert_eq!(report.history.admitted(), 1);
@@ -63,8 +64,8 @@ async fn one_buyer_with_a_thousand_fingers_owns_one_unit(world: World) {
     sale.must_hold().await;
 }
 
-async fn the_window_is_kept_to_the_instant(world: World) {
-    let mut sale = House::new(world).open_sale(NewSale::of(1)).await;
+async fn the_window_is_kept_to_the_instant(profile: Profile) {
+    let mut sale = Deployment::new(profile).open_sale(NewSale::of(1)).await;
     for pace_s in PACES_S {
         let opens_ms = now_ms() + pace_s * 1_000;
         let closes_ms = opens_ms + pace_s * 300;
@@ -87,7 +88,7 @@ async fn hammered_across_the_window(sale: &Sale, window: Range<i64>) -> bool {
     assert_eq!((answer.status, answer.code().as_deref()), (403, Some("not_started")));
     assert_eq!(answer.json()["opens_at"], window.start);
 
-    let login = sale.house.login();
+    let login = sale.deployment.login();
     for round in 0.. {
         let users = (0..20).map(|n| format!("w{round}-{n}")).collect();
         // No token is given out any more when the sale is over.
@@ -109,7 +110,7 @@ async fn hammered_across_the_window(sale: &Sale, window: Range<i64>) -> bool {
     !observed.orders.is_empty()
 }
 
-crate::in_every_world! {
+crate::in_every_profile! {
     twenty_thousand_buyers_for_a_thousand_units,
     one_buyer_with_a_thousand_fingers_owns_one_unit,
     the_window_is_kept_to_the_instant,

@@ -8,16 +8,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rehearsal::{Api, Login};
+use client::{Api, Login, NewSale};
 use serde_json::{Value, json};
 use server::serve::Running;
 
-use crate::house::{House, JWT_SECRET, NewSale, PATIENCE, World, now_ms};
+use crate::fixtures::{Deployment, JWT_SECRET, PATIENCE, Profile, now_ms};
 
-fn serve(house: &House, env: &[(&str, &str)]) -> Output {
+fn serve(deployment: &Deployment, env: &[(&str, &str)]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_seckill"))
         .args(["serve", "--listen", "127.0.0.1:0", "--data"])
-        .arg(house.data())
+        .arg(deployment.data())
         .envs(env.iter().copied())
         .output()
         .unwrap()
@@ -33,9 +33,9 @@ fn refused(output: Output, expected: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_start_has_something_to_buy_and_the_second_goes_on_with_it() {
-    let house = House::new(World::Solo).without("SECKILL_DEMO");
+    let deployment = Deployment::new(Profile::Solo).without("SECKILL_DEMO");
     let started = now_ms();
-    let server = house.start_one().await;
+    let server = deployment.start_one().await;
     let mut api = Api::new(server.address, None);
     let before_look = now_ms();
     assert_eq!(api.get("/").await.unwrap().status, 200);
@@ -62,9 +62,9 @@ async fn the_first_start_has_something_to_buy_and_the_second_goes_on_with_it() {
     let stopping = Instant::now();
     assert_eq!(server.stop().await.unwrap(), Some(0));
     assert!(stopping.elapsed() < Duration::from_secs(5), "{:?}", stopping.elapsed());
-    assert!(!house.data().join("running.json").exists());
+    assert!(!deployment.data().join("running.json").exists());
 
-    let server = house.start_one().await;
+    let server = deployment.start_one().await;
     let again: Value = Api::new(server.address, None).read("/api/v1/activities").await.unwrap();
     assert_eq!(again["activities"].as_array().unwrap().len(), 1, "no second demo");
     assert_eq!(again["activities"][0]["opens_at"], activity["opens_at"]);
@@ -74,17 +74,17 @@ async fn the_first_start_has_something_to_buy_and_the_second_goes_on_with_it() {
 async fn a_webhook_that_never_answers_does_not_hold_up_the_end() {
     let hole = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/hook", hole.local_addr().unwrap());
-    let house = House::new(World::Solo)
+    let deployment = Deployment::new(Profile::Solo)
         .env("SECKILL_ALERTS_WEBHOOK_URL", url)
         .env("SECKILL_JOBS_RECONCILE_EVERY_MS", 100);
-    let sale = house.open_sale(NewSale::of(5)).await;
+    let sale = deployment.open_sale(NewSale::of(5)).await;
     // Books that do not add up: every comparison raises an alert.
-    let ledger = rusqlite::Connection::open(sale.house.ledger_file()).unwrap();
+    let ledger = rusqlite::Connection::open(sale.deployment.ledger_file()).unwrap();
     ledger.busy_timeout(Duration::from_secs(10)).unwrap();
     ledger.execute("UPDATE tb_seckill_product SET total = total + 1", []).unwrap();
     drop(ledger);
     let raised = |log: String| log.matches("reconcile found").count();
-    while raised(sale.house.log()) < 6 {
+    while raised(sale.deployment.log()) < 6 {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let mut sale = sale;
@@ -95,24 +95,24 @@ async fn a_webhook_that_never_answers_does_not_hold_up_the_end() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_data_directory_that_cannot_be_used_is_refused_in_one_line() {
-    let house = House::new(World::Solo);
-    let server = house.start_one().await;
-    refused(serve(&house, &[]), "in use");
+    let deployment = Deployment::new(Profile::Solo);
+    let server = deployment.start_one().await;
+    refused(serve(&deployment, &[]), "in use");
     server.stop().await.unwrap();
 
-    let ledger = rusqlite::Connection::open(house.ledger_file()).unwrap();
+    let ledger = rusqlite::Connection::open(deployment.ledger_file()).unwrap();
     let version: i64 = ledger.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
     ledger.pragma_update(None, "user_version", 9_999).unwrap();
     drop(ledger);
-    refused(serve(&house, &[]), "schema");
-    let ledger = rusqlite::Connection::open(house.ledger_file()).unwrap();
+    refused(serve(&deployment, &[]), "schema");
+    let ledger = rusqlite::Connection::open(deployment.ledger_file()).unwrap();
     ledger.pragma_update(None, "user_version", version).unwrap();
-    let journal = rusqlite::Connection::open(house.data().join("journal.db")).unwrap();
+    let journal = rusqlite::Connection::open(deployment.data().join("journal.db")).unwrap();
     journal.pragma_update(None, "user_version", 9_999).unwrap();
     drop((ledger, journal));
-    refused(serve(&house, &[]), "schema");
+    refused(serve(&deployment, &[]), "schema");
 
-    let file = House::new(World::Solo);
+    let file = Deployment::new(Profile::Solo);
     fs::remove_dir(file.data()).unwrap();
     fs::write(file.data(), "not a directory").unwrap();
     refused(serve(&file, &[]), "directory");
@@ -126,8 +126,8 @@ async fn a_data_directory_that_cannot_be_used_is_refused_in_one_line() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_setting_is_named_with_the_right_one() {
-    let house = House::new(World::Solo);
-    let file = house.dir.path().join("seckill.toml");
+    let deployment = Deployment::new(Profile::Solo);
+    let file = deployment.dir.path().join("seckill.toml");
     fs::write(&file, "[lane]\nqueu_max = 5\n").unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_seckill"))
         .args(["serve", "--config"])
@@ -137,18 +137,18 @@ async fn a_wrong_setting_is_named_with_the_right_one() {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.contains("queu_max") && text.contains("lane.queue_max"), "{text}");
-    refused(serve(&house, &[("SECKILL_LISTN", "127.0.0.1:1")]), "SECKILL_LISTEN");
+    refused(serve(&deployment, &[("SECKILL_LISTN", "127.0.0.1:1")]), "SECKILL_LISTEN");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_given_admin_token_and_the_shops_own_jwts_work() {
     let secret = "the shop's own secret, 32 bytes.";
-    let house = House::new(World::Solo)
+    let deployment = Deployment::new(Profile::Solo)
         .env("SECKILL_ADMIN_TOKEN", "sk_admin_given_by_the_operator")
         .env("SECKILL_JWT_SECRET", secret);
-    let server = house.start_one().await;
+    let server = deployment.start_one().await;
     let mut admin = Api::new(server.address, Some("sk_admin_given_by_the_operator"));
-    let (_, item) = NewSale::of(3).create(&mut admin).await;
+    let item = NewSale::of(3).create(&mut admin).await.unwrap().items[0];
     let shop = Login::Shop { secret: secret.into() };
     let jwt = shop.token(&mut admin, "u1002").await.unwrap();
     let mut buyer = Api::new(server.address, Some(&jwt));
@@ -160,7 +160,7 @@ async fn the_given_admin_token_and_the_shops_own_jwts_work() {
         .await
         .unwrap();
     assert_eq!((wrong.status, wrong.code().as_deref()), (401, Some("unauthorized")));
-    assert!(!house.log().contains("sk_admin_given"), "secrets do not reach the log");
+    assert!(!deployment.log().contains("sk_admin_given"), "secrets do not reach the log");
 }
 
 /// A server that a person started, and all it said, on both outputs, in one file.
@@ -172,15 +172,15 @@ struct ByHand {
 
 impl ByHand {
     /// `wrapper` is put in front of the command.
-    async fn start(house: &House, wrapper: &[&str], args: &[&str]) -> ByHand {
-        let said = house.dir.path().join("said");
+    async fn start(deployment: &Deployment, wrapper: &[&str], args: &[&str]) -> ByHand {
+        let said = deployment.dir.path().join("said");
         let file = fs::File::create(&said).unwrap();
         let mut words = wrapper.to_vec();
         words.push(env!("CARGO_BIN_EXE_seckill"));
         let child = Command::new(words[0])
             .args(&words[1..])
             .args(args)
-            .envs(house.launches[0].env.iter().map(|(name, value)| (name, value)))
+            .envs(deployment.launches[0].env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(file.try_clone().unwrap())
             .stderr(file)
@@ -188,7 +188,7 @@ impl ByHand {
             .unwrap();
         let deadline = Instant::now() + PATIENCE;
         let running = loop {
-            if let Some(running) = Running::read(house.data()) {
+            if let Some(running) = Running::read(deployment.data()) {
                 break running;
             }
             assert!(Instant::now() < deadline, "{}", fs::read_to_string(&said).unwrap());
@@ -218,11 +218,11 @@ impl Drop for ByHand {
     }
 }
 
-fn doctor(house: &House) -> String {
+fn doctor(deployment: &Deployment) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_seckill"))
         .args(["doctor", "--data"])
-        .arg(house.data())
-        .envs(house.launches[0].env.iter().map(|(name, value)| (name, value)))
+        .arg(deployment.data())
+        .envs(deployment.launches[0].env.iter().map(|(name, value)| (name, value)))
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -230,12 +230,12 @@ fn doctor(house: &House) -> String {
 }
 
 /// A shop that set nothing but its own key, a cluster, a public address: nothing of the demo is there.
-async fn nothing_of_the_demo_is_there_beside_a_shops_own_key(world: World) {
-    let house = House::new(world)
+async fn nothing_of_the_demo_is_there_beside_a_shops_own_key(profile: Profile) {
+    let deployment = Deployment::new(profile)
         .without("SECKILL_DEMO")
         .without("SECKILL_PAYMENT_SANDBOX")
         .env("SECKILL_JWT_SECRET", JWT_SECRET);
-    let servers = house.start().await;
+    let servers = deployment.start().await;
     let mut api = Api::new(servers[0].address, None);
     let shop: Value = api.read("/api/v1/shop").await.unwrap();
     assert_eq!(shop, json!({"dev_login": false, "providers": []}));
@@ -243,37 +243,38 @@ async fn nothing_of_the_demo_is_there_beside_a_shops_own_key(world: World) {
     assert_eq!(login.status, 404);
     let shown: Value = api.read("/api/v1/activities").await.unwrap();
     assert_eq!(shown["activities"], json!([]), "no demo sale");
-    assert!(house.log().contains("no order can be paid"), "{}", house.log());
+    assert!(deployment.log().contains("no order can be paid"), "{}", deployment.log());
     drop(servers);
-    assert!(doctor(&house).contains("warn  no order can be paid"));
+    assert!(doctor(&deployment).contains("warn  no order can be paid"));
 }
 
-async fn what_is_switched_on_by_name_is_said_at_every_start(world: World) {
-    let house = House::new(world).env("SECKILL_JWT_SECRET", JWT_SECRET);
+async fn what_is_switched_on_by_name_is_said_at_every_start(profile: Profile) {
+    let deployment = Deployment::new(profile).env("SECKILL_JWT_SECRET", JWT_SECRET);
     for _ in 0..2 {
-        let servers = house.start().await;
+        let servers = deployment.start().await;
         let shop: Value = Api::new(servers[0].address, None).read("/api/v1/shop").await.unwrap();
         assert_eq!(shop["providers"], json!(["sandbox"]));
-        let log = house.log();
+        let log = deployment.log();
         let warning =
             log.lines().find(|line| line.contains("every order can be paid without money"));
         assert!(warning.is_some_and(|line| line.contains("WARN")), "{log}");
-        fs::write(house.log_file(), "").unwrap();
+        fs::write(deployment.log_file(), "").unwrap();
     }
-    let found = doctor(&house);
+    let found = doctor(&deployment);
     assert!(found.contains("RISK  payment.sandbox is switched on"), "{found}");
 }
 
-crate::in_every_world! {
+crate::in_every_profile! {
     nothing_of_the_demo_is_there_beside_a_shops_own_key,
     what_is_switched_on_by_name_is_said_at_every_start,
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_public_address_without_a_key_says_what_to_set() {
-    let house = House::new(World::Solo).without("SECKILL_PAYMENT_SANDBOX").without("SECKILL_DEMO");
-    let data = house.data().display().to_string();
-    let server = ByHand::start(&house, &[], &["--listen", "0.0.0.0:0", "--data", &data]).await;
+    let deployment =
+        Deployment::new(Profile::Solo).without("SECKILL_PAYMENT_SANDBOX").without("SECKILL_DEMO");
+    let data = deployment.data().display().to_string();
+    let server = ByHand::start(&deployment, &[], &["--listen", "0.0.0.0:0", "--data", &data]).await;
     let said = server.says("nobody can buy").await;
     assert!(said.contains("Set SECKILL_JWT_SECRET"), "{said}");
     assert!(said.contains("no order can be paid"), "{said}");
@@ -291,23 +292,24 @@ fn mode(path: &Path) -> u32 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_else_can_read_the_data_whatever_it_was_before() {
-    let mut house = House::new(World::Solo);
-    fs::set_permissions(house.data(), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut deployment = Deployment::new(Profile::Solo);
+    fs::set_permissions(deployment.data(), fs::Permissions::from_mode(0o755)).unwrap();
     for old in ["secret", "ledger.db", "journal.db"] {
-        fs::write(house.data().join(old), "").unwrap();
-        fs::set_permissions(house.data().join(old), fs::Permissions::from_mode(0o644)).unwrap();
+        fs::write(deployment.data().join(old), "").unwrap();
+        fs::set_permissions(deployment.data().join(old), fs::Permissions::from_mode(0o644))
+            .unwrap();
     }
-    fs::remove_file(house.data().join("secret")).unwrap();
+    fs::remove_file(deployment.data().join("secret")).unwrap();
     // The most careless of all shells.
-    house.launches[0].wrapper =
+    deployment.launches[0].wrapper =
         ["sh", "-c", "umask 000; exec \"$@\"", "sh"].map(String::from).to_vec();
-    let sale = house.open_sale(NewSale::of(3)).await;
+    let sale = deployment.open_sale(NewSale::of(3)).await;
     let mut buyer = sale.buyer("u1").await;
     let no = buyer.buy().await;
     buyer.order_becomes(&no, "unpaid").await;
-    assert_eq!(mode(sale.house.data()), 0o700);
+    assert_eq!(mode(sale.deployment.data()), 0o700);
     let mut names = Vec::new();
-    for entry in fs::read_dir(sale.house.data()).unwrap() {
+    for entry in fs::read_dir(sale.deployment.data()).unwrap() {
         let entry = entry.unwrap();
         assert_eq!(mode(&entry.path()), 0o600, "{:?}", entry.path());
         names.push(entry.file_name().into_string().unwrap());
@@ -315,37 +317,37 @@ async fn nobody_else_can_read_the_data_whatever_it_was_before() {
     for name in ["ledger.db", "ledger.db-wal", "journal.db", "sandbox.db", "running.json", "lock"] {
         assert!(names.iter().any(|found| found == name), "{name} in {names:?}");
     }
-    assert!(sale.house.log().contains("others could get at it"), "{}", sale.house.log());
+    assert!(sale.deployment.log().contains("others could get at it"), "{}", sale.deployment.log());
     sale.must_hold().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_admin_token_is_on_a_terminal_or_in_a_private_file_and_in_no_log() {
-    let house = House::new(World::Solo);
-    let data = house.data().display().to_string();
-    let server = ByHand::start(&house, &[], &["--listen", "0", "--data", &data]).await;
+    let deployment = Deployment::new(Profile::Solo);
+    let data = deployment.data().display().to_string();
+    let server = ByHand::start(&deployment, &[], &["--listen", "0", "--data", &data]).await;
     let said = server.says("first-admin-token").await;
     assert!(!said.contains("sk_admin_"), "{said}");
-    let file = house.data().join("first-admin-token");
+    let file = deployment.data().join("first-admin-token");
     assert_eq!(mode(&file), 0o600);
     let token = fs::read_to_string(&file).unwrap();
     let mut admin = Api::new(server.running.address, Some(token.trim()));
     let _: Value = admin.read("/api/v1/admin/tokens").await.unwrap();
     drop(server);
-    let _ = fs::remove_file(house.data().join("running.json"));
+    let _ = fs::remove_file(deployment.data().join("running.json"));
     // Later starts make no other one, and say how to get one.
-    let server = ByHand::start(&house, &[], &["--listen", "0", "--data", &data]).await;
+    let server = ByHand::start(&deployment, &[], &["--listen", "0", "--data", &data]).await;
     server.says("token create NAME --role admin").await;
     drop(server);
 
-    let house = House::new(World::Solo);
-    let data = house.data().display();
+    let deployment = Deployment::new(Profile::Solo);
+    let data = deployment.data().display();
     let command = format!("{} --listen 0 --data {data}", env!("CARGO_BIN_EXE_seckill"));
-    let typed = house.dir.path().join("typed");
+    let typed = deployment.dir.path().join("typed");
     let mut terminal = Command::new("script")
         .args(["--quiet", "--flush", "--command", &command])
         .arg(&typed)
-        .envs(house.launches[0].env.iter().map(|(name, value)| (name, value)))
+        .envs(deployment.launches[0].env.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn()
@@ -359,8 +361,8 @@ async fn the_first_admin_token_is_on_a_terminal_or_in_a_private_file_and_in_no_l
         assert!(Instant::now() < deadline, "{shown}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     };
-    assert!(!house.data().join("first-admin-token").exists());
-    // The house has the sandbox on by name.
+    assert!(!deployment.data().join("first-admin-token").exists());
+    // The deployment has the sandbox on by name.
     assert!(shown.contains("\u{1b}[1;31mpayment.sandbox is switched on"), "{shown}");
     terminal.kill().unwrap();
     terminal.wait().unwrap();
@@ -368,11 +370,12 @@ async fn the_first_admin_token_is_on_a_terminal_or_in_a_private_file_and_in_no_l
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_greets_first_and_logs_after_it() {
-    let house = House::new(World::Solo).without("SECKILL_DEMO");
+    let deployment = Deployment::new(Profile::Solo).without("SECKILL_DEMO");
     // Others could read it, which the log says at the very beginning.
-    fs::set_permissions(house.data(), fs::Permissions::from_mode(0o755)).unwrap();
-    let data = house.data().display().to_string();
-    let server = ByHand::start(&house, &[], &["--listen", "localhost:0", "--data", &data]).await;
+    fs::set_permissions(deployment.data(), fs::Permissions::from_mode(0o755)).unwrap();
+    let data = deployment.data().display().to_string();
+    let server =
+        ByHand::start(&deployment, &[], &["--listen", "localhost:0", "--data", &data]).await;
     let said = server.says("others could get at it").await;
     let lines: Vec<&str> = said.lines().collect();
     assert!(lines[0].starts_with("Seckill ") && lines[0].ends_with(" is open"), "{said}");
@@ -399,11 +402,11 @@ async fn a_start_greets_first_and_logs_after_it() {
 async fn a_start_that_takes_its_time_does_not_keep_its_log_back() {
     // Redis takes the connection and never answers.
     let hole = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let house = House::new(World::Solo);
-    let log = house.dir.path().join("slow");
+    let deployment = Deployment::new(Profile::Solo);
+    let log = deployment.dir.path().join("slow");
     let mut child = Command::new(env!("CARGO_BIN_EXE_seckill"))
         .args(["serve", "--listen", "0", "--data"])
-        .arg(house.data())
+        .arg(deployment.data())
         .env("SECKILL_PROFILE", "cluster")
         .env("SECKILL_REDIS_URL", format!("redis://{}", hole.local_addr().unwrap()))
         .env("SECKILL_LEDGER_URL", "mysql://root@127.0.0.1:1/none")
@@ -422,12 +425,12 @@ async fn a_start_that_takes_its_time_does_not_keep_its_log_back() {
 
 #[test]
 fn a_port_that_is_taken_is_named_with_one_that_is_free() {
-    let house = House::new(World::Solo);
+    let deployment = Deployment::new(Profile::Solo);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let output = Command::new(env!("CARGO_BIN_EXE_seckill"))
         .args(["serve", "--listen", &port.to_string(), "--data"])
-        .arg(house.data())
+        .arg(deployment.data())
         .env("SECKILL_LOG_LEVEL", "off")
         .output()
         .unwrap();
@@ -439,10 +442,10 @@ fn a_port_that_is_taken_is_named_with_one_that_is_free() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_greets_with_what_it_serves() {
-    let house = House::new(World::Cluster);
-    let data = house.data().display().to_string();
+    let deployment = Deployment::new(Profile::Cluster);
+    let data = deployment.data().display().to_string();
     let args = ["serve", "--role", "worker", "--listen", "0", "--data", &data];
-    let server = ByHand::start(&house, &[], &args).await;
+    let server = ByHand::start(&deployment, &[], &args).await;
     let said = server.says("turns claims into orders").await;
     let address = server.running.address;
     assert!(said.contains(&format!("http://{address}/healthz")), "{said}");

@@ -14,11 +14,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rehearsal::{Answer, Connection, Told};
+use checker::{Answer, AnsweredClaim};
+use client::Connection;
 use sale::{ItemId, SaleToken, UserId};
 use tokio::task::JoinHandle;
 
-use crate::house::{PATIENCE, Sale, now_ms};
+use crate::fixtures::{PATIENCE, Sale, now_ms};
 
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// What is shown of a story that does not go on.
@@ -47,9 +48,9 @@ impl Heard {
         self.answer == Answer::Refused("busy".into())
     }
 
-    pub(crate) fn told(&self, item: i64) -> Told {
+    pub(crate) fn told(&self, item: i64) -> AnsweredClaim {
         let key = Some(format!("key-{}", self.user));
-        Told { user: self.user.clone(), item, key, answer: self.answer.clone() }
+        AnsweredClaim { user: self.user.clone(), item, key, answer: self.answer.clone() }
     }
 }
 
@@ -78,13 +79,13 @@ impl Traffic {
         let street = Arc::new(Street {
             name: name.into(),
             item: sale.item,
-            keys: sale.house.keys(),
+            keys: sale.deployment.keys(),
             addresses: Mutex::new(sale.addresses()),
             again: Mutex::default(),
             newcomers: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
             heard: Mutex::default(),
-            log: sale.house.log_file(),
+            log: sale.deployment.log_file(),
         });
         let visitors = (0..visitors).map(|_| tokio::spawn(street.clone().visit())).collect();
         Traffic { street, visitors }
@@ -182,7 +183,7 @@ impl Street {
         };
         let sent = Instant::now();
         let response = self.send(address, &user, open).await;
-        let answer = response.as_ref().map_or(Answer::Unknown, rehearsal::answer);
+        let answer = response.as_ref().map_or(Answer::Unknown, client::answer_of);
         let receipt = response.and_then(|r| r.json()["receipt"].as_str().map(str::to_owned));
         // Everybody is at every server now and then.
         if answer == Answer::Unknown || fastrand::u8(..) < 32 {
@@ -196,7 +197,7 @@ impl Street {
         address: SocketAddr,
         user: &str,
         open: &mut Option<(SocketAddr, Connection)>,
-    ) -> Option<rehearsal::Response> {
+    ) -> Option<client::Response> {
         if open.as_ref().is_none_or(|(at, _)| *at != address) {
             *open = Some((address, Connection::open(address).await.ok()?));
         }

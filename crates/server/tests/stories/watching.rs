@@ -11,17 +11,18 @@ use std::{
     time::{Duration, Instant},
 };
 
+use checker::Answer;
+use client::{Api, NewSale};
 use faults::services::{MariaDb, MariaDbOptions, Redis, RedisOptions, find_program};
 use orders::AlertKind;
 use parking_lot::Mutex;
-use rehearsal::{Answer, Api};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
 };
 
-use crate::house::{House, NewSale, PATIENCE, Sale, WORKERS, World};
+use crate::fixtures::{Deployment, PATIENCE, Profile, Sale, WORKERS};
 
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
@@ -81,14 +82,14 @@ impl Phone {
 async fn becomes(what: &str, sale: &Sale, is_so: impl AsyncFn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so().await {
-        assert!(Instant::now() < deadline, "never: {what}\n{}", sale.house.log());
+        assert!(Instant::now() < deadline, "never: {what}\n{}", sale.deployment.log());
         tokio::time::sleep(LOOK_AGAIN).await;
     }
 }
 
-/// A house whose watchers lose no time.
-fn watched(house: House, phone: &Phone) -> House {
-    house
+/// A deployment whose watchers lose no time.
+fn watched(deployment: Deployment, phone: &Phone) -> Deployment {
+    deployment
         .env("SECKILL_ALERTS_WEBHOOK_URL", &phone.url)
         .env("SECKILL_ALERTS_RAISE_AFTER_MS", 500)
         .env("SECKILL_ALERTS_RESOLVE_AFTER_MS", 2_000)
@@ -113,16 +114,17 @@ fn blocking<T: Send + 'static>(
 }
 
 /// The journal is locked (solo), or Redis is killed (cluster).
-async fn a_gate_that_is_down_is_told_of_once_and_once_when_it_is_over(world: World) {
+async fn a_gate_that_is_down_is_told_of_once_and_once_when_it_is_over(profile: Profile) {
     let phone = Phone::charged().await;
-    let mut house = watched(House::new(world), &phone);
+    let mut deployment = watched(Deployment::new(profile), &phone);
     let mut redis = None;
-    if world == World::Cluster {
+    if profile == Profile::Cluster {
         let own = Arc::new(blocking(|| Redis::start(RedisOptions::default())).await);
-        house = house.env("SECKILL_REDIS_URL", own.url()).env("SECKILL_REDIS_ANSWER_MS_MAX", 500);
+        deployment =
+            deployment.env("SECKILL_REDIS_URL", own.url()).env("SECKILL_REDIS_ANSWER_MS_MAX", 500);
         redis = Some(own);
     }
-    let sale = house.open_sale(NewSale::of(10)).await;
+    let sale = deployment.open_sale(NewSale::of(10)).await;
     assert!(is_ready(&sale, "").await && is_ready(&sale, "/settle").await);
     let mut buyer = sale.buyer("ann").await;
 
@@ -130,7 +132,7 @@ async fn a_gate_that_is_down_is_told_of_once_and_once_when_it_is_over(world: Wor
     match redis.clone() {
         Some(redis) => blocking(move || redis.kill()).await,
         None => {
-            let journal = sale.house.data().join("journal.db");
+            let journal = sale.deployment.data().join("journal.db");
             let lock = rusqlite::Connection::open(journal).unwrap();
             lock.busy_timeout(Duration::from_secs(10)).unwrap();
             lock.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -147,7 +149,7 @@ async fn a_gate_that_is_down_is_told_of_once_and_once_when_it_is_over(world: Wor
     let overview: Value = sale.admin().read("/api/v1/admin/overview").await.unwrap();
     assert_eq!(overview["health"]["sell"], "down", "{overview}");
     assert!(overview["health"]["parts"][0]["cause"].is_string(), "{overview}");
-    if world == World::Solo {
+    if profile == Profile::Solo {
         assert_eq!(overview["open_alerts"][0]["kind"], "gate_down", "{overview}");
     }
 
@@ -171,17 +173,17 @@ async fn a_gate_that_is_down_is_told_of_once_and_once_when_it_is_over(world: Wor
 
 /// The ledger is locked (solo), or MariaDB is frozen (cluster): the sale goes on, nobody drains it, and
 /// somebody is woken for what does not settle.
-async fn with_the_ledger_down_the_sale_goes_on_and_somebody_is_woken(world: World) {
+async fn with_the_ledger_down_the_sale_goes_on_and_somebody_is_woken(profile: Profile) {
     let phone = Phone::charged().await;
-    let mut house =
-        watched(House::new(world), &phone).env("SECKILL_ALERTS_BACKLOG_AGE_MS_MAX", 2_000);
+    let mut deployment =
+        watched(Deployment::new(profile), &phone).env("SECKILL_ALERTS_BACKLOG_AGE_MS_MAX", 2_000);
     let mut ledger = None;
-    if world == World::Cluster {
+    if profile == Profile::Cluster {
         let own = Arc::new(blocking(|| MariaDb::start(MariaDbOptions::default())).await);
-        house = house.env("SECKILL_LEDGER_URL", own.create_database("frozen").unwrap());
+        deployment = deployment.env("SECKILL_LEDGER_URL", own.create_database("frozen").unwrap());
         ledger = Some(own);
     }
-    let mut sale = house.open_sale(NewSale::of(10)).await;
+    let mut sale = deployment.open_sale(NewSale::of(10)).await;
     let mut buyer = sale.buyer("ann").await;
     let before = sale.buyer("bob").await.claim().await;
     assert!(matches!(before, Answer::Admitted { .. }), "{before:?}");
@@ -192,7 +194,7 @@ async fn with_the_ledger_down_the_sale_goes_on_and_somebody_is_woken(world: Worl
             blocking(move || ledger.pause()).await;
             None
         }
-        None => Some(sale.house.block_ledger()),
+        None => Some(sale.deployment.block_ledger()),
     };
     let admitted = buyer.claim().await;
     assert!(matches!(admitted, Answer::Admitted { .. }), "the sale goes on: {admitted:?}");
@@ -202,7 +204,7 @@ async fn with_the_ledger_down_the_sale_goes_on_and_somebody_is_woken(world: Worl
     assert_eq!((code, &body["sell"], &body["settle"]), (200, &json!("ok"), &json!("down")));
     assert_eq!(body["log"], "stuck", "{body}");
     assert_eq!(status(&sale, "/readyz/settle").await.0, 503);
-    if world == World::Cluster {
+    if profile == Profile::Cluster {
         // For a worker to be ready means to settle, and it never sells.
         let answer = sale.process(WORKERS[0]).admin().get("/readyz").await.unwrap();
         assert_eq!((answer.status, &answer.json()["sell"]), (503, &json!("not_here")));
@@ -221,7 +223,7 @@ async fn with_the_ledger_down_the_sale_goes_on_and_somebody_is_woken(world: Worl
     phone.rings(AlertKind::LedgerDown, &["raised", "resolved"], &sale).await;
     phone.rings(AlertKind::Backlog, &["raised", "resolved"], &sale).await;
     becomes("it settles again", &sale, async || is_ready(&sale, "/settle").await).await;
-    if world == World::Cluster {
+    if profile == Profile::Cluster {
         becomes("the worker is ready", &sale, async || {
             let mut worker = sale.process(WORKERS[0]).admin();
             worker.get("/readyz").await.unwrap().status == 200
@@ -236,13 +238,13 @@ async fn with_the_ledger_down_the_sale_goes_on_and_somebody_is_woken(world: Worl
 }
 
 /// The disk is nearly full, the webhook is dead, and the process is restarted in the middle of it.
-async fn a_disk_that_fills_up_is_told_when_the_webhook_is_back(world: World) {
+async fn a_disk_that_fills_up_is_told_when_the_webhook_is_back(profile: Profile) {
     let phone = Phone::charged().await;
     phone.dead.store(true, Ordering::SeqCst);
-    let house = watched(House::new(world), &phone)
+    let deployment = watched(Deployment::new(profile), &phone)
         .env("SECKILL_ALERTS_DISK_LOW_BYTES", i64::MAX)
         .env("SECKILL_ALERTS_DISK_FULL_BYTES", i64::MAX);
-    let mut sale = house.open_sale(NewSale::of(10)).await;
+    let mut sale = deployment.open_sale(NewSale::of(10)).await;
     // It cannot tell, so it shows.
     becomes("the webhook is seen to fail", &sale, async || {
         status(&sale, "/readyz").await.1["alerts"] == "failing"
@@ -258,7 +260,7 @@ async fn a_disk_that_fills_up_is_told_when_the_webhook_is_back(world: World) {
     assert!(phone.heard.lock().is_empty());
     // Nor is forgotten what waits, whether it is stopped or killed.
     becomes("what waits is kept", &sale, async || {
-        let kept = std::fs::read_to_string(sale.house.data().join("alerts.json"));
+        let kept = std::fs::read_to_string(sale.deployment.data().join("alerts.json"));
         kept.is_ok_and(|kept| kept.matches("\"raised\"").count() == 3)
     })
     .await;
@@ -284,7 +286,7 @@ async fn a_disk_that_fills_up_is_told_when_the_webhook_is_back(world: World) {
     .await;
     // …nor forgets to say that it is over.
     sale.stop().await;
-    for launch in &mut sale.house.launches {
+    for launch in &mut sale.deployment.launches {
         *launch = launch
             .clone()
             .env("SECKILL_ALERTS_DISK_LOW_BYTES", 0)
@@ -356,13 +358,13 @@ fn repository(path: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-async fn the_numbers_are_true_and_are_those_that_are_written_about(world: World) {
-    let house = House::new(world)
+async fn the_numbers_are_true_and_are_those_that_are_written_about(profile: Profile) {
+    let deployment = Deployment::new(profile)
         .env("SECKILL_ORDERS_RETRY_LADDER_MS", "100")
         .env("SECKILL_ORDERS_RETRY_POLL_MS", 50)
         .env("SECKILL_JOBS_COUNT_EVERY_MS", 50);
-    let mut sale = house.open_sale(NewSale::of(20)).await;
-    sale.house.change_ledger(crate::failures::POISON_SQLITE, crate::failures::POISON_MYSQL);
+    let mut sale = deployment.open_sale(NewSale::of(20)).await;
+    sale.deployment.change_ledger(crate::failures::POISON_SQLITE, crate::failures::POISON_MYSQL);
     let mut users: Vec<String> = (0..6).map(|n| format!("u{n}")).collect();
     users.push("poison1".into());
     let buyers = sale.tokens(users).await;
@@ -411,7 +413,7 @@ async fn the_numbers_are_true_and_are_those_that_are_written_about(world: World)
     }
 
     must_please_promtool(&numbers.text);
-    if world == World::Solo {
+    if profile == Profile::Solo {
         must_be_those_written_about(&numbers);
     }
 }
@@ -465,7 +467,7 @@ fn every_alert_is_in_the_handbook_and_none_that_does_not_exist() {
     assert_eq!(told, raised, "kind, and whether its end is told");
 }
 
-crate::in_every_world! {
+crate::in_every_profile! {
     a_gate_that_is_down_is_told_of_once_and_once_when_it_is_over,
     with_the_ledger_down_the_sale_goes_on_and_somebody_is_woken,
     the_numbers_are_true_and_are_those_that_are_written_about,

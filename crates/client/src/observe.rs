@@ -1,22 +1,23 @@
-//! Looking at a deployment from outside, through its admin API.
+//! What the checker wants to know of a deployment, read through its admin API.
 
 use std::{collections::HashSet, time::Duration};
 
+use checker::{Bill, Charge, Observed, ObservedItem, ObservedOrder, StockLogRow};
 use sale::OrderNo;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::{Api, ApiError, Bill, Charge, Observed, ObservedItem, ObservedOrder, StockLogRow};
+use crate::{Api, ApiError};
 
 const PAGE: usize = 500;
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const READ_AGAIN: Duration = Duration::from_millis(50);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ObserveError {
     #[error(transparent)]
     Api(#[from] ApiError),
     #[error("the deployment did not come to rest: {0}")]
-    Restless(String),
+    NotAtRest(String),
 }
 
 /// Wait until nothing is on its way: the log is empty, the outbox delivered.
@@ -29,9 +30,9 @@ pub async fn settled(admin: &mut Api, within: Duration) -> Result<(), ObserveErr
             return Ok(());
         }
         if tokio::time::Instant::now() > deadline {
-            return Err(ObserveError::Restless(overview.to_string()));
+            return Err(ObserveError::NotAtRest(overview.to_string()));
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(READ_AGAIN).await;
     }
 }
 

@@ -1,117 +1,13 @@
-//! What must always hold, as a pure function.
-//!
-//! Input: what the buyers were told, and what is observed of gate, log, ledger and the provider's
-//! bill once the deployment has come to rest. Output: violations, each named after the invariant it
-//! breaks (the numbers are those of docs/SAFETY.md). An empty list is the only good answer.
+//! The comparison itself, one function per group of invariants.
 
 use std::collections::{HashMap, HashSet};
 
 use sale::{OrderNo, OrderStatus};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-/// One answer to one claim, as a buyer saw it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// 202.
-    Admitted {
-        order_no: OrderNo,
-    },
-    /// 409 already_bought.
-    AlreadyBought {
-        order_no: OrderNo,
-    },
-    SoldOut,
-    /// Any other refusal, by its code.
-    Refused(String),
-    /// The connection broke: the claim may stand or not.
-    Unknown,
-}
+use crate::{Answer, Bill, History, Observed, ObservedItem, ObservedOrder};
 
-#[derive(Clone, Debug)]
-pub struct Told {
-    pub user: String,
-    pub item: i64,
-    pub key: Option<String>,
-    pub answer: Answer,
-}
-
-/// Everything the buyers were told. What one buyer was told for one key stands in the order in which
-/// it was heard; otherwise in any order.
-#[derive(Clone, Debug, Default)]
-pub struct History {
-    pub told: Vec<Told>,
-}
-
-impl History {
-    pub fn count(&self, wanted: impl Fn(&Answer) -> bool) -> usize {
-        self.told.iter().filter(|told| wanted(&told.answer)).count()
-    }
-
-    pub fn admitted(&self) -> usize {
-        self.count(|answer| matches!(answer, Answer::Admitted { .. }))
-    }
-}
-
-#[derive(Clone, Debug, Deserialize)]
-pub struct ObservedOrder {
-    pub order_no: OrderNo,
-    pub user_id: String,
-    pub item_id: i64,
-    pub quantity: i64,
-    pub amount: i64,
-    pub status: OrderStatus,
-    pub reason: Option<String>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-pub struct StockLogRow {
-    pub id: i64,
-    pub order_no: OrderNo,
-    pub quantity: i64,
-    pub before_stock: i64,
-    pub after_stock: i64,
-    #[serde(rename = "type")]
-    pub kind: String,
-}
-
-#[derive(Clone, Debug)]
-pub struct ObservedItem {
-    pub id: i64,
-    pub total: i64,
-    pub stock: i64,
-    pub limit_per_user: i64,
-    /// Nothing if the item is not at the gate any more.
-    pub gate_left: Option<i64>,
-    /// Units of claims that failed and wait for a person.
-    pub dead_units: i64,
-    pub stock_log: Vec<StockLogRow>,
-    /// Buyers who asked for a unit after all was quiet and were told there is none.
-    pub demand_exceeds_stock: bool,
-}
-
-/// One line of the provider's bill.
-#[derive(Clone, Debug, Deserialize)]
-pub struct Charge {
-    pub provider_txn: String,
-    pub order_no: OrderNo,
-    pub amount: i64,
-    pub refunded: bool,
-}
-
-#[derive(Clone, Debug, Default)]
-pub struct Bill {
-    pub charges: Vec<Charge>,
-}
-
-#[derive(Clone, Debug, Default)]
-pub struct Observed {
-    pub orders: Vec<ObservedOrder>,
-    pub items: Vec<ObservedItem>,
-    /// Claims that are neither orders nor void, with their numbers (dead letters, or still queued).
-    pub open_claims: HashSet<OrderNo>,
-    pub bill: Option<Bill>,
-}
-
+/// Something that must hold and does not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Violation {
     /// The invariant, e.g. `I1 no oversell`.
@@ -119,6 +15,7 @@ pub struct Violation {
     pub detail: String,
 }
 
+/// Everything that does not hold of what must.
 pub fn check(history: &History, observed: &Observed) -> Vec<Violation> {
     let mut found = Violations::default();
     let orders: HashMap<OrderNo, &ObservedOrder> =
@@ -139,14 +36,16 @@ pub fn check(history: &History, observed: &Observed) -> Vec<Violation> {
 }
 
 const OVERSELL: &str = "I1 no oversell";
-const CONSERVATION: &str = "I2 conservation";
+pub const CONSERVATION: &str = "I2 conservation";
 const LIMIT: &str = "I3 limit per buyer";
 const ONE_ORDER: &str = "I4 one claim, one order";
 const SILENT_LOSS: &str = "I5 no silent loss";
 const MONEY: &str = "I7 money once";
 const RETURNED: &str = "I8 units returned once";
 const SAME_KEY: &str = "I10 same key, same answer";
-const STRANDED: &str = "L1 nothing stranded";
+pub const STRANDED: &str = "L1 nothing stranded";
+/// Not found by [`check`], which wants a deployment at rest, but by whoever waits for that.
+pub const DRAINS: &str = "L2 the backlog drains";
 
 #[derive(Default)]
 struct Violations(Vec<Violation>);
@@ -260,16 +159,16 @@ fn check_promises(
     open_claims: &HashSet<OrderNo>,
     found: &mut Violations,
 ) {
-    for told in &history.told {
-        let (Answer::Admitted { order_no } | Answer::AlreadyBought { order_no }) = &told.answer
+    for claim in &history.claims {
+        let (Answer::Admitted { order_no } | Answer::AlreadyBought { order_no }) = &claim.answer
         else {
             continue;
         };
         match orders.get(order_no) {
             None if open_claims.contains(order_no) => {}
-            None => found.add(SILENT_LOSS, format!("{order_no} of {} is nowhere", told.user)),
-            Some(order) if order.user_id != told.user || order.item_id != told.item => {
-                found.add(SILENT_LOSS, format!("{order_no} of {} is somebody else's", told.user));
+            None => found.add(SILENT_LOSS, format!("{order_no} of {} is nowhere", claim.user)),
+            Some(order) if order.user_id != claim.user || order.item_id != claim.item => {
+                found.add(SILENT_LOSS, format!("{order_no} of {} is somebody else's", claim.user));
             }
             Some(order) if order.status == OrderStatus::Void && order.reason.is_none() => {
                 found.add(SILENT_LOSS, format!("{order_no} is void without a reason"));
@@ -283,11 +182,11 @@ fn check_promises(
 /// however sold out the item is. (Before it, anything may have been said; and *busy* says nothing.)
 fn check_keys(history: &History, found: &mut Violations) {
     let mut answers: HashMap<(&str, i64, &str), OrderNo> = HashMap::new();
-    for told in &history.told {
-        let Some(key) = &told.key else { continue };
-        let asked = (told.user.as_str(), told.item, key.as_str());
+    for claim in &history.claims {
+        let Some(key) = &claim.key else { continue };
+        let asked = (claim.user.as_str(), claim.item, key.as_str());
         let first = answers.get(&asked).copied();
-        let second = match (&told.answer, first) {
+        let second = match (&claim.answer, first) {
             (Answer::Admitted { order_no }, None) => {
                 answers.insert(asked, *order_no);
                 continue;
@@ -300,7 +199,7 @@ fn check_keys(history: &History, found: &mut Violations) {
             _ => continue,
         };
         let first = first.map(|no| no.to_string()).unwrap_or_default();
-        found.add(SAME_KEY, format!("{} got {first} and {second} for one key", told.user));
+        found.add(SAME_KEY, format!("{} got {first} and {second} for one key", claim.user));
     }
 }
 
@@ -332,6 +231,7 @@ fn check_money(bill: &Bill, orders: &HashMap<OrderNo, &ObservedOrder>, found: &m
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{AnsweredClaim, Charge, StockLogRow};
 
     fn no(n: u64) -> OrderNo {
         OrderNo::from_u64(n).unwrap()
@@ -362,17 +262,17 @@ mod tests {
         }
     }
 
-    fn told(user: &str, answer: Answer) -> Told {
-        Told { user: user.into(), item: 1, key: None, answer }
+    fn answered(user: &str, answer: Answer) -> AnsweredClaim {
+        AnsweredClaim { user: user.into(), item: 1, key: None, answer }
     }
 
     /// Three units: one paid, one closed and returned, one void.
     fn good() -> (History, Observed) {
         let history = History {
-            told: vec![
-                told("a", Answer::Admitted { order_no: no(1) }),
-                told("b", Answer::Admitted { order_no: no(2) }),
-                told("c", Answer::Admitted { order_no: no(3) }),
+            claims: vec![
+                answered("a", Answer::Admitted { order_no: no(1) }),
+                answered("b", Answer::Admitted { order_no: no(2) }),
+                answered("c", Answer::Admitted { order_no: no(3) }),
             ],
         };
         let observed = Observed {
@@ -438,9 +338,9 @@ mod tests {
         let two_answers = |h: &mut History, o: &mut Observed| {
             o.orders.push(order(4, "a", OrderStatus::Void));
             for n in [1, 4] {
-                h.told.push(told("a", Answer::Admitted { order_no: no(n) }));
-                let last = h.told.len() - 1;
-                h.told[last].key = Some("k".into());
+                h.claims.push(answered("a", Answer::Admitted { order_no: no(n) }));
+                let last = h.claims.len() - 1;
+                h.claims[last].key = Some("k".into());
             }
         };
         assert_eq!(broken(two_answers), [SAME_KEY]);
@@ -450,9 +350,11 @@ mod tests {
     fn a_key_that_was_told_yes_is_never_told_no() {
         let heard = |answers: &[Answer]| {
             broken(|history, _| {
-                let keyed =
-                    |answer: &Answer| Told { key: Some("k".into()), ..told("a", answer.clone()) };
-                history.told.extend(answers.iter().map(keyed));
+                let keyed = |answer: &Answer| AnsweredClaim {
+                    key: Some("k".into()),
+                    ..answered("a", answer.clone())
+                };
+                history.claims.extend(answers.iter().map(keyed));
             })
         };
         let yes = Answer::Admitted { order_no: no(1) };

@@ -18,7 +18,7 @@ const RUNNING_FILE: &str = "running.json";
 const SETTINGS_PREFIX: &str = "SECKILL_";
 /// A start reads the journal back; even a large one takes seconds.
 const START_WITHIN: Duration = Duration::from_secs(60);
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const ASK_AGAIN: Duration = Duration::from_millis(10);
 
 /// How to start it.
 #[derive(Clone, Debug)]
@@ -94,7 +94,7 @@ impl Launch {
     }
 
     /// Start it and wait until it serves.
-    pub async fn start(&self) -> io::Result<Deployment> {
+    pub async fn start(&self) -> io::Result<ServerProcess> {
         let running = self.data.join(RUNNING_FILE);
         // A killed server leaves its file behind; it must not be taken for the new one's.
         let _ = std::fs::remove_file(&running);
@@ -102,7 +102,7 @@ impl Launch {
         let deadline = Instant::now() + START_WITHIN;
         loop {
             if let Some(running) = read(&running) {
-                return Ok(Deployment { child, address: running.address, token: running.token });
+                return Ok(ServerProcess { child, address: running.address, token: running.token });
             }
             if let Some(status) = child.try_wait()? {
                 return Err(io::Error::other(format!("the server ended with {status}")));
@@ -111,7 +111,7 @@ impl Launch {
                 child.kill()?;
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(ASK_AGAIN).await;
         }
     }
 }
@@ -127,14 +127,14 @@ fn read(path: &Path) -> Option<Running> {
 }
 
 /// A running server. Killed when dropped.
-pub struct Deployment {
+pub struct ServerProcess {
     child: Child,
     pub address: SocketAddr,
     /// An admin token of this run.
     pub token: String,
 }
 
-impl Deployment {
+impl ServerProcess {
     pub fn admin(&self) -> Api {
         Api::new(self.address, Some(&self.token))
     }
@@ -159,13 +159,13 @@ impl Deployment {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(status.code());
             }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(ASK_AGAIN).await;
         }
         Err(io::ErrorKind::TimedOut.into())
     }
 }
 
-impl Drop for Deployment {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -6,7 +6,6 @@
 use std::{io::Write, net::SocketAddr, time::Duration};
 
 use bytes::{Buf, BytesMut};
-use serde::{Serialize, de::DeserializeOwned};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -17,7 +16,7 @@ use tokio::{
 const BODY_BYTES_MAX: usize = 256 << 20;
 const HEADERS_MAX: usize = 64;
 /// Longer than any server-side time-out, so that only a hung server meets it.
-pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug)]
 pub struct Response {
@@ -28,8 +27,8 @@ pub struct Response {
 }
 
 impl Response {
-    #[cfg(test)]
-    pub(crate) fn told(status: u16, body: &str) -> Response {
+    /// A response that nobody sent, for tests of those who read responses.
+    pub fn of(status: u16, body: &str) -> Response {
         Response { status, head: Vec::new(), body: body.into() }
     }
 
@@ -51,7 +50,7 @@ impl Response {
 }
 
 /// Write a request as it goes over the wire.
-pub(crate) fn write_request(
+pub fn write_request(
     out: &mut Vec<u8>,
     host: SocketAddr,
     (method, path): (&str, &str),
@@ -202,101 +201,4 @@ struct Head {
 enum Length {
     Bytes(usize),
     Chunks,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum ApiError {
-    #[error("{0}")]
-    Io(#[from] std::io::Error),
-    #[error("{method} {path} answered {status}: {}", in_words(body))]
-    Status { method: String, path: String, status: u16, body: String },
-    #[error("the answer is not what was expected: {0}")]
-    Shape(#[from] serde_json::Error),
-}
-
-/// What a problem says to a person; anything else as it came.
-fn in_words(body: &str) -> String {
-    let problem: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
-    let detail = problem["detail"].as_str().or(problem["title"].as_str());
-    detail.unwrap_or(body).to_owned()
-}
-
-/// A caller of the JSON API: opens a connection when it has none.
-pub struct Api {
-    address: SocketAddr,
-    bearer: Option<String>,
-    connection: Option<Connection>,
-}
-
-impl Api {
-    pub fn new(address: SocketAddr, bearer: Option<&str>) -> Api {
-        let bearer = bearer.map(|token| format!("Bearer {token}"));
-        Api { address, bearer, connection: None }
-    }
-
-    pub async fn send(
-        &mut self,
-        method: &str,
-        path: &str,
-        headers: &[(&str, &str)],
-        body: &[u8],
-    ) -> std::io::Result<Response> {
-        let mut connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => Connection::open(self.address).await?,
-        };
-        let mut all = headers.to_vec();
-        if let Some(bearer) = &self.bearer {
-            all.push(("authorization", bearer));
-        }
-        if !body.is_empty() && !headers.iter().any(|(name, _)| *name == "content-type") {
-            all.push(("content-type", "application/json"));
-        }
-        let response = connection.send(method, path, &all, body).await?;
-        if response.header("connection") != Some("close") {
-            self.connection = Some(connection);
-        }
-        Ok(response)
-    }
-
-    pub async fn get(&mut self, path: &str) -> std::io::Result<Response> {
-        self.send("GET", path, &[], b"").await
-    }
-
-    pub async fn post(&mut self, path: &str, body: &impl Serialize) -> std::io::Result<Response> {
-        let body = serde_json::to_vec(body)?;
-        self.send("POST", path, &[], &body).await
-    }
-
-    /// A GET that must succeed.
-    pub async fn read<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, ApiError> {
-        let response = self.get(path).await?;
-        expect(response, "GET", path)
-    }
-
-    /// A POST that must succeed.
-    pub async fn write<T: DeserializeOwned>(
-        &mut self,
-        path: &str,
-        body: &impl Serialize,
-    ) -> Result<T, ApiError> {
-        let response = self.post(path, body).await?;
-        expect(response, "POST", path)
-    }
-}
-
-fn expect<T: DeserializeOwned>(
-    response: Response,
-    method: &str,
-    path: &str,
-) -> Result<T, ApiError> {
-    if !(200..300).contains(&response.status) {
-        return Err(ApiError::Status {
-            method: method.into(),
-            path: path.into(),
-            status: response.status,
-            body: String::from_utf8_lossy(&response.body).into_owned(),
-        });
-    }
-    Ok(serde_json::from_slice(&response.body)?)
 }
