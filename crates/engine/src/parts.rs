@@ -12,7 +12,7 @@ use gate::{
     solo,
 };
 use ledger::{
-    Ledger,
+    Ledger, Orders,
     mysql::{self, MysqlLedger},
     sqlite::SqliteLedger,
 };

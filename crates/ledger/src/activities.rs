@@ -1,4 +1,4 @@
-//! Activities asked for by what is true of them, page by page.
+//! Activities: made, edited, moved through their states, and asked for by what is true of them.
 //!
 //! A list of the newest has an end at which something may fall off that is on sale right now. So what
 //! jobs and pages need is asked for as a condition, in the order of an index (`state` and a time), and
@@ -7,9 +7,118 @@
 
 use std::collections::HashMap;
 
-use sale::{Activity, ActivityId, ActivityState, Item, Millis};
+use async_trait::async_trait;
+use sale::{
+    Activity, ActivityId, ActivityMove, ActivityState, DraftPlan, Item, ItemId, Millis, NewActivity,
+};
 
-use crate::columns::ACTIVITY_COLUMNS;
+use crate::{NewAudit, Result, columns::ACTIVITY_COLUMNS};
+
+/// Sales and their items, as pages, operators and jobs read and change them.
+#[async_trait]
+pub trait Activities: Send + Sync {
+    /// The caller has validated it. Starts as a draft. Items begin without a stock log: the first
+    /// change of an item writes the first row of its chain, whose `before_stock` is the initial total.
+    async fn create_activity(&self, new: &NewActivity, now_ms: Millis) -> Result<Activity>;
+
+    async fn activity(&self, id: ActivityId) -> Result<Option<Activity>>;
+
+    /// All there are, newest first, those before `before` if given. For people who leaf through them.
+    async fn activities(&self, before: Option<ActivityId>, limit: usize) -> Result<Vec<Activity>>;
+
+    /// The next `limit` activities of which this is true, behind `after` if given.
+    async fn activities_where(
+        &self,
+        filter: &ActivityFilter,
+        after: Option<ActivityKey>,
+        limit: usize,
+    ) -> Result<Vec<Activity>>;
+
+    /// Those of these activities that exist, and those that have one of these items; each once, in
+    /// any order.
+    async fn activities_of(
+        &self,
+        activities: &[ActivityId],
+        items: &[ItemId],
+    ) -> Result<Vec<Activity>>;
+
+    async fn item(&self, id: ItemId) -> Result<Option<Item>>;
+
+    /// Compare-and-set on the activity's state: it moves only from a state that `step` may leave.
+    /// Refused (field `closes_at`) if it would set going what is over.
+    /// Ending it also moves its items to `Ended`. `audit` is written in the same transaction if the
+    /// activity is afterwards where the step leads: as *repeated* if it was there before. What could
+    /// not be done is not written down.
+    async fn move_activity(
+        &self,
+        id: ActivityId,
+        step: ActivityMove,
+        audit: Option<&NewAudit>,
+        now_ms: Millis,
+    ) -> Result<MovedActivity>;
+
+    /// Replaces a draft and its items, if it is still the one of this version. The caller has validated
+    /// the plan. Refused (with the field) if it would change the stock of an item that was adjusted, or
+    /// remove one. `audit` is written in the same transaction.
+    async fn edit_draft(
+        &self,
+        id: ActivityId,
+        version: i64,
+        new: &DraftPlan,
+        audit: &NewAudit,
+        now_ms: Millis,
+    ) -> Result<EditedActivity>;
+
+    /// Moves the window of an activity that buyers know of and that has not opened by `now_ms`, if it is
+    /// still the one of this version.
+    async fn postpone(
+        &self,
+        id: ActivityId,
+        version: i64,
+        window: (Millis, Millis),
+        audit: &NewAudit,
+        now_ms: Millis,
+    ) -> Result<EditedActivity>;
+
+    /// Drafts whose `publish_at` has come, earliest first.
+    async fn publish_due(&self, now_ms: Millis, limit: usize) -> Result<Vec<Activity>>;
+
+    /// A draft publishes itself, if it is still the one of this version. False if it is not.
+    async fn publish_planned(
+        &self,
+        id: ActivityId,
+        version: i64,
+        audit: &NewAudit,
+        now_ms: Millis,
+    ) -> Result<bool>;
+
+    /// A draft that was to publish itself will not, if it is still the one of this version.
+    async fn forget_publish(
+        &self,
+        id: ActivityId,
+        version: i64,
+        audit: &NewAudit,
+        now_ms: Millis,
+    ) -> Result<bool>;
+}
+
+/// An activity after a compare-and-set of its state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MovedActivity {
+    /// As it is now, whoever moved it.
+    pub activity: Activity,
+    /// This call moved it; otherwise nothing was changed.
+    pub moved: bool,
+}
+
+/// An activity after a compare-and-set of its version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EditedActivity {
+    /// As it is now, whoever changed it.
+    pub activity: Activity,
+    /// This call changed it; otherwise nothing was changed.
+    pub edited: bool,
+}
 
 /// Activities of one state, in one order. Both ends of each range are included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,73 @@
-//! What the outbox messages of either engine say of themselves.
+//! The outbox: what committed transactions still owe to others.
 
-use sale::{Claim, ItemId, Millis, OrderNo};
+use async_trait::async_trait;
+use sale::{Claim, ItemId, Millis, Money, OrderNo, UserId};
+use serde::{Deserialize, Serialize};
 
-use crate::{OutboxMessage, OutboxQueue, Release};
+use crate::Result;
+
+/// What the jobs that deliver need of the outbox.
+#[async_trait]
+pub trait Outbox: Send + Sync {
+    /// Due rows of a queue in the order they were written. No row waits longer than
+    /// [`OUTBOX_PAUSE_MS_MAX`]: one that is to be tried later than that was written by a clock that has
+    /// been set back since, and is due.
+    async fn outbox_due(
+        &self,
+        queue: OutboxQueue,
+        now_ms: Millis,
+        limit: usize,
+    ) -> Result<Vec<OutboxRow>>;
+    async fn outbox_done(&self, ids: &[i64]) -> Result<()>;
+    async fn outbox_later(&self, id: i64, next_try_ms: Millis, cause: &str) -> Result<()>;
+    async fn outbox_depth(&self) -> Result<u64>;
+}
+
+/// Units to give back to the gate.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Release {
+    pub item: ItemId,
+    pub user: UserId,
+    pub order_no: OrderNo,
+    pub quantity: u32,
+}
+
+/// An effect outside the ledger that a committed transaction still owes. The tag carries a version:
+/// yesterday's rows are read by today's binary.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind")]
+pub enum OutboxMessage {
+    /// Give these units back at the gate.
+    #[serde(rename = "release.v1")]
+    Release { releases: Vec<Release> },
+    /// An operator changed the stock of an item.
+    #[serde(rename = "adjust.v1")]
+    Adjust { item: ItemId, adjust_no: OrderNo, delta: i64 },
+    /// These orders changed: tell their buyers.
+    #[serde(rename = "news.v1")]
+    News { orders: Vec<(OrderNo, UserId)> },
+    /// Give money back.
+    #[serde(rename = "refund.v1")]
+    Refund { provider: String, provider_txn: String, order_no: OrderNo, amount: Money },
+}
+
+/// Who delivers a message. Two queues, so that a provider that takes its time over a refund holds up
+/// no unit on its way back to the gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutboxQueue {
+    /// Releases, adjustments and news: to the gate and to the buyers.
+    House,
+    /// Refunds: to the payment providers.
+    Refunds,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutboxRow {
+    pub id: i64,
+    pub message: OutboxMessage,
+    pub tries: u32,
+    pub created_ms: Millis,
+}
 
 /// No row waits longer than this for its next try. When to try is kept as a time on the wall, so that
 /// any process can take over, and a clock may be set back: a row that seems to wait longer is due.

@@ -47,11 +47,12 @@ use self::{
     failure::{Failure, Outcome},
 };
 use crate::{
-    ActivityFilter, ActivityKey, Adjusted, AdminToken, AuditRow, Closing, Credit, DeadLetter,
-    DeadLetterState, EditedActivity, ItemBooks, JobRun, KnownAdjustment, Ledger, Moved,
-    MovedActivity, NewAudit, NewJobRun, OpenPayment, OrderCount, OrderFilter, OutboxQueue,
-    OutboxRow, Outstanding, Overdue, PaymentNotice, PaymentProblem, PaymentRow, RefundDone, Result,
-    Role, StockLogRow, WarmBasis,
+    Activities, ActivityFilter, ActivityKey, Adjusted, AdminToken, AuditRow, Books, Closing,
+    Credit, DeadLetter, DeadLetterState, DeadLetters, EditedActivity, ItemBooks, JobRun,
+    KnownAdjustment, Moved, MovedActivity, NewAudit, NewJobRun, OpenPayment, Operators, OrderCount,
+    OrderFilter, Orders, Outbox, OutboxQueue, OutboxRow, Outstanding, Overdue, PaymentNotice,
+    PaymentProblem, PaymentRow, Payments, RefundDone, Result, Role, Stock, StockLogRow, Upkeep,
+    WarmBasis,
 };
 
 pub use connections::LOCK_TRIES_MAX;
@@ -275,7 +276,7 @@ impl OrderBook for MysqlLedger {
 }
 
 #[async_trait]
-impl Ledger for MysqlLedger {
+impl Activities for MysqlLedger {
     async fn create_activity(&self, new: &NewActivity, now_ms: Millis) -> Result<Activity> {
         let new = new.clone();
         write!(self, |tx| activities::create(tx, &new, now_ms))
@@ -372,7 +373,10 @@ impl Ledger for MysqlLedger {
         let audit = audit.clone();
         write!(self, |tx| drafts::forget_publish(tx, id, version, &audit, now_ms))
     }
+}
 
+#[async_trait]
+impl Stock for MysqlLedger {
     async fn begin_warm(&self, item: ItemId, expected: Epoch) -> Result<Option<Epoch>> {
         write!(self, |tx| activities::begin_warm(tx, item, expected))
     }
@@ -411,7 +415,10 @@ impl Ledger for MysqlLedger {
     ) -> Result<Vec<StockLogRow>> {
         look!(self, |session| stock::log(session, item, after_id, limit))
     }
+}
 
+#[async_trait]
+impl Orders for MysqlLedger {
     async fn order(&self, no: OrderNo) -> Result<Option<Order>> {
         look!(self, |session| orders::one(session, no))
     }
@@ -459,6 +466,13 @@ impl Ledger for MysqlLedger {
         write!(self, |tx| orders::void(tx, &claims, reason, now_ms))
     }
 
+    async fn last_order_no(&self) -> Result<Option<OrderNo>> {
+        look!(self, |session| orders::last_no(session))
+    }
+}
+
+#[async_trait]
+impl Payments for MysqlLedger {
     async fn open_payment(
         &self,
         no: OrderNo,
@@ -507,6 +521,19 @@ impl Ledger for MysqlLedger {
         write!(self, |tx| payments::over(tx, &ids, now_ms))
     }
 
+    async fn requeue_refund(
+        &self,
+        provider: &str,
+        provider_txn: &str,
+        now_ms: Millis,
+    ) -> Result<bool> {
+        let (provider, txn) = (provider.to_owned(), provider_txn.to_owned());
+        write!(self, |tx| payments::requeue_refund(tx, &provider, &txn, now_ms))
+    }
+}
+
+#[async_trait]
+impl Outbox for MysqlLedger {
     async fn outbox_due(
         &self,
         queue: OutboxQueue,
@@ -529,14 +556,10 @@ impl Ledger for MysqlLedger {
     async fn outbox_depth(&self) -> Result<u64> {
         look!(self, |session| outbox::depth(session))
     }
+}
 
-    async fn outstanding(&self) -> Result<Outstanding> {
-        look!(self, |session| async {
-            let outbox = outbox::by_kind(session).await?;
-            Ok(Outstanding { outbox, claims: dead_letters::by_item(session).await? })
-        })
-    }
-
+#[async_trait]
+impl DeadLetters for MysqlLedger {
     async fn dead_letters(
         &self,
         state: Option<DeadLetterState>,
@@ -564,7 +587,10 @@ impl Ledger for MysqlLedger {
     async fn replay(&self, no: OrderNo, now_ms: Millis) -> Result<Moved<DeadLetterState>> {
         write!(self, |tx| dead_letters::replay(tx, no, now_ms))
     }
+}
 
+#[async_trait]
+impl Operators for MysqlLedger {
     async fn add_admin_token(
         &self,
         name: &str,
@@ -610,7 +636,10 @@ impl Ledger for MysqlLedger {
     async fn audit_log(&self, before_id: Option<i64>, limit: usize) -> Result<Vec<AuditRow>> {
         look!(self, |session| operators::audit_log(session, before_id, limit))
     }
+}
 
+#[async_trait]
+impl Upkeep for MysqlLedger {
     async fn shared_secret(&self, candidate: &str, now_ms: Millis) -> Result<String> {
         let candidate = candidate.to_owned();
         write!(self, |tx| operators::shared_secret(tx, &candidate, now_ms))
@@ -631,6 +660,24 @@ impl Ledger for MysqlLedger {
         look!(self, |session| operators::job_runs(session, &job, limit))
     }
 
+    async fn now_ms(&self) -> Result<Millis> {
+        look!(self, |session| health::now_ms(session))
+    }
+
+    async fn ping(&self) -> Result<()> {
+        look!(self, |session| orders::any(session))
+    }
+}
+
+#[async_trait]
+impl Books for MysqlLedger {
+    async fn outstanding(&self) -> Result<Outstanding> {
+        look!(self, |session| async {
+            let outbox = outbox::by_kind(session).await?;
+            Ok(Outstanding { outbox, claims: dead_letters::by_item(session).await? })
+        })
+    }
+
     async fn item_books(&self, item: ItemId, in_flight: &[OrderNo]) -> Result<ItemBooks> {
         let in_flight = in_flight.to_vec();
         read!(self, |session| reconcile::item_books(session, item, &in_flight))
@@ -638,27 +685,5 @@ impl Ledger for MysqlLedger {
 
     async fn payment_problems(&self, limit: usize) -> Result<Vec<PaymentProblem>> {
         read!(self, |session| payments::problems(session, limit))
-    }
-
-    async fn requeue_refund(
-        &self,
-        provider: &str,
-        provider_txn: &str,
-        now_ms: Millis,
-    ) -> Result<bool> {
-        let (provider, txn) = (provider.to_owned(), provider_txn.to_owned());
-        write!(self, |tx| payments::requeue_refund(tx, &provider, &txn, now_ms))
-    }
-
-    async fn last_order_no(&self) -> Result<Option<OrderNo>> {
-        look!(self, |session| orders::last_no(session))
-    }
-
-    async fn now_ms(&self) -> Result<Millis> {
-        look!(self, |session| health::now_ms(session))
-    }
-
-    async fn ping(&self) -> Result<()> {
-        look!(self, |session| orders::any(session))
     }
 }

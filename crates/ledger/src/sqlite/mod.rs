@@ -39,11 +39,12 @@ use self::{
     failure::Outcome,
 };
 use crate::{
-    ActivityFilter, ActivityKey, Adjusted, AdminToken, AuditRow, Closing, Credit, DeadLetter,
-    DeadLetterState, EditedActivity, ItemBooks, JobRun, KnownAdjustment, Ledger, Moved,
-    MovedActivity, NewAudit, NewJobRun, OpenPayment, OrderCount, OrderFilter, OutboxQueue,
-    OutboxRow, Outstanding, Overdue, PaymentNotice, PaymentProblem, PaymentRow, RefundDone, Result,
-    Role, StockLogRow, WarmBasis,
+    Activities, ActivityFilter, ActivityKey, Adjusted, AdminToken, AuditRow, Books, Closing,
+    Credit, DeadLetter, DeadLetterState, DeadLetters, EditedActivity, ItemBooks, JobRun,
+    KnownAdjustment, Moved, MovedActivity, NewAudit, NewJobRun, OpenPayment, Operators, OrderCount,
+    OrderFilter, Orders, Outbox, OutboxQueue, OutboxRow, Outstanding, Overdue, PaymentNotice,
+    PaymentProblem, PaymentRow, Payments, RefundDone, Result, Role, Stock, StockLogRow, Upkeep,
+    WarmBasis,
 };
 
 pub use connections::BUSY_TIMEOUT_MS;
@@ -176,7 +177,7 @@ impl OrderBook for SqliteLedger {
 }
 
 #[async_trait]
-impl Ledger for SqliteLedger {
+impl Activities for SqliteLedger {
     async fn create_activity(&self, new: &NewActivity, now_ms: Millis) -> Result<Activity> {
         let new = new.clone();
         Ok(self.write(move |tx| activities::create(tx, &new, now_ms)).await?)
@@ -274,7 +275,10 @@ impl Ledger for SqliteLedger {
         let audit = audit.clone();
         Ok(self.write(move |tx| drafts::forget_publish(tx, id, version, &audit, now_ms)).await?)
     }
+}
 
+#[async_trait]
+impl Stock for SqliteLedger {
     async fn begin_warm(&self, item: ItemId, expected: Epoch) -> Result<Option<Epoch>> {
         Ok(self.write(move |tx| activities::begin_warm(tx, item, expected)).await?)
     }
@@ -313,7 +317,10 @@ impl Ledger for SqliteLedger {
     ) -> Result<Vec<StockLogRow>> {
         Ok(self.read(move |conn| stock::log(conn, item, after_id, limit)).await?)
     }
+}
 
+#[async_trait]
+impl Orders for SqliteLedger {
     async fn order(&self, no: OrderNo) -> Result<Option<Order>> {
         Ok(self.read(move |conn| orders::one(conn, no)).await?)
     }
@@ -361,6 +368,13 @@ impl Ledger for SqliteLedger {
         Ok(self.write(move |tx| orders::void(tx, &claims, reason, now_ms)).await?)
     }
 
+    async fn last_order_no(&self) -> Result<Option<OrderNo>> {
+        Ok(self.read(orders::last_no).await?)
+    }
+}
+
+#[async_trait]
+impl Payments for SqliteLedger {
     async fn open_payment(
         &self,
         no: OrderNo,
@@ -409,6 +423,19 @@ impl Ledger for SqliteLedger {
         Ok(self.write(move |tx| payments::over(tx, &ids, now_ms)).await?)
     }
 
+    async fn requeue_refund(
+        &self,
+        provider: &str,
+        provider_txn: &str,
+        now_ms: Millis,
+    ) -> Result<bool> {
+        let (provider, txn) = (provider.to_owned(), provider_txn.to_owned());
+        Ok(self.write(move |tx| payments::requeue_refund(tx, &provider, &txn, now_ms)).await?)
+    }
+}
+
+#[async_trait]
+impl Outbox for SqliteLedger {
     async fn outbox_due(
         &self,
         queue: OutboxQueue,
@@ -431,14 +458,10 @@ impl Ledger for SqliteLedger {
     async fn outbox_depth(&self) -> Result<u64> {
         Ok(self.read(outbox::depth).await?)
     }
+}
 
-    async fn outstanding(&self) -> Result<Outstanding> {
-        let counted = |conn: &Connection| {
-            Ok(Outstanding { outbox: outbox::by_kind(conn)?, claims: dead_letters::by_item(conn)? })
-        };
-        Ok(self.read(counted).await?)
-    }
-
+#[async_trait]
+impl DeadLetters for SqliteLedger {
     async fn dead_letters(
         &self,
         state: Option<DeadLetterState>,
@@ -466,7 +489,10 @@ impl Ledger for SqliteLedger {
     async fn replay(&self, no: OrderNo, now_ms: Millis) -> Result<Moved<DeadLetterState>> {
         Ok(self.write(move |tx| dead_letters::replay(tx, no, now_ms)).await?)
     }
+}
 
+#[async_trait]
+impl Operators for SqliteLedger {
     async fn add_admin_token(
         &self,
         name: &str,
@@ -514,7 +540,10 @@ impl Ledger for SqliteLedger {
     async fn audit_log(&self, before_id: Option<i64>, limit: usize) -> Result<Vec<AuditRow>> {
         Ok(self.read(move |conn| operators::audit_log(conn, before_id, limit)).await?)
     }
+}
 
+#[async_trait]
+impl Upkeep for SqliteLedger {
     async fn shared_secret(&self, candidate: &str, now_ms: Millis) -> Result<String> {
         let candidate = candidate.to_owned();
         Ok(self.write(move |tx| operators::shared_secret(tx, &candidate, now_ms)).await?)
@@ -538,29 +567,6 @@ impl Ledger for SqliteLedger {
         Ok(self.read(move |conn| operators::job_runs(conn, &job, limit)).await?)
     }
 
-    async fn item_books(&self, item: ItemId, in_flight: &[OrderNo]) -> Result<ItemBooks> {
-        let in_flight = in_flight.to_vec();
-        Ok(self.read(move |conn| reconcile::item_books(conn, item, &in_flight)).await?)
-    }
-
-    async fn payment_problems(&self, limit: usize) -> Result<Vec<PaymentProblem>> {
-        Ok(self.read(move |conn| payments::problems(conn, limit)).await?)
-    }
-
-    async fn requeue_refund(
-        &self,
-        provider: &str,
-        provider_txn: &str,
-        now_ms: Millis,
-    ) -> Result<bool> {
-        let (provider, txn) = (provider.to_owned(), provider_txn.to_owned());
-        Ok(self.write(move |tx| payments::requeue_refund(tx, &provider, &txn, now_ms)).await?)
-    }
-
-    async fn last_order_no(&self) -> Result<Option<OrderNo>> {
-        Ok(self.read(orders::last_no).await?)
-    }
-
     async fn now_ms(&self) -> Result<Millis> {
         Ok(self.clock.now_ms())
     }
@@ -572,5 +578,24 @@ impl Ledger for SqliteLedger {
         };
         self.writer.check()?;
         Ok(self.read(one).await?)
+    }
+}
+
+#[async_trait]
+impl Books for SqliteLedger {
+    async fn outstanding(&self) -> Result<Outstanding> {
+        let counted = |conn: &Connection| {
+            Ok(Outstanding { outbox: outbox::by_kind(conn)?, claims: dead_letters::by_item(conn)? })
+        };
+        Ok(self.read(counted).await?)
+    }
+
+    async fn item_books(&self, item: ItemId, in_flight: &[OrderNo]) -> Result<ItemBooks> {
+        let in_flight = in_flight.to_vec();
+        Ok(self.read(move |conn| reconcile::item_books(conn, item, &in_flight)).await?)
+    }
+
+    async fn payment_problems(&self, limit: usize) -> Result<Vec<PaymentProblem>> {
+        Ok(self.read(move |conn| payments::problems(conn, limit)).await?)
     }
 }

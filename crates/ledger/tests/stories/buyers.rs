@@ -1,6 +1,6 @@
 //! Buyers: getting an order, getting none, changing one's mind, coming too late.
 
-use ledger::{Closing, Credit, Ledger, OrderFilter, OutboxMessage, StockLogType};
+use ledger::{Closing, Credit, OrderFilter, Orders, OutboxMessage, StockLogType};
 use sale::{
     BookError, Claim, CloseReason, Currency, ItemId, Money, OrderNo, OrderStatus,
     PAY_WITHIN_MS_DEFAULT, Reason, VoidReason,
@@ -202,7 +202,7 @@ async fn an_order_nobody_pays_is_closed_and_its_units_return() {
         // One that is not due yet stays, whoever asks.
         let mut asked: Vec<Closing> = overdue.into_iter().map(Closing::from).collect();
         asked.push(late.order_no.into());
-        let close = async || Ledger::close(&*shop, &asked, CloseReason::Timeout, due).await;
+        let close = async || Orders::close(&*shop, &asked, CloseReason::Timeout, due).await;
         assert_eq!(close().await.unwrap(), numbers);
         assert!(close().await.unwrap().is_empty());
         assert_eq!((shop.stock(one).await, shop.stock(two).await), ((4, 5), (5, 5)));

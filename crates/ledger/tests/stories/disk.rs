@@ -12,7 +12,7 @@ use std::{
 
 use faults::disk::{self, Fault, ForgetfulDisk};
 use ledger::{
-    Ledger,
+    Activities, Books, Orders,
     sqlite::{OpenError, SqliteLedger},
 };
 use sale::{Claim, Clock, Item, OrderBook, SystemClock};

@@ -1,7 +1,7 @@
 //! Money: credited once, given back once, whatever arrives and however often.
 
 use ledger::{
-    Credit, Ledger, LedgerError, Moved, OpenPayment, OutboxMessage, PaymentKind, PaymentNotice,
+    Credit, LedgerError, Moved, OpenPayment, Orders, OutboxMessage, PaymentKind, PaymentNotice,
     PaymentProblem, RefundDone,
 };
 use sale::{CloseReason, OrderNo, OrderStatus, VoidReason};
@@ -60,7 +60,7 @@ async fn payments_nobody_told_us_of_are_known_until_their_providers_let_go() {
         }
         shop.clock.advance(5);
         let asked = ledger::Closing { order_no: cat.order_no, providers: vec!["wechat".into()] };
-        let closed = Ledger::close(&*shop, &[asked], CloseReason::Cancelled, shop.now()).await;
+        let closed = Orders::close(&*shop, &[asked], CloseReason::Cancelled, shop.now()).await;
         assert_eq!(closed.unwrap(), [cat.order_no]);
         let waiting = async |after, limit| -> Vec<OpenPayment> {
             shop.open_payments(after, limit).await.unwrap()
@@ -102,12 +102,12 @@ async fn an_order_is_not_closed_past_a_payment_whose_provider_was_not_asked() {
         // While the providers of what is overdue are asked, the buyer opens a payment.
         shop.open_payment(order.order_no, "wechat", shop.now()).await.unwrap();
         let closing: Vec<ledger::Closing> = overdue.into_iter().map(Into::into).collect();
-        let closed = Ledger::close(&*shop, &closing, CloseReason::Timeout, due_ms).await.unwrap();
+        let closed = Orders::close(&*shop, &closing, CloseReason::Timeout, due_ms).await.unwrap();
         assert_eq!(closed, []);
         assert_eq!(shop.status(order.order_no).await, OrderStatus::Unpaid);
         let overdue = shop.overdue(due_ms, 10).await.unwrap();
         let closing: Vec<ledger::Closing> = overdue.into_iter().map(Into::into).collect();
-        let closed = Ledger::close(&*shop, &closing, CloseReason::Timeout, due_ms).await.unwrap();
+        let closed = Orders::close(&*shop, &closing, CloseReason::Timeout, due_ms).await.unwrap();
         assert_eq!(closed, [order.order_no]);
         shop.books_add_up(item.id).await;
     })

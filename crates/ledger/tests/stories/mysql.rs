@@ -8,7 +8,8 @@ use std::{
 
 use faults::services::{MariaDb, MariaDbOptions, shared_mariadb, unique_name};
 use ledger::{
-    Credit, Ledger, LedgerError, NewAudit, OrderFilter, PaymentProblem, VERSION_TRIES_MAX,
+    Credit, LedgerError, NewAudit, OrderFilter, Orders, Outbox, PaymentProblem, Payments, Upkeep,
+    VERSION_TRIES_MAX,
     mysql::{LOCK_TRIES_MAX, MysqlLedger, OpenError, Options, SCHEMA_VERSION, Verdict},
 };
 use mysql_async::{Conn, prelude::Queryable};

@@ -7,7 +7,7 @@ use std::{
 };
 
 use ledger::{
-    Ledger, LedgerError, NewAudit, PaymentProblem, VERSION_TRIES_MAX,
+    Ledger, LedgerError, NewAudit, Operators, Orders, PaymentProblem, VERSION_TRIES_MAX,
     sqlite::{BUSY_TIMEOUT_MS, OpenError, SCHEMA_VERSION, SqliteLedger},
 };
 use rusqlite::Connection;

@@ -1,0 +1,133 @@
+//! Operators: their tokens, and what they did.
+
+use async_trait::async_trait;
+use sale::{ActivityMove, ActivityState, Millis};
+use serde::{Deserialize, Serialize};
+
+use crate::Result;
+
+/// Who may operate the shop, and the record of what they did.
+#[async_trait]
+pub trait Operators: Send + Sync {
+    /// A new token, with its entry in the audit. False if the name is taken, be it by a token that was
+    /// revoked: in the audit one name must not stand for two people. Then nothing is written.
+    async fn add_admin_token(
+        &self,
+        name: &str,
+        role: Role,
+        secret_hash: &[u8],
+        audit: &NewAudit,
+        now_ms: Millis,
+    ) -> Result<bool>;
+    /// `secret_hash` is a SHA-256 of the token. Replaces a token of the same name.
+    async fn put_admin_token(
+        &self,
+        name: &str,
+        role: Role,
+        secret_hash: &[u8],
+        now_ms: Millis,
+    ) -> Result<()>;
+    /// Live tokens only.
+    async fn admin_token(&self, secret_hash: &[u8]) -> Result<Option<AdminToken>>;
+    async fn admin_tokens(&self) -> Result<Vec<AdminToken>>;
+    async fn revoke_admin_token(&self, name: &str, now_ms: Millis) -> Result<bool>;
+
+    /// Append only; the tables refuse update and delete.
+    async fn audit(&self, entry: &NewAudit, now_ms: Millis) -> Result<()>;
+    /// Newest first.
+    async fn audit_log(&self, before_id: Option<i64>, limit: usize) -> Result<Vec<AuditRow>>;
+}
+
+/// What an admin token may do; each role may do all that the ones before it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Read.
+    Viewer,
+    /// Run sales.
+    Operator,
+    /// Everything: refunds and tokens, too.
+    Admin,
+}
+
+impl Role {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Role::Viewer => "viewer",
+            Role::Operator => "operator",
+            Role::Admin => "admin",
+        }
+    }
+}
+
+impl std::str::FromStr for Role {
+    type Err = String;
+    fn from_str(s: &str) -> Result<Self, String> {
+        [Role::Viewer, Role::Operator, Role::Admin]
+            .into_iter()
+            .find(|role| role.as_str() == s)
+            .ok_or_else(|| format!("{s:?} is none of viewer, operator, admin"))
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AdminToken {
+    pub name: String,
+    pub role: Role,
+    pub created_ms: Millis,
+}
+
+#[derive(Clone, Debug)]
+pub struct NewAudit {
+    /// The name of the admin token, or `system` for what a job healed.
+    pub who: String,
+    /// What was done, e.g. `activity.publish`.
+    pub action: String,
+    /// To what, e.g. `activity:7`.
+    pub target: String,
+    pub detail: serde_json::Value,
+    pub origin: Origin,
+}
+
+/// Where somebody asked from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// The client's address, or `cli` for a command without a server. Absent for what a job did.
+    pub address: Option<String>,
+    /// The id of the request, as its answer and the log have it.
+    pub request_id: Option<String>,
+}
+
+impl NewAudit {
+    /// The same with one more detail, which only the transaction itself knows.
+    pub(crate) fn with(&self, name: &str, value: impl Into<serde_json::Value>) -> NewAudit {
+        let mut entry = self.clone();
+        match &mut entry.detail {
+            serde_json::Value::Object(details) => _ = details.insert(name.into(), value.into()),
+            other => *other = serde_json::json!({ name: value.into() }),
+        }
+        entry
+    }
+
+    /// As it is written down of a move of an activity that was in this state; not at all if the move
+    /// could not be made.
+    pub(crate) fn of_move(&self, step: ActivityMove, from: ActivityState) -> Option<NewAudit> {
+        if step.may_leave(from) {
+            return Some(self.clone());
+        }
+        (from == step.to()).then(|| self.with("repeated", true))
+    }
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct AuditRow {
+    pub id: i64,
+    pub who: String,
+    pub action: String,
+    pub target: String,
+    pub detail: serde_json::Value,
+    pub created_ms: Millis,
+    /// As in [`Origin`]; absent in rows that are older than these columns.
+    pub address: Option<String>,
+    pub request_id: Option<String>,
+}
