@@ -19,7 +19,7 @@
 use std::time::Duration;
 
 use gate::{AdjustOutcome, Changed, Reading};
-use ledger::{Adjusted, KnownAdjustment, LedgerError, NewAudit};
+use ledger::{Adjusted, AuditEntry, KnownAdjustment, LedgerError};
 use sale::{Invalid, ItemId, Millis, OrderNo};
 use serde_json::json;
 
@@ -163,7 +163,7 @@ impl Engine {
         item: ItemId,
         delta: i64,
         adjust_no: OrderNo,
-        deed: &NewAudit,
+        deed: &AuditEntry,
     ) -> std::result::Result<Adjusted, LedgerError> {
         let give_up = tokio::time::Instant::now() + ADJUST_ASKED_FOR;
         loop {

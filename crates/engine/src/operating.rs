@@ -4,7 +4,7 @@
 //! it. What is asked for again is written down again, for whoever asks twice may not have been answered
 //! the first time.
 
-use ledger::{DeadLetterState, LedgerError, Moved, NewAudit, Role};
+use ledger::{AuditEntry, DeadLetterState, LedgerError, Moved, Role};
 use sale::{
     Activity, ActivityId, ActivityMove, Invalid, ItemId, NewActivity, OrderNo, OrderStatus,
     VoidReason, is_plain_id,
@@ -315,11 +315,11 @@ impl Engine {
         action: &str,
         target: String,
         detail: Value,
-    ) -> NewAudit {
+    ) -> AuditEntry {
         let Actor { name, origin } = who.into();
         let address = origin.address.as_deref();
         tracing::info!(who = name, address, action, target, "asked for by an operator");
-        NewAudit { who: name, action: action.into(), target, detail, origin }
+        AuditEntry { who: name, action: action.into(), target, detail, origin }
     }
 }
 

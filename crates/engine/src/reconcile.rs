@@ -304,7 +304,7 @@ impl Engine {
             }
         }
         let detail = json!({"how": how, "findings": report.findings});
-        let entry = ledger::NewAudit {
+        let entry = ledger::AuditEntry {
             who: "system".into(),
             action: "reconcile.heal".into(),
             target: format!("item:{}", item.id),
@@ -561,7 +561,7 @@ impl Engine {
             }
         };
         finding.healed = Some(how.into());
-        let entry = ledger::NewAudit {
+        let entry = ledger::AuditEntry {
             who: "system".into(),
             action: "reconcile.heal".into(),
             target: format!("order:{no}"),

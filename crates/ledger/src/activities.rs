@@ -12,7 +12,7 @@ use sale::{
     Activity, ActivityId, ActivityMove, ActivityState, DraftPlan, Item, ItemId, Millis, NewActivity,
 };
 
-use crate::{NewAudit, Result, columns::ACTIVITY_COLUMNS};
+use crate::{AuditEntry, Result, columns::ACTIVITY_COLUMNS};
 
 /// Sales and their items, as pages, operators and jobs read and change them.
 #[async_trait]
@@ -53,7 +53,7 @@ pub trait Activities: Send + Sync {
         &self,
         id: ActivityId,
         step: ActivityMove,
-        audit: Option<&NewAudit>,
+        audit: Option<&AuditEntry>,
         now_ms: Millis,
     ) -> Result<MovedActivity>;
 
@@ -65,7 +65,7 @@ pub trait Activities: Send + Sync {
         id: ActivityId,
         version: i64,
         new: &DraftPlan,
-        audit: &NewAudit,
+        audit: &AuditEntry,
         now_ms: Millis,
     ) -> Result<EditedActivity>;
 
@@ -76,7 +76,7 @@ pub trait Activities: Send + Sync {
         id: ActivityId,
         version: i64,
         window: (Millis, Millis),
-        audit: &NewAudit,
+        audit: &AuditEntry,
         now_ms: Millis,
     ) -> Result<EditedActivity>;
 
@@ -88,7 +88,7 @@ pub trait Activities: Send + Sync {
         &self,
         id: ActivityId,
         version: i64,
-        audit: &NewAudit,
+        audit: &AuditEntry,
         now_ms: Millis,
     ) -> Result<bool>;
 
@@ -97,7 +97,7 @@ pub trait Activities: Send + Sync {
         &self,
         id: ActivityId,
         version: i64,
-        audit: &NewAudit,
+        audit: &AuditEntry,
         now_ms: Millis,
     ) -> Result<bool>;
 }

@@ -41,7 +41,7 @@ pub use books::{
     Books, ItemBooks, Outstanding, OutstandingClaims, OutstandingRows, PaymentProblem,
 };
 pub use dead_letters::{DeadLetter, DeadLetterState, DeadLetters};
-pub use operators::{AdminToken, AuditRow, NewAudit, Operators, Origin, Role};
+pub use operators::{AdminToken, AuditEntry, AuditRow, Operators, Origin, Role};
 pub use orders::{Closing, OrderCount, OrderFilter, Orders, Overdue, StatusCount};
 pub use outbox::{
     KINDS as OUTBOX_KINDS, OUTBOX_PAUSE_MS_MAX, Outbox, OutboxMessage, OutboxQueue, OutboxRow,

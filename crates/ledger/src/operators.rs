@@ -16,7 +16,7 @@ pub trait Operators: Send + Sync {
         name: &str,
         role: Role,
         secret_hash: &[u8],
-        audit: &NewAudit,
+        audit: &AuditEntry,
         now_ms: Millis,
     ) -> Result<bool>;
     /// `secret_hash` is a SHA-256 of the token. Replaces a token of the same name.
@@ -33,7 +33,7 @@ pub trait Operators: Send + Sync {
     async fn revoke_admin_token(&self, name: &str, now_ms: Millis) -> Result<bool>;
 
     /// Append only; the tables refuse update and delete.
-    async fn audit(&self, entry: &NewAudit, now_ms: Millis) -> Result<()>;
+    async fn audit(&self, entry: &AuditEntry, now_ms: Millis) -> Result<()>;
     /// Newest first.
     async fn audit_log(&self, before_id: Option<i64>, limit: usize) -> Result<Vec<AuditRow>>;
 }
@@ -78,7 +78,7 @@ pub struct AdminToken {
 }
 
 #[derive(Clone, Debug)]
-pub struct NewAudit {
+pub struct AuditEntry {
     /// The name of the admin token, or `system` for what a job healed.
     pub who: String,
     /// What was done, e.g. `activity.publish`.
@@ -98,9 +98,9 @@ pub struct Origin {
     pub request_id: Option<String>,
 }
 
-impl NewAudit {
+impl AuditEntry {
     /// The same with one more detail, which only the transaction itself knows.
-    pub(crate) fn with(&self, name: &str, value: impl Into<serde_json::Value>) -> NewAudit {
+    pub(crate) fn with(&self, name: &str, value: impl Into<serde_json::Value>) -> AuditEntry {
         let mut entry = self.clone();
         match &mut entry.detail {
             serde_json::Value::Object(details) => _ = details.insert(name.into(), value.into()),
@@ -111,7 +111,7 @@ impl NewAudit {
 
     /// As it is written down of a move of an activity that was in this state; not at all if the move
     /// could not be made.
-    pub(crate) fn of_move(&self, step: ActivityMove, from: ActivityState) -> Option<NewAudit> {
+    pub(crate) fn of_move(&self, step: ActivityMove, from: ActivityState) -> Option<AuditEntry> {
         if step.may_leave(from) {
             return Some(self.clone());
         }

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use sale::{Invalid, Millis, Money, OrderNo, OrderStatus};
 use serde::Serialize;
 
-use crate::{Moved, NewAudit, Result};
+use crate::{AuditEntry, Moved, Result};
 
 /// What payment providers, buyers and operators do with the money of orders.
 #[async_trait]
@@ -29,7 +29,7 @@ pub trait Payments: Send + Sync {
     async fn start_refund(
         &self,
         no: OrderNo,
-        audit: &NewAudit,
+        audit: &AuditEntry,
         now_ms: Millis,
     ) -> Result<Moved<OrderStatus>>;
 

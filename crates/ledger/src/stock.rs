@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use sale::{Activity, Claim, Epoch, Item, ItemId, Millis, OrderNo};
 use serde::Serialize;
 
-use crate::{NewAudit, OrderNos, Result};
+use crate::{AuditEntry, OrderNos, Result};
 
 /// What warming and operators do with the units of an item.
 #[async_trait]
@@ -30,7 +30,7 @@ pub trait Stock: Send + Sync {
         item: ItemId,
         delta: i64,
         adjust_no: OrderNo,
-        audit: &NewAudit,
+        audit: &AuditEntry,
         now_ms: Millis,
     ) -> Result<Adjusted>;
 

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ledger::{NewAudit, Role};
+use ledger::{AuditEntry, Role};
 use sale::{Clock, Keys, SharedClock, SystemClock};
 use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, TcpSocket};
@@ -271,7 +271,7 @@ async fn make_first_token(engine: &Engine) -> Result<Option<String>, CannotStart
     for n in 1.. {
         let name = if n == 1 { FIRST_TOKEN.into() } else { format!("{FIRST_TOKEN}-{n}") };
         let token = generate_admin_token().map_err(CannotStart::because)?;
-        let entry = NewAudit {
+        let entry = AuditEntry {
             who: "system".into(),
             action: "token.create".into(),
             target: format!("token:{name}"),

@@ -17,7 +17,7 @@ use super::{
     text::{Insert, id_lists},
 };
 use crate::{
-    ActivityFilter, ActivityKey, MovedActivity, NewAudit, WarmBasis,
+    ActivityFilter, ActivityKey, AuditEntry, MovedActivity, WarmBasis,
     activities::put_items,
     columns::{ACTIVITY_COLUMNS, CLAIM_COLUMNS, ITEM_COLUMNS},
 };
@@ -189,7 +189,7 @@ pub(super) async fn move_by(
     tx: &mut Session,
     id: ActivityId,
     step: ActivityMove,
-    audit: Option<&NewAudit>,
+    audit: Option<&AuditEntry>,
     now_ms: Millis,
 ) -> Outcome<MovedActivity> {
     let (from, to) = (locked_state(tx, id).await?, step.to());

@@ -10,7 +10,7 @@ use super::{
     operators,
 };
 use crate::{
-    EditedActivity, NewAudit,
+    AuditEntry, EditedActivity,
     drafts::{history_stays, stock_stays},
 };
 
@@ -29,7 +29,7 @@ pub(super) async fn edit(
     id: ActivityId,
     version: i64,
     new: &DraftPlan,
-    audit: &NewAudit,
+    audit: &AuditEntry,
     now_ms: Millis,
 ) -> Outcome<EditedActivity> {
     let before = locked(tx, id).await?;
@@ -116,7 +116,7 @@ pub(super) async fn postpone(
     id: ActivityId,
     version: i64,
     (opens_ms, closes_ms): (Millis, Millis),
-    audit: &NewAudit,
+    audit: &AuditEntry,
     now_ms: Millis,
 ) -> Outcome<EditedActivity> {
     let before = locked(tx, id).await?;
@@ -149,7 +149,7 @@ pub(super) async fn publish_planned(
     tx: &mut Session,
     id: ActivityId,
     version: i64,
-    audit: &NewAudit,
+    audit: &AuditEntry,
     now_ms: Millis,
 ) -> Outcome<bool> {
     let change = format!("state = {}", ActivityState::Published.code());
@@ -160,7 +160,7 @@ pub(super) async fn forget_publish(
     tx: &mut Session,
     id: ActivityId,
     version: i64,
-    audit: &NewAudit,
+    audit: &AuditEntry,
     now_ms: Millis,
 ) -> Outcome<bool> {
     change_plan(tx, "publish_at = NULL", id, version, audit, now_ms).await
@@ -172,7 +172,7 @@ async fn change_plan(
     change: &str,
     id: ActivityId,
     version: i64,
-    audit: &NewAudit,
+    audit: &AuditEntry,
     now_ms: Millis,
 ) -> Outcome<bool> {
     let sql = format!(

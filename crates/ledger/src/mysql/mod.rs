@@ -47,9 +47,9 @@ use self::{
     failure::{Failure, Outcome},
 };
 use crate::{
-    Activities, ActivityFilter, ActivityKey, Adjusted, AdminToken, AuditRow, Books, Closing,
-    Credit, DeadLetter, DeadLetterState, DeadLetters, EditedActivity, ItemBooks, JobRun,
-    KnownAdjustment, Moved, MovedActivity, NewAudit, NewJobRun, OpenPayment, Operators, OrderCount,
+    Activities, ActivityFilter, ActivityKey, Adjusted, AdminToken, AuditEntry, AuditRow, Books,
+    Closing, Credit, DeadLetter, DeadLetterState, DeadLetters, EditedActivity, ItemBooks, JobRun,
+    KnownAdjustment, Moved, MovedActivity, NewJobRun, OpenPayment, Operators, OrderCount,
     OrderFilter, Orders, Outbox, OutboxQueue, OutboxRow, Outstanding, Overdue, PaymentNotice,
     PaymentProblem, PaymentRow, Payments, RefundDone, Result, Role, Stock, StockLogRow, Upkeep,
     WarmBasis,
@@ -317,7 +317,7 @@ impl Activities for MysqlLedger {
         &self,
         id: ActivityId,
         step: ActivityMove,
-        audit: Option<&NewAudit>,
+        audit: Option<&AuditEntry>,
         now_ms: Millis,
     ) -> Result<MovedActivity> {
         let audit = audit.cloned();
@@ -329,7 +329,7 @@ impl Activities for MysqlLedger {
         id: ActivityId,
         version: i64,
         new: &DraftPlan,
-        audit: &NewAudit,
+        audit: &AuditEntry,
         now_ms: Millis,
     ) -> Result<EditedActivity> {
         let (new, audit) = (new.clone(), audit.clone());
@@ -341,7 +341,7 @@ impl Activities for MysqlLedger {
         id: ActivityId,
         version: i64,
         window: (Millis, Millis),
-        audit: &NewAudit,
+        audit: &AuditEntry,
         now_ms: Millis,
     ) -> Result<EditedActivity> {
         let audit = audit.clone();
@@ -356,7 +356,7 @@ impl Activities for MysqlLedger {
         &self,
         id: ActivityId,
         version: i64,
-        audit: &NewAudit,
+        audit: &AuditEntry,
         now_ms: Millis,
     ) -> Result<bool> {
         let audit = audit.clone();
@@ -367,7 +367,7 @@ impl Activities for MysqlLedger {
         &self,
         id: ActivityId,
         version: i64,
-        audit: &NewAudit,
+        audit: &AuditEntry,
         now_ms: Millis,
     ) -> Result<bool> {
         let audit = audit.clone();
@@ -395,7 +395,7 @@ impl Stock for MysqlLedger {
         item: ItemId,
         delta: i64,
         adjust_no: OrderNo,
-        audit: &NewAudit,
+        audit: &AuditEntry,
         now_ms: Millis,
     ) -> Result<Adjusted> {
         let audit = audit.clone();
@@ -491,7 +491,7 @@ impl Payments for MysqlLedger {
     async fn start_refund(
         &self,
         no: OrderNo,
-        audit: &NewAudit,
+        audit: &AuditEntry,
         now_ms: Millis,
     ) -> Result<Moved<OrderStatus>> {
         let audit = audit.clone();
@@ -596,7 +596,7 @@ impl Operators for MysqlLedger {
         name: &str,
         role: Role,
         secret_hash: &[u8],
-        audit: &NewAudit,
+        audit: &AuditEntry,
         now_ms: Millis,
     ) -> Result<bool> {
         let (name, hash, audit) = (name.to_owned(), secret_hash.to_vec(), audit.clone());
@@ -628,7 +628,7 @@ impl Operators for MysqlLedger {
         write!(self, |tx| operators::revoke_token(tx, &name, now_ms))
     }
 
-    async fn audit(&self, entry: &NewAudit, now_ms: Millis) -> Result<()> {
+    async fn audit(&self, entry: &AuditEntry, now_ms: Millis) -> Result<()> {
         let entry = entry.clone();
         write!(self, |tx| operators::audit(tx, &entry, now_ms))
     }

@@ -8,7 +8,7 @@ use super::{
     connections::Session,
     failure::{Failure, Outcome},
 };
-use crate::{AdminToken, AuditRow, JobRun, NewAudit, NewJobRun, Role};
+use crate::{AdminToken, AuditEntry, AuditRow, JobRun, NewJobRun, Role};
 
 /// Runs remembered of each job; a reconcile every few seconds would otherwise fill the disk.
 const RUNS_KEPT_MAX: u64 = 1_000;
@@ -25,7 +25,7 @@ pub(super) async fn add_token(
     name: &str,
     role: Role,
     secret_hash: &[u8],
-    audit: &NewAudit,
+    audit: &AuditEntry,
     now_ms: Millis,
 ) -> Outcome<bool> {
     let added = tx.change(INSERT_TOKEN, (name, role.as_str(), secret_hash, now_ms)).await;
@@ -88,7 +88,7 @@ pub(super) async fn revoke_token(tx: &mut Session, name: &str, now_ms: Millis) -
     Ok(tx.change(sql, (now_ms, name)).await? == 1)
 }
 
-pub(super) async fn audit(tx: &mut Session, entry: &NewAudit, now_ms: Millis) -> Outcome<()> {
+pub(super) async fn audit(tx: &mut Session, entry: &AuditEntry, now_ms: Millis) -> Outcome<()> {
     tx.change(
         "INSERT INTO tb_admin_audit (who, action, target, detail, created_at, address, request_id)
          VALUES (?, ?, ?, ?, ?, ?, ?)",

@@ -25,7 +25,7 @@ use super::{
     text::{id_lists, number_lists},
 };
 use crate::{
-    Credit, Moved, NewAudit, OpenPayment, OutboxMessage, PaymentKind, PaymentNotice,
+    AuditEntry, Credit, Moved, OpenPayment, OutboxMessage, PaymentKind, PaymentNotice,
     PaymentProblem, PaymentRow, RefundDone, Release,
     columns::{NOT_REFUNDED, OPEN_PAYMENT, OPEN_PAYMENT_COLUMNS, OWED, PAYMENT_COLUMNS},
 };
@@ -213,7 +213,7 @@ async fn unrefunded(session: &mut Session, no: OrderNo) -> Outcome<Vec<PaymentRo
 pub(super) async fn start_refund(
     tx: &mut Session,
     no: OrderNo,
-    audit: &NewAudit,
+    audit: &AuditEntry,
     now_ms: Millis,
 ) -> Outcome<Moved<OrderStatus>> {
     let order = orders::locked(tx, no).await?.ok_or(Failure::NotFound)?;

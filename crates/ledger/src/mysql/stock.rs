@@ -21,7 +21,7 @@ use super::{
     text::{Insert, lists, number_lists},
 };
 use crate::{
-    Adjusted, NewAudit, OutboxMessage, Release, StockLogRow, StockLogType,
+    Adjusted, AuditEntry, OutboxMessage, Release, StockLogRow, StockLogType,
     columns::STOCK_LOG_COLUMNS, shelf::Level,
 };
 
@@ -74,7 +74,7 @@ pub(super) async fn adjust(
     item: ItemId,
     delta: i64,
     adjust_no: OrderNo,
-    audit: &NewAudit,
+    audit: &AuditEntry,
     now_ms: Millis,
 ) -> Outcome<Adjusted> {
     let level = locked_level(tx, item).await?;

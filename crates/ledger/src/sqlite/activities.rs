@@ -13,7 +13,7 @@ use super::{
     operators, orders, stock,
 };
 use crate::{
-    ActivityFilter, ActivityKey, MovedActivity, NewAudit, WarmBasis,
+    ActivityFilter, ActivityKey, AuditEntry, MovedActivity, WarmBasis,
     activities::put_items,
     columns::{ACTIVITY_COLUMNS, CLAIM_COLUMNS, ITEM_COLUMNS},
 };
@@ -172,7 +172,7 @@ pub(super) fn move_by(
     tx: &Connection,
     id: ActivityId,
     step: ActivityMove,
-    audit: Option<&NewAudit>,
+    audit: Option<&AuditEntry>,
     now_ms: Millis,
 ) -> Outcome<MovedActivity> {
     let before = one(tx, id)?.ok_or(Failure::NotFound)?;

@@ -10,7 +10,7 @@ use super::{
     operators,
 };
 use crate::{
-    EditedActivity, NewAudit,
+    AuditEntry, EditedActivity,
     drafts::{history_stays, stock_stays},
 };
 
@@ -23,7 +23,7 @@ pub(super) fn edit(
     id: ActivityId,
     version: i64,
     new: &DraftPlan,
-    audit: &NewAudit,
+    audit: &AuditEntry,
     now_ms: Millis,
 ) -> Outcome<EditedActivity> {
     let before = found(tx, id)?;
@@ -100,7 +100,7 @@ pub(super) fn postpone(
     id: ActivityId,
     version: i64,
     (opens_ms, closes_ms): (Millis, Millis),
-    audit: &NewAudit,
+    audit: &AuditEntry,
     now_ms: Millis,
 ) -> Outcome<EditedActivity> {
     let before = found(tx, id)?;
@@ -135,7 +135,7 @@ pub(super) fn publish_planned(
     tx: &Connection,
     id: ActivityId,
     version: i64,
-    audit: &NewAudit,
+    audit: &AuditEntry,
     now_ms: Millis,
 ) -> Outcome<bool> {
     let change = format!("state = {}", ActivityState::Published.code());
@@ -146,7 +146,7 @@ pub(super) fn forget_publish(
     tx: &Connection,
     id: ActivityId,
     version: i64,
-    audit: &NewAudit,
+    audit: &AuditEntry,
     now_ms: Millis,
 ) -> Outcome<bool> {
     change_plan(tx, "publish_at = NULL", id, version, audit, now_ms)
@@ -158,7 +158,7 @@ fn change_plan(
     change: &str,
     id: ActivityId,
     version: i64,
-    audit: &NewAudit,
+    audit: &AuditEntry,
     now_ms: Millis,
 ) -> Outcome<bool> {
     let sql = format!(

@@ -39,9 +39,9 @@ use self::{
     failure::Outcome,
 };
 use crate::{
-    Activities, ActivityFilter, ActivityKey, Adjusted, AdminToken, AuditRow, Books, Closing,
-    Credit, DeadLetter, DeadLetterState, DeadLetters, EditedActivity, ItemBooks, JobRun,
-    KnownAdjustment, Moved, MovedActivity, NewAudit, NewJobRun, OpenPayment, Operators, OrderCount,
+    Activities, ActivityFilter, ActivityKey, Adjusted, AdminToken, AuditEntry, AuditRow, Books,
+    Closing, Credit, DeadLetter, DeadLetterState, DeadLetters, EditedActivity, ItemBooks, JobRun,
+    KnownAdjustment, Moved, MovedActivity, NewJobRun, OpenPayment, Operators, OrderCount,
     OrderFilter, Orders, Outbox, OutboxQueue, OutboxRow, Outstanding, Overdue, PaymentNotice,
     PaymentProblem, PaymentRow, Payments, RefundDone, Result, Role, Stock, StockLogRow, Upkeep,
     WarmBasis,
@@ -218,7 +218,7 @@ impl Activities for SqliteLedger {
         &self,
         id: ActivityId,
         step: ActivityMove,
-        audit: Option<&NewAudit>,
+        audit: Option<&AuditEntry>,
         now_ms: Millis,
     ) -> Result<MovedActivity> {
         let audit = audit.cloned();
@@ -231,7 +231,7 @@ impl Activities for SqliteLedger {
         id: ActivityId,
         version: i64,
         new: &DraftPlan,
-        audit: &NewAudit,
+        audit: &AuditEntry,
         now_ms: Millis,
     ) -> Result<EditedActivity> {
         let (new, audit) = (new.clone(), audit.clone());
@@ -243,7 +243,7 @@ impl Activities for SqliteLedger {
         id: ActivityId,
         version: i64,
         window: (Millis, Millis),
-        audit: &NewAudit,
+        audit: &AuditEntry,
         now_ms: Millis,
     ) -> Result<EditedActivity> {
         let audit = audit.clone();
@@ -258,7 +258,7 @@ impl Activities for SqliteLedger {
         &self,
         id: ActivityId,
         version: i64,
-        audit: &NewAudit,
+        audit: &AuditEntry,
         now_ms: Millis,
     ) -> Result<bool> {
         let audit = audit.clone();
@@ -269,7 +269,7 @@ impl Activities for SqliteLedger {
         &self,
         id: ActivityId,
         version: i64,
-        audit: &NewAudit,
+        audit: &AuditEntry,
         now_ms: Millis,
     ) -> Result<bool> {
         let audit = audit.clone();
@@ -297,7 +297,7 @@ impl Stock for SqliteLedger {
         item: ItemId,
         delta: i64,
         adjust_no: OrderNo,
-        audit: &NewAudit,
+        audit: &AuditEntry,
         now_ms: Millis,
     ) -> Result<Adjusted> {
         let audit = audit.clone();
@@ -393,7 +393,7 @@ impl Payments for SqliteLedger {
     async fn start_refund(
         &self,
         no: OrderNo,
-        audit: &NewAudit,
+        audit: &AuditEntry,
         now_ms: Millis,
     ) -> Result<Moved<OrderStatus>> {
         let audit = audit.clone();
@@ -498,7 +498,7 @@ impl Operators for SqliteLedger {
         name: &str,
         role: Role,
         secret_hash: &[u8],
-        audit: &NewAudit,
+        audit: &AuditEntry,
         now_ms: Millis,
     ) -> Result<bool> {
         let (name, hash, audit) = (name.to_owned(), secret_hash.to_vec(), audit.clone());
@@ -532,7 +532,7 @@ impl Operators for SqliteLedger {
         Ok(self.write(move |tx| operators::revoke_token(tx, &name, now_ms)).await?)
     }
 
-    async fn audit(&self, entry: &NewAudit, now_ms: Millis) -> Result<()> {
+    async fn audit(&self, entry: &AuditEntry, now_ms: Millis) -> Result<()> {
         let entry = entry.clone();
         Ok(self.write(move |tx| operators::audit(tx, &entry, now_ms)).await?)
     }

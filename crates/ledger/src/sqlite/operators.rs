@@ -7,7 +7,7 @@ use super::{
     columns::{at_most, json, parsed},
     failure::{Failure, Outcome},
 };
-use crate::{AdminToken, AuditRow, JobRun, NewAudit, NewJobRun, Role};
+use crate::{AdminToken, AuditEntry, AuditRow, JobRun, NewJobRun, Role};
 
 /// Runs remembered of each job; a reconcile every few seconds would otherwise fill the disk.
 const RUNS_KEPT_MAX: i64 = 1_000;
@@ -21,7 +21,7 @@ pub(super) fn add_token(
     name: &str,
     role: Role,
     secret_hash: &[u8],
-    audit: &NewAudit,
+    audit: &AuditEntry,
     now_ms: Millis,
 ) -> Outcome<bool> {
     check_secret(tx, name, secret_hash)?;
@@ -91,7 +91,7 @@ pub(super) fn revoke_token(tx: &Connection, name: &str, now_ms: Millis) -> Outco
     Ok(revoked == 1)
 }
 
-pub(super) fn audit(tx: &Connection, entry: &NewAudit, now_ms: Millis) -> Outcome<()> {
+pub(super) fn audit(tx: &Connection, entry: &AuditEntry, now_ms: Millis) -> Outcome<()> {
     tx.prepare_cached(
         "INSERT INTO tb_admin_audit (who, action, target, detail, created_at, address, request_id)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",

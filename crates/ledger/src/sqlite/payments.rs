@@ -20,7 +20,7 @@ use super::{
     outbox, stock,
 };
 use crate::{
-    Credit, Moved, NewAudit, OpenPayment, OutboxMessage, PaymentKind, PaymentNotice,
+    AuditEntry, Credit, Moved, OpenPayment, OutboxMessage, PaymentKind, PaymentNotice,
     PaymentProblem, PaymentRow, RefundDone, Release,
     columns::{NOT_REFUNDED, OPEN_PAYMENT, OPEN_PAYMENT_COLUMNS, OWED, PAYMENT_COLUMNS},
 };
@@ -193,7 +193,7 @@ fn unrefunded(conn: &Connection, no: OrderNo) -> Outcome<Vec<PaymentRow>> {
 pub(super) fn start_refund(
     tx: &Connection,
     no: OrderNo,
-    audit: &NewAudit,
+    audit: &AuditEntry,
     now_ms: Millis,
 ) -> Outcome<Moved<OrderStatus>> {
     let order = orders::one(tx, no)?.ok_or(Failure::NotFound)?;

@@ -15,7 +15,7 @@ use super::{
     operators, outbox,
 };
 use crate::{
-    Adjusted, NewAudit, OutboxMessage, Release, StockLogRow, StockLogType,
+    Adjusted, AuditEntry, OutboxMessage, Release, StockLogRow, StockLogType,
     columns::STOCK_LOG_COLUMNS, shelf::Level,
 };
 
@@ -56,7 +56,7 @@ pub(super) fn adjust(
     item: ItemId,
     delta: i64,
     adjust_no: OrderNo,
-    audit: &NewAudit,
+    audit: &AuditEntry,
     now_ms: Millis,
 ) -> Outcome<Adjusted> {
     if let Some(done) = adjusted(tx, adjust_no)? {

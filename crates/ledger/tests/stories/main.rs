@@ -23,7 +23,7 @@ use std::{
 };
 
 use ledger::{
-    Adjusted, Closing, Ledger, Moved, NewAudit, OutboxMessage, OutboxQueue, OutboxRow,
+    Adjusted, AuditEntry, Closing, Ledger, Moved, OutboxMessage, OutboxQueue, OutboxRow,
     PaymentNotice, RefundDone, Release, StockLogRow,
 };
 use sale::{
@@ -192,7 +192,7 @@ impl Shop {
         no: OrderNo,
         now_ms: Millis,
     ) -> ledger::Result<Moved<OrderStatus>> {
-        self.ledger.start_refund(no, &deed("order.refund"), now_ms).await
+        self.ledger.start_refund(no, &audit_entry("order.refund"), now_ms).await
     }
 
     pub(crate) async fn adjust_stock(
@@ -202,7 +202,7 @@ impl Shop {
         adjust_no: OrderNo,
         now_ms: Millis,
     ) -> ledger::Result<Adjusted> {
-        self.ledger.adjust_stock(item, delta, adjust_no, &deed("stock.adjust"), now_ms).await
+        self.ledger.adjust_stock(item, delta, adjust_no, &audit_entry("stock.adjust"), now_ms).await
     }
 
     pub(crate) async fn move_activity(
@@ -212,7 +212,8 @@ impl Shop {
         now_ms: Millis,
     ) -> ledger::Result<Moved<ActivityState>> {
         let action = format!("activity.{}", step.as_str());
-        let moved = self.ledger.move_activity(id, step, Some(&deed(&action)), now_ms).await?;
+        let moved =
+            self.ledger.move_activity(id, step, Some(&audit_entry(&action)), now_ms).await?;
         Ok(if moved.moved { Moved::Done } else { Moved::Was(moved.activity.state) })
     }
 
@@ -260,10 +261,10 @@ impl Shop {
 }
 
 /// What an operator did.
-pub(crate) fn deed(action: &str) -> NewAudit {
+pub(crate) fn audit_entry(action: &str) -> AuditEntry {
     let (who, target) = ("ann".into(), "something".into());
     let (detail, origin) = (serde_json::Value::Null, ledger::Origin::default());
-    NewAudit { who, action: action.into(), target, detail, origin }
+    AuditEntry { who, action: action.into(), target, detail, origin }
 }
 
 pub(crate) fn release(order: &Order) -> Release {

@@ -8,7 +8,7 @@ use std::{
 
 use faults::services::{MariaDb, MariaDbOptions, shared_mariadb, unique_name};
 use ledger::{
-    Credit, LedgerError, NewAudit, OrderFilter, Orders, Outbox, PaymentProblem, Payments, Upkeep,
+    AuditEntry, Credit, LedgerError, OrderFilter, Orders, Outbox, PaymentProblem, Payments, Upkeep,
     VERSION_TRIES_MAX,
     mysql::{LOCK_TRIES_MAX, MysqlLedger, OpenError, Options, SCHEMA_VERSION, Verdict},
 };
@@ -326,7 +326,7 @@ async fn a_batch_longer_than_a_statement_may_be_is_still_one_transaction() {
 #[tokio::test]
 async fn the_audit_log_cannot_be_rewritten() {
     let (shop, url) = shop_and_url().await;
-    let entry = NewAudit {
+    let entry = AuditEntry {
         who: "root".into(),
         action: "order.refund".into(),
         target: "order:SK".into(),

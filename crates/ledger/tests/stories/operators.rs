@@ -1,9 +1,10 @@
 //! Operators: sales prepared, stock changed, failed claims looked after, and who did what.
 
 use ledger::{
-    ActivityFilter, ActivityOrder, Adjusted, DeadLetterState, KnownAdjustment, LedgerError, Moved,
-    NewAudit, NewJobRun, OUTBOX_PAUSE_MS_MAX, OrderFilter, Origin, OutboxMessage, OutboxQueue,
-    Outstanding, OutstandingClaims, OutstandingRows, Release, Role, StatusCount, StockLogType,
+    ActivityFilter, ActivityOrder, Adjusted, AuditEntry, DeadLetterState, KnownAdjustment,
+    LedgerError, Moved, NewJobRun, OUTBOX_PAUSE_MS_MAX, OrderFilter, Origin, OutboxMessage,
+    OutboxQueue, Outstanding, OutstandingClaims, OutstandingRows, Release, Role, StatusCount,
+    StockLogType,
 };
 use sale::{
     ActivityId, ActivityMove, ActivityState, BookError, Claim, CloseReason, FailedClaim, ItemId,
@@ -12,7 +13,7 @@ use sale::{
 use serde_json::json;
 use std::collections::BTreeMap;
 
-use crate::{NOON_MS, PRICE, Shop, check, deed, numbers_of};
+use crate::{NOON_MS, PRICE, Shop, audit_entry, check, numbers_of};
 
 fn failed(claim: &Claim, tries: u32, next_try_ms: Option<i64>) -> FailedClaim {
     FailedClaim { claim: claim.clone(), tries, next_try_ms, cause: "the row is refused".into() }
@@ -484,7 +485,7 @@ async fn tokens_are_given_replaced_and_taken_away() {
 async fn of_two_who_want_a_name_one_gets_it_for_good() {
     check(async |shop| {
         let secrets = [[1u8; 32], [2u8; 32]];
-        let made = deed("token.create");
+        let made = audit_entry("token.create");
         let add = |secret| shop.add_admin_token("ann", Role::Viewer, secret, &made, NOON_MS);
         let (one, two) = tokio::join!(add(&secrets[0]), add(&secrets[1]));
         let (one, two) = (one.unwrap(), two.unwrap());
@@ -504,7 +505,7 @@ async fn of_two_who_want_a_name_one_gets_it_for_good() {
 async fn what_operators_and_jobs_did_can_be_read_back() {
     check(async |shop| {
         for n in 0..3 {
-            let entry = NewAudit {
+            let entry = AuditEntry {
                 who: "root".into(),
                 action: "stock.adjust".into(),
                 target: format!("item:{n}"),

@@ -3,7 +3,7 @@
 use ledger::LedgerError;
 use sale::{Activity, ActivityEdit, ActivityState, ItemEdit, Millis};
 
-use crate::{NOON_MS, Shop, check, deed};
+use crate::{NOON_MS, Shop, audit_entry, check};
 
 async fn edit(
     shop: &Shop,
@@ -11,7 +11,7 @@ async fn edit(
     edit: ActivityEdit,
 ) -> ledger::Result<ledger::EditedActivity> {
     let plan = edit.of(seen).unwrap();
-    shop.edit_draft(seen.id, seen.version, &plan, &deed("activity.edit"), shop.now()).await
+    shop.edit_draft(seen.id, seen.version, &plan, &audit_entry("activity.edit"), shop.now()).await
 }
 
 #[tokio::test]
@@ -90,7 +90,8 @@ async fn a_window_moves_only_before_it_opens() {
         let draft = shop.activity_of(&[10]).await;
         let move_to = async |seen: &Activity, opens_ms: Millis, now_ms| {
             let window = (opens_ms, opens_ms + 9);
-            shop.postpone(seen.id, seen.version, window, &deed("activity.postpone"), now_ms).await
+            shop.postpone(seen.id, seen.version, window, &audit_entry("activity.postpone"), now_ms)
+                .await
         };
         let before = NOON_MS - 1;
         assert!(!move_to(&draft, NOON_MS + 5, before).await.unwrap().edited, "drafts are edited");
@@ -129,7 +130,7 @@ async fn drafts_are_due_when_they_are_to_publish_themselves() {
         assert!(due(NOON_MS, 9).await.is_empty());
         assert_eq!(due(NOON_MS + 2, 9).await, [early.id, late.id]);
         assert_eq!(due(NOON_MS + 2, 1).await, [early.id]);
-        let entry = deed("activity.publish");
+        let entry = audit_entry("activity.publish");
         let forget = async |version| {
             shop.forget_publish(early.id, version, &entry, shop.now()).await.unwrap()
         };

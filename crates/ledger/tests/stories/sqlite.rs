@@ -7,7 +7,7 @@ use std::{
 };
 
 use ledger::{
-    Ledger, LedgerError, NewAudit, Operators, Orders, PaymentProblem, VERSION_TRIES_MAX,
+    AuditEntry, Ledger, LedgerError, Operators, Orders, PaymentProblem, VERSION_TRIES_MAX,
     sqlite::{BUSY_TIMEOUT_MS, OpenError, SCHEMA_VERSION, SqliteLedger},
 };
 use rusqlite::Connection;
@@ -135,7 +135,7 @@ async fn a_file_of_the_first_schema_keeps_its_audit_and_learns_where_from() {
     before.execute(yesterdays, []).unwrap();
     let origin =
         ledger::Origin { address: Some("192.0.2.7".into()), request_id: Some("r-1".into()) };
-    let entry = NewAudit { origin, ..crate::deed("order.refund") };
+    let entry = AuditEntry { origin, ..crate::audit_entry("order.refund") };
     ledger.audit(&entry, NOON_MS).await.unwrap();
     let addresses: Vec<Option<String>> =
         ledger.audit_log(None, 10).await.unwrap().into_iter().map(|row| row.address).collect();
@@ -145,7 +145,7 @@ async fn a_file_of_the_first_schema_keeps_its_audit_and_learns_where_from() {
 #[tokio::test]
 async fn the_audit_log_cannot_be_rewritten() {
     let (shop, file) = shop_and_file();
-    let entry = NewAudit {
+    let entry = AuditEntry {
         who: "root".into(),
         action: "order.refund".into(),
         target: "order:SK".into(),
