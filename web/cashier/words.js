@@ -1,3 +1,5 @@
+// What the cashier says, in both languages.
+
 export const words = {
   en: {
     title: "Cashier",

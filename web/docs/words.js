@@ -1,3 +1,5 @@
+// What the API reader says, in both languages.
+
 export const words = {
   en: {
     title: "API reference",

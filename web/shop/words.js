@@ -1,3 +1,5 @@
+// What the shop says, in both languages.
+
 export const words = {
   en: {
     title: "Flash sale",

@@ -1,3 +1,5 @@
+// One press of the button, whatever the answers are and whichever get lost.
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { claim, newKey } from "../shop/claim.js";

@@ -1,3 +1,5 @@
+// The server's clock is found from round trips of any quality.
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { bestOffset, ServerClock } from "../clock.js";

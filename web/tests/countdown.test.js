@@ -1,3 +1,5 @@
+// What a countdown shows, up to the moment itself.
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { clockText, nextTick, phase, split } from "../countdown.js";

@@ -1,3 +1,5 @@
+// The reader shows what the document says.
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { address, content, enumOf, example, fields, matches, operations, resolve, typeName } from "../docs/schema.js";

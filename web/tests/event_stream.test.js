@@ -1,3 +1,5 @@
+// Events are read however the network cuts them.
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { EventParser } from "../event_stream.js";

@@ -1,3 +1,5 @@
+// Amounts are shown as their currency and language want them.
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { decimalsOf, decimalText, formatMoney, percentOff } from "../money.js";

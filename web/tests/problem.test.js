@@ -1,3 +1,5 @@
+// Every problem of the server has words for the buyer.
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Problem, problemFrom, problemText, problemWords, retryAfterMs } from "../problem.js";

@@ -1,3 +1,5 @@
+// When sale tokens are fetched and when they are dropped.
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { SaleTokens, tokenFetchAt } from "../shop/sale_token.js";

@@ -1,3 +1,5 @@
+// The decisions of the shop page, without a browser.
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { backoffMs } from "../backoff.js";

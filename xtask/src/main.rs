@@ -15,7 +15,7 @@ const HELP: &str = "\
 cargo xtask <command>
 
   test          set up what the checks need, then run all of them
-  tidy          only the rules of the repository: headers, links, left-overs
+  tidy          only the rules of the repository: who depends on whom, files, links, left-overs
   contract [N]  the API against its document, with N random requests of each kind (default 200)
   torture [N]   the long stories, N times: any one of web, worker, Redis and MariaDB killed at random
   bench         measure a release build on this machine (options are passed on; try --help)

@@ -10,9 +10,12 @@ use crate::{
     plots::{self, Line, PlotError},
 };
 
-const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}\
-table{border-collapse:collapse;margin:1rem 0}td,th{padding:.2rem .8rem;text-align:right;border-bottom:1px solid #ddd}\
-td:first-child,th:first-child{text-align:left}figure{margin:2rem 0}figcaption{font-weight:600}svg{max-width:100%;height:auto}\
+const STYLE: &str = "\
+body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}\
+table{border-collapse:collapse;margin:1rem 0}\
+td,th{padding:.2rem .8rem;text-align:right;border-bottom:1px solid #ddd}\
+td:first-child,th:first-child{text-align:left}\
+figure{margin:2rem 0}figcaption{font-weight:600}svg{max-width:100%;height:auto}\
 .good{color:#060}.bad{color:#a00}pre{overflow:auto;background:#f4f4f4;padding:1rem}";
 
 /// Text as it may stand in HTML.
@@ -48,21 +51,18 @@ impl Report {
         write!(
             out,
             "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
-             <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\
+             <meta http-equiv=\"Content-Security-Policy\" \
+             content=\"default-src 'none'; style-src 'unsafe-inline'\">\
              <meta name=\"viewport\" content=\"width=device-width\">\
              <title>Seckill rehearsal</title><style>{STYLE}</style></head><body><h1>Rehearsal</h1>"
         )?;
         for line in self.headline() {
             write!(out, "<p>{}</p>", Escaped(line))?;
         }
-        if self.ok {
-            write!(out, "<p class=\"good\">Everything that must hold holds.</p>")?;
-        } else {
-            write!(
-                out,
-                "<p class=\"bad\">{} violations.</p><ul class=\"bad\">",
-                self.violations.len()
-            )?;
+        let (class, verdict) = (if self.ok { "good" } else { "bad" }, self.verdict());
+        write!(out, "<p class=\"{class}\">{verdict}</p>")?;
+        if !self.ok {
+            write!(out, "<ul class=\"bad\">")?;
             for violation in &self.violations {
                 let (invariant, detail) = (violation.invariant, Escaped(&violation.detail));
                 write!(out, "<li><b>{invariant}</b>: {detail}</li>")?;
@@ -109,7 +109,8 @@ impl Report {
         let data = serde_json::to_string_pretty(self).unwrap_or_default();
         writeln!(
             out,
-            "<h2>Again</h2><pre>{}</pre><details><summary>All data</summary><pre>{}</pre></details></body></html>",
+            "<h2>Again</h2><pre>{}</pre>\
+             <details><summary>All data</summary><pre>{}</pre></details></body></html>",
             Escaped(&self.repeat_with),
             Escaped(data)
         )
@@ -193,7 +194,7 @@ mod tests {
         let page = report.html().unwrap();
         assert!(page.contains("item &lt;b onclick=&#39;x&#39;&gt;&amp;&quot;"));
         assert!(page.contains("&lt;script&gt;alert(1)&lt;/script&gt; &amp; co"));
-        assert!(page.contains("1 violations") && !page.contains("<i>odd"));
+        assert!(page.contains("1 violation.") && !page.contains("<i>odd"));
     }
 
     #[test]

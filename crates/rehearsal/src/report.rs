@@ -295,10 +295,15 @@ impl Report {
             out,
             "reconcile: {differences_before} differences before, {differences_after} after"
         )?;
-        match violated {
-            0 => writeln!(out, "Everything that must hold holds."),
-            1 => writeln!(out, "1 violation."),
-            more => writeln!(out, "{more} violations."),
+        writeln!(out, "{}", self.verdict())
+    }
+
+    /// The whole report in a sentence.
+    pub(crate) fn verdict(&self) -> String {
+        match self.violations.len() {
+            0 => "Everything that must hold holds.".into(),
+            1 => "1 violation.".into(),
+            more => format!("{more} violations."),
         }
     }
 }

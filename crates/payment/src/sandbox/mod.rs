@@ -7,10 +7,11 @@
 //! [`PayRequest`], and the sale learns of money only through a signed notice or by asking.
 //!
 //! **The life of one payment.** `open` writes a row and answers `/cashier/{txn}?token=…`. Whoever has
-//! that address acts there: the token proves that the payment was opened for them. Paying writes, in one transaction, a *charge* (with its own `provider_txn`; paying twice
-//! makes two) and a *notice* to deliver. The task signs the notice at the moment of each delivery
-//! (so time stamp and secret are always current), posts it, and repeats with growing waits until
-//! it is accepted or `notice_tries_max` is reached.
+//! that address acts there: the token proves that the payment was opened for them. Paying writes, in
+//! one transaction, a *charge* (with its own `provider_txn`; paying twice makes two) and a *notice* to
+//! deliver. The task signs the notice at the moment of each delivery (so time stamp and secret are
+//! always current), posts it, and repeats with growing waits until it is accepted or
+//! `notice_tries_max` is reached.
 //!
 //! **Late money.** [`Action::PayLate`] is a transfer that is under way at the buyer's bank when the
 //! payment's deadline passes. Its charge lands one second after the deadline, whatever happens

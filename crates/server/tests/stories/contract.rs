@@ -48,7 +48,10 @@ const ITEMS: [&str; 5] = ["claims", "show", "cancel", "pay", "refund"];
 /// The sale that everything happens in. The limit per buyer is as large as it can be, so that every
 /// quantity that the document allows is one that can be bought.
 fn plan(items: &[&str]) -> Value {
-    let item = |name: &&str| json!({"name": name, "price": 100, "stock": 10_000_000, "limit_per_user": 1_000});
+    let item = |name: &&str| {
+        let stock = 10_000_000;
+        json!({"name": name, "price": 100, "stock": stock, "limit_per_user": 1_000})
+    };
     let items: Vec<Value> = items.iter().map(item).collect();
     let opens_at = now_ms() - 1_000;
     json!({"name": "contract", "opens_at": opens_at, "closes_at": opens_at + 7_200_000, "items": items})

@@ -120,7 +120,8 @@ async fn warming_while_claims_are_in_flight_sells_no_unit_twice(profile: Profile
             report = &mut rush => break report.unwrap(),
             // Warming again is a no-op; loading anew replaces what the gate holds.
             anew = async {
-                let path = format!("/api/v1/admin/activities/{}/warm?anew={}", sale.activity, warmed % 3 != 0);
+                let anew = warmed % 3 != 0;
+                let path = format!("/api/v1/admin/activities/{}/warm?anew={anew}", sale.activity);
                 admin.post(&path, &serde_json::json!({})).await.unwrap()
             } => {
                 assert!(anew.status < 300, "{:?}", anew.json());

@@ -295,7 +295,8 @@ async fn news_of_an_order_reach_its_buyer(profile: Profile) {
     let jwt = sale.deployment.login().token(&mut api, "u1").await.unwrap();
     let mut stream = tokio::net::TcpStream::connect(sale.server().address).await.unwrap();
     let request = format!(
-        "GET /api/v1/events HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\nauthorization: Bearer {jwt}\r\n\r\n"
+        "GET /api/v1/events HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\
+         authorization: Bearer {jwt}\r\n\r\n"
     );
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut buyer = sale.buyer("u1").await;

@@ -296,7 +296,9 @@ async fn reconcile_finds_what_somebody_broke_heals_it_and_says_what_it_cannot(pr
     // A broken chain has no rule.
     let ledger = rusqlite::Connection::open(sale.deployment.ledger_file()).unwrap();
     ledger.pragma_update(None, "ignore_check_constraints", true).unwrap();
-    ledger.execute("UPDATE tb_stock_log SET before_stock = 99 WHERE id = (SELECT max(id) FROM tb_stock_log)", []).unwrap();
+    let last = "SELECT max(id) FROM tb_stock_log";
+    let change = format!("UPDATE tb_stock_log SET before_stock = 99 WHERE id = ({last})");
+    ledger.execute(&change, []).unwrap();
     drop(ledger);
     let (code, text) = seckill(&sale.deployment, &["reconcile"]);
     assert_eq!(code, Some(1), "{text}");

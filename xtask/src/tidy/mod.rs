@@ -1,0 +1,55 @@
+//! The rules of the repository that no compiler checks: `cargo xtask tidy`.
+//!
+//! `files` looks at each file by itself, `documents` at links and commands in documents, `crates` at who
+//! depends on whom. Every rule is a function from text to breaches, with a test beside it.
+
+mod crates;
+mod documents;
+mod files;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use crate::root;
+
+/// A line, counted from 1, and what is wrong there.
+type Breach = (usize, String);
+
+/// Find every breach, so that one run shows all of them.
+pub(crate) fn check() -> Result<(), String> {
+    let root = root();
+    let mut files = Vec::new();
+    walk(&root, &mut files);
+    files.sort();
+    let mut breaches = crates::check(&root);
+    for file in &files {
+        let Ok(text) = fs::read_to_string(file) else { continue };
+        let name = file.strip_prefix(&root).unwrap_or(file).display().to_string();
+        let mut found = files::check(&name, &text);
+        if name.ends_with(".md") {
+            found.extend(documents::check(file, &text));
+        }
+        breaches.extend(found.iter().map(|(line, rule)| format!("{name}:{line}: {rule}")));
+    }
+    println!("tidy: {} files, {} breaches", files.len(), breaches.len());
+    if breaches.is_empty() { Ok(()) } else { Err(format!("\n{}", breaches.join("\n"))) }
+}
+
+fn walk(folder: &Path, files: &mut Vec<PathBuf>) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        let name = entry.file_name();
+        let skip = ["target", "data", "node_modules"].iter().any(|skip| name == *skip);
+        if skip || name.to_string_lossy().starts_with('.') {
+            continue;
+        }
+        if path.is_dir() {
+            walk(&path, files);
+        } else {
+            files.push(path);
+        }
+    }
+}
