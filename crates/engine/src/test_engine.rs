@@ -80,28 +80,10 @@ impl TestEngine {
     pub(super) async fn another_sale(
         &self,
         name: &str,
-        (opens_ms, closes_ms): (Millis, Millis),
+        window: (Millis, Millis),
         pay_within_ms: Millis,
     ) -> Activity {
-        let engine = &self.engine;
-        let item = NewItem {
-            name: name.into(),
-            image_url: String::new(),
-            price: 1,
-            origin_price: None,
-            currency: Currency::CNY,
-            stock: 10,
-            limit_per_user: 1,
-            shards: 1,
-        };
-        let new = NewActivity {
-            name: name.into(),
-            opens_ms,
-            closes_ms,
-            pay_within_ms,
-            publish_ms: None,
-            items: vec![item],
-        };
+        let (engine, new) = (&self.engine, plan(name, window, pay_within_ms));
         let id = engine.create_activity("ann", &new).await.unwrap().id;
         engine.move_activity("ann", id, ActivityMove::Publish).await.unwrap().0
     }
@@ -198,6 +180,32 @@ impl TestEngine {
         let provider = WithTimeout::around(Arc::new(bank.clone()), answer_max);
         engine.providers.insert(Bank::NAME.into(), provider);
         bank
+    }
+}
+
+/// A sale of ten units of one item at one fen.
+pub(super) fn plan(
+    name: &str,
+    (opens_ms, closes_ms): (Millis, Millis),
+    pay_within_ms: Millis,
+) -> NewActivity {
+    let item = NewItem {
+        name: name.into(),
+        image_url: String::new(),
+        price: 1,
+        origin_price: None,
+        currency: Currency::CNY,
+        stock: 10,
+        limit_per_user: 1,
+        shards: 1,
+    };
+    NewActivity {
+        name: name.into(),
+        opens_ms,
+        closes_ms,
+        pay_within_ms,
+        publish_ms: None,
+        items: vec![item],
     }
 }
 

@@ -1,0 +1,153 @@
+//! Ends sales that are over, and takes their items from the gate when nobody needs them there any more.
+
+use std::collections::{BTreeMap, HashMap};
+
+use gate::{Loaded, Presence, Shut};
+use sale::{Activity, ActivityMove, Item, ItemId, ItemState, Millis};
+
+use super::{JobError, JobResult, Progress};
+use crate::{
+    Engine,
+    due::{self, PAGE_ACTIVITIES, Pages},
+    settings::Profile,
+};
+
+/// The servers of a cluster's gate have a clock each, of which we ask one.
+const END_GRACE_MS: Millis = 5_000;
+
+impl Engine {
+    /// End what is over, and take it from the gate when nobody needs it there any more.
+    pub(crate) async fn lifecycle(&self) -> JobResult {
+        let now_ms = self.clock.now_ms();
+        let mut loaded = self.gate.loaded().await?;
+        loaded.retain(|here| here.presence != Presence::Unknown);
+        let surely_ms = self.surely_ms().await?;
+        let mut failed = None;
+        let over = due::published().map(|filter| filter.closing_by(surely_ms));
+        let mut pages = Pages::of(&*self.ledger, over);
+        while let Some(page) = pages.next().await? {
+            for activity in &page {
+                if let Err(error) = self.end(activity, now_ms).await {
+                    // Somebody may hold one of its items; the other activities end all the same.
+                    tracing::warn!(activity = %activity.id, %error, "an activity could not be ended yet");
+                    failed = Some(error);
+                }
+            }
+            self.refresh_catalogue().await;
+        }
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        for some in loaded.chunks(PAGE_ACTIVITIES) {
+            self.take_from_gate(some, now_ms).await?;
+        }
+        Ok(Progress::CaughtUp)
+    }
+
+    /// Of these items at the gate those that nobody needs there any more.
+    async fn take_from_gate(&self, loaded: &[Loaded], now_ms: Millis) -> Result<(), JobError> {
+        let kept_ms = self.settings.gate.keep_after_close_ms as Millis;
+        let ids: Vec<ItemId> = loaded.iter().map(|here| here.item).collect();
+        let activities = self.ledger.activities_of(&[], &ids).await?;
+        let items: HashMap<ItemId, (&Activity, &Item)> = activities
+            .iter()
+            .flat_map(|activity| activity.items.iter().map(move |item| (item.id, (activity, item))))
+            .collect();
+        let mut untold: BTreeMap<_, Vec<ItemId>> = BTreeMap::new();
+        for here in loaded {
+            let Some((activity, item)) = items.get(&here.item) else { continue };
+            let kept = now_ms < activity.closes_ms.saturating_add(kept_ms);
+            // Whoever ended it may have died before the gate heard of it.
+            if item.state == ItemState::Ended && here.shut != Some(Shut::Ended) {
+                untold.entry(item.activity).or_default().push(item.id);
+            }
+            if item.state == ItemState::Ended
+                && !kept
+                && self.gate.in_flight(item.id).await?.is_empty()
+            {
+                self.gate.unload(item.id).await?;
+                self.lanes.forget(item.id);
+                tracing::info!(item = %item.id, "item has left the gate");
+            }
+        }
+        for (activity, items) in untold {
+            self.tell_gate_again(activity, &items).await?;
+        }
+        Ok(())
+    }
+
+    /// A time that has come by the gate's clock as well as by ours. The gate closes a sale by its own;
+    /// a host whose clock is ahead must not end it early.
+    async fn surely_ms(&self) -> Result<Millis, JobError> {
+        let now_ms = self.clock.now_ms();
+        if self.settings.profile == Profile::Solo {
+            // One process, one clock.
+            return Ok(now_ms);
+        }
+        Ok(now_ms.min(self.coordination.now_ms().await?) - END_GRACE_MS)
+    }
+
+    async fn end(&self, activity: &Activity, now_ms: Millis) -> Result<(), JobError> {
+        {
+            // A load under way would open again what was shut in the middle of it.
+            let _turn = self.gate_turn.lock().await;
+            let ended = self.ledger.move_activity(activity.id, ActivityMove::End, None, now_ms);
+            let ended = ended.await?.activity;
+            let items: Vec<ItemId> = ended.items.iter().map(|item| item.id).collect();
+            // What the gate did not hear of now, the next run tells it.
+            self.tell_gate(ended.id, ended.state, &items).await?;
+        }
+        tracing::info!(activity = %activity.id, name = activity.name, "activity is over");
+        // The books are closed with a comparison.
+        self.reconcile_wake.notify_one();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sale::ActivityState;
+
+    use super::*;
+    use crate::test_engine::{NOW_MS, TestEngine};
+
+    #[tokio::test]
+    async fn what_is_over_ends_and_what_opens_is_warmed_whatever_was_planned_after_it() {
+        let (night, activity) = TestEngine::fall(|_| {}).await;
+        let engine = &night.engine;
+        let soon = night.another_sale("soon", (NOW_MS + 60_000, NOW_MS + 7_200_000), 60_000).await;
+        night.plan_many(ActivityState::Draft, 10_100, (NOW_MS, NOW_MS + 9_000_000)).await;
+        night
+            .plan_many(ActivityState::Published, 1_100, (NOW_MS + 8_000_000, NOW_MS + 9_000_000))
+            .await;
+        engine.warming().await.unwrap();
+        assert_eq!(engine.gate.left(soon.items[0].id), Some(10), "it opens in a minute");
+        let report = engine.reconcile(true).await.unwrap();
+        assert_eq!((report.compared, report.differences), (2, 0));
+        for sale in [&activity, &soon] {
+            let id = sale.items[0].id;
+            let compared = report.items.iter().find(|item| item.item_id == id).unwrap();
+            assert_eq!(compared.verdict, crate::ItemVerdict::Agree);
+        }
+        night.clock.advance(3_600_000);
+        engine.lifecycle().await.unwrap();
+        let state = async |id| engine.ledger.activity(id).await.unwrap().unwrap().state;
+        assert_eq!(state(activity.id).await, ActivityState::Ended);
+        assert_eq!(state(soon.id).await, ActivityState::Published);
+        let answer = engine.claim(activity.items[0].id, "ann".parse().unwrap(), 1, None).await;
+        assert!(matches!(answer, crate::ClaimAnswer::Ended), "{answer:?}");
+    }
+
+    #[tokio::test]
+    async fn an_end_that_the_gate_never_heard_of_reaches_it() {
+        let (night, activity) = TestEngine::fall(|_| {}).await;
+        let (engine, item) = (&night.engine, activity.items[0].id);
+        // The process that ended it died between ledger and gate.
+        let end = ActivityMove::End;
+        let ended = engine.ledger.move_activity(activity.id, end, None, NOW_MS).await.unwrap();
+        assert!(ended.moved);
+        engine.lifecycle().await.unwrap();
+        let answer = engine.claim(item, "ann".parse().unwrap(), 1, None).await;
+        assert!(matches!(answer, crate::ClaimAnswer::Ended), "{answer:?}");
+    }
+}

@@ -1,0 +1,256 @@
+//! Comparing one item: both sides read until they hold still, then what the gate has beside what the
+//! ledger says it should have.
+
+use std::collections::{HashMap, HashSet};
+
+use gate::Reading;
+use ledger::ItemBooks;
+use sale::{Claim, Epoch, ItemId, ItemState, Millis, OrderNo, UserId};
+
+use super::{Finding, ItemReport, ItemVerdict, ReconcileError};
+use crate::{Engine, adjusting::Unconfirmed};
+
+/// How often an item that moves is read, and how long to wait before the second reading; before the
+/// third it is twice as long, and so on: under four seconds in all.
+const READINGS_MAX: u64 = 20;
+const READING_PAUSE_MS: u64 = 20;
+/// A lowering of the stock that the ledger has not confirmed after this long never will be.
+pub(super) const ADJUST_AGE_MS_MAX: Millis = 60_000;
+
+/// Both sides of one item at one instant.
+pub(super) struct Sides {
+    pub(super) gate: Option<Reading>,
+    pub(super) marks: Vec<(UserId, OrderNo)>,
+    pub(super) books: ItemBooks,
+    pub(super) moving: bool,
+}
+
+/// What the gate should hold by the ledger's books.
+#[derive(Debug, PartialEq, Eq)]
+struct Expected {
+    left: i64,
+    marks: u64,
+    in_flight: i64,
+    returning: i64,
+    adjusting: i64,
+}
+
+impl Engine {
+    pub(super) async fn look(&self, item: ItemId) -> Result<(Sides, ItemReport), ReconcileError> {
+        let mut readings = 0;
+        loop {
+            readings += 1;
+            {
+                // Not while something is on its way between the two: a load or an adjustment that is
+                // half done would look like a difference. It goes on in the pauses.
+                let _turn = self.gate_turn.lock().await;
+                let sides = self.both_sides(item).await?;
+                if !sides.moving || readings >= READINGS_MAX {
+                    let report = self.compare(&sides).await?;
+                    return Ok((sides, report));
+                }
+            }
+            let pause_ms = READING_PAUSE_MS * readings;
+            tokio::time::sleep(std::time::Duration::from_millis(pause_ms)).await;
+        }
+    }
+
+    async fn both_sides(&self, item: ItemId) -> Result<Sides, ReconcileError> {
+        let before = self.gate.reading(item).await?;
+        let marks = self.gate.marks(item).await?;
+        let in_flight: Vec<OrderNo> =
+            before.iter().flat_map(|r| &r.in_flight).map(|claim| claim.order_no).collect();
+        let books = self.ledger.item_books(item, &in_flight).await?;
+        let after = self.gate.reading(item).await?;
+        let version = |reading: &Option<Reading>| reading.as_ref().map(|r| r.version);
+        // What is being loaded is neither what it was nor what it will be.
+        let loading = books.item.state == ItemState::Warming;
+        let moving = loading || version(&before) != version(&after);
+        Ok(Sides { gate: before, marks, books, moving })
+    }
+
+    async fn compare(&self, sides: &Sides) -> Result<ItemReport, ReconcileError> {
+        let books = &sides.books;
+        let mut report = ItemReport {
+            item_id: books.item.id,
+            name: books.item.name.clone(),
+            verdict: ItemVerdict::NotAtGate,
+            gate_left: None,
+            in_flight: 0,
+            returning: 0,
+            adjusting: 0,
+            ledger_stock: books.item.stock,
+            live_units: books.live_units,
+            live_orders: books.live_orders,
+            total: books.item.total,
+            findings: ledger_findings(books),
+        };
+        if let Some(reading) = &sides.gate {
+            let unconfirmed = self.unconfirmed_adjusts(reading.item, &reading.adjusts).await?;
+            let expected = expected(reading, &sides.marks, books, &unconfirmed);
+            report.gate_left = Some(reading.left);
+            report.in_flight = expected.in_flight;
+            report.returning = expected.returning;
+            report.adjusting = expected.adjusting;
+            if sides.moving {
+                report.verdict = ItemVerdict::Moving;
+                return Ok(report);
+            }
+            report.findings.extend(gate_findings(reading, books.epoch, &expected));
+            let now_ms = self.clock.now_ms();
+            let is_lost = |change: &&Unconfirmed| {
+                change.refused || now_ms - change.adjust_no.made_ms() > ADJUST_AGE_MS_MAX
+            };
+            for Unconfirmed { adjust_no, delta, .. } in unconfirmed.iter().filter(is_lost) {
+                let detail = format!(
+                    "the gate changed the stock by {delta} and the ledger did not ({adjust_no})"
+                );
+                report.findings.push(Finding::new("gate_adjust", detail));
+            }
+            report.verdict = ItemVerdict::Agree;
+        }
+        if sides.moving {
+            report.verdict = ItemVerdict::Moving;
+        } else if !report.findings.is_empty() {
+            report.verdict = ItemVerdict::Differ;
+        }
+        Ok(report)
+    }
+}
+
+/// What the ledger's own books say of themselves.
+fn ledger_findings(books: &ItemBooks) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let item = &books.item;
+    if item.stock + books.live_units != item.total {
+        let detail =
+            format!("stock {} and {} sold make not {}", item.stock, books.live_units, item.total);
+        findings.push(Finding::new("ledger_conservation", detail));
+    }
+    if !books.chain_breaks.is_empty() {
+        let detail = format!("stock log rows {:?} do not follow", books.chain_breaks);
+        findings.push(Finding::new("ledger_chain", detail));
+    }
+    if let Some(end) = books.chain_end.filter(|end| *end != item.stock) {
+        let detail = format!("the stock log ends at {end}, the stock is {}", item.stock);
+        findings.push(Finding::new("ledger_chain_end", detail));
+    }
+    if books.user_record_mismatches > 0 {
+        let detail = format!("{} buyers' records do not match", books.user_record_mismatches);
+        findings.push(Finding::new("ledger_user_records", detail));
+    }
+    findings
+}
+
+fn gate_findings(reading: &Reading, epoch: Epoch, expected: &Expected) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if reading.epoch != epoch {
+        let detail = format!("the gate is in epoch {}, the ledger in {epoch}", reading.epoch);
+        findings.push(Finding::new("gate_epoch", detail));
+    }
+    if reading.left != expected.left {
+        let detail = format!("the gate has {} left, it should be {}", reading.left, expected.left);
+        findings.push(Finding::new("gate_left", detail));
+    }
+    if reading.marks != expected.marks {
+        let detail = format!("{} buyers marked, it should be {}", reading.marks, expected.marks);
+        findings.push(Finding::new("gate_marks", detail));
+    }
+    findings
+}
+
+/// The equation at the head of this file.
+fn expected(
+    reading: &Reading,
+    marks: &[(UserId, OrderNo)],
+    books: &ItemBooks,
+    unconfirmed: &[Unconfirmed],
+) -> Expected {
+    let on_log = reading.in_flight.iter().filter(|claim| !books.settled.contains(&claim.order_no));
+    let open: HashMap<OrderNo, &Claim> =
+        on_log.chain(&books.failed).map(|claim| (claim.order_no, claim)).collect();
+    let in_flight: i64 = open.values().map(|claim| i64::from(claim.quantity)).sum();
+    // A release that the gate has made, but whose outbox row is not deleted yet, is not pending.
+    let marked: HashSet<OrderNo> = marks.iter().map(|(_, order_no)| *order_no).collect();
+    let coming: Vec<_> = books
+        .pending_releases
+        .iter()
+        .filter(|release| {
+            marked.contains(&release.order_no) && !open.contains_key(&release.order_no)
+        })
+        .collect();
+    let returning: i64 = coming.iter().map(|release| i64::from(release.quantity)).sum();
+    let at_gate: HashMap<OrderNo, i64> = reading.adjusts.iter().copied().collect();
+    // What the gate has under the same number may be another change, which the ledger did not make.
+    let missing = |(no, delta): &(OrderNo, i64)| match at_gate.get(no) {
+        Some(0) => 0,
+        Some(had) => delta - had,
+        None => *delta,
+    };
+    let pending: i64 = books.pending_adjusts.iter().map(missing).sum();
+    let taken: i64 = unconfirmed.iter().map(|change| change.delta).sum();
+    let adjusting = pending - taken;
+    // A void claim's units never left the ledger's stock, but its mark holds them at the gate until
+    // the release arrives; a closed order's came back to the stock and are held by the mark as
+    // well. Either way the gate has that many fewer than the stock says.
+    Expected {
+        left: books.item.stock - in_flight - returning - adjusting,
+        marks: books.live_orders + open.len() as u64 + coming.len() as u64,
+        in_flight,
+        returning,
+        adjusting,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+    use crate::test_engine::TestEngine;
+
+    #[tokio::test]
+    async fn an_item_that_never_holds_still_is_said_to_move() {
+        let (mut night, _) = TestEngine::fall(|_| {}).await;
+        let readings = night.make_restless(u64::MAX);
+        let engine = night.engine.clone();
+        // What else is done at the gate meanwhile does not wait for the last reading.
+        let other = tokio::spawn({
+            let (engine, readings) = (engine.clone(), readings.clone());
+            async move {
+                while readings.load(Ordering::SeqCst) < 2 {
+                    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+                }
+                drop(engine.gate_turn.lock().await);
+                readings.load(Ordering::SeqCst)
+            }
+        });
+        let report = engine.reconcile(true).await.unwrap();
+        assert_eq!((report.moving, report.differences), (1, 0));
+        assert_eq!(report.items[0].verdict, ItemVerdict::Moving);
+        assert_eq!(readings.load(Ordering::SeqCst), 2 * READINGS_MAX);
+        assert!(other.await.unwrap() < READINGS_MAX);
+    }
+
+    #[tokio::test]
+    async fn an_item_that_is_being_loaded_is_said_to_move() {
+        let (night, activity) = TestEngine::fall(|_| {}).await;
+        let (engine, item) = (&night.engine, &activity.items[0]);
+        let now = engine.ledger.item(item.id).await.unwrap().unwrap();
+        // Another process has begun to load it.
+        let epoch = engine.ledger.begin_warm(item.id, now.epoch).await.unwrap().unwrap();
+        let report = engine.reconcile(true).await.unwrap();
+        assert_eq!((report.moving, report.differences), (1, 0), "{:?}", report.items[0]);
+        let later = engine.ledger.item(item.id).await.unwrap().unwrap();
+        assert_eq!(later.epoch, epoch, "nobody loaded it in between");
+    }
+
+    #[tokio::test]
+    async fn an_item_that_comes_to_rest_is_compared() {
+        let (mut night, _) = TestEngine::fall(|_| {}).await;
+        let readings = night.make_restless(2 * READINGS_MAX - 2);
+        let report = night.engine.reconcile(true).await.unwrap();
+        assert_eq!((report.moving, report.items[0].verdict), (0, ItemVerdict::Agree));
+        assert_eq!(readings.load(Ordering::SeqCst), 2 * READINGS_MAX);
+    }
+}

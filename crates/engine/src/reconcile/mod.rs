@@ -1,0 +1,101 @@
+//! Reconcile: does the gate hold what the ledger says it should?
+//!
+//! At any moment, also in the middle of a rush:
+//!
+//! ```text
+//! units left at the gate = ledger stock
+//!                        − units of claims in flight (on the log, retrying, dead)
+//!                        − units the ledger took back and the gate has not heard of yet
+//!                        − units of stock changes that one of the two has made and the other has not
+//! ```
+//!
+//! The two sides cannot be read in one instant, so the gate is read before and after the ledger; if
+//! its version moved in between, the reading is thrown away and taken again, after a pause that grows
+//! from try to try. An item that changed during every one of them is reported as *moving*: that says
+//! nothing was compared, neither that the two agree nor that they differ; so is one that is being
+//! loaded. The job looks at it again soon, for a rush ends when the stock does; freezing it would make the comparison sure and the
+//! sale stop.
+//!
+//! A provider's notice may get lost. So the providers are asked about every payment that was opened and
+//! of which nothing was heard; what is paid is credited like a notice. However old the order is, a
+//! payment is asked about until its provider says that it is closed and money that was under way then
+//! has had a day to arrive; one that is open although its order is over is closed there.
+//!
+//! What has a rule is healed: a gate that disagrees is loaded anew from ledger and log (the same
+//! steps as warming; no number of one is ever written over the other's), a refund nobody is working
+//! on is put back into the outbox, unnoticed money is credited (or given back if the order is over).
+//! What has no rule, such as a broken chain in the stock log, is shown to a person. Heals of the gate
+//! and of payments are in the audit.
+
+mod compare;
+mod heal;
+mod payments;
+mod report;
+
+use ledger::ActivityFilter;
+use sale::{ActivityState, Millis};
+
+pub use self::report::{Finding, ItemReport, ItemVerdict, RECONCILE_JOB, Report};
+use self::report::{Items, healed_among};
+use crate::{
+    Engine,
+    due::{self, Pages},
+};
+
+/// Activities are compared until this long after their end: orders may be paid, or timed out, so much
+/// later, and then a week for the units to come back.
+const COMPARED_AFTER_CLOSE_MS: Millis = sale::PAY_WITHIN_MS_MAX + 7 * 24 * 60 * 60 * 1_000;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ReconcileError {
+    #[error(transparent)]
+    Ledger(#[from] ledger::LedgerError),
+    #[error(transparent)]
+    Gate(#[from] gate::GateError),
+}
+
+impl Engine {
+    pub async fn reconcile(&self, heal: bool) -> Result<Report, ReconcileError> {
+        // One at a time: two runs healing the same item would only disturb each other.
+        let _turn = self.reconcile_turn.lock().await;
+        let started_at = self.clock.now_ms();
+        let items = self.reconcile_items(started_at, heal).await?;
+        let mut payments = self.reconcile_payments(heal).await?;
+        payments.extend(self.unnoticed_payments(heal).await?);
+        let dead = ledger::DeadLetterState::Dead;
+        let dead_letters = self.ledger.dead_letters(Some(dead), None, 10_000).await?.len() as u64;
+        let differences = items.differences + payments.len();
+        let healed = items.healed + healed_among(&payments);
+        let report = Report {
+            started_at,
+            ended_at: self.clock.now_ms(),
+            backlog: self.gate.backlog(),
+            dead_letters,
+            moving: items.moving,
+            compared: items.compared,
+            differences,
+            healed,
+            left: differences - healed,
+            items: items.listed,
+            payments,
+        };
+        self.publish(&report).await?;
+        Ok(report)
+    }
+
+    /// Every item that may be at the gate, or was not long ago. What never was there, and whose stock
+    /// nobody changed, has nothing that could differ.
+    async fn reconcile_items(&self, now_ms: Millis, heal: bool) -> Result<Items, ReconcileError> {
+        let ended = ActivityFilter::all(ActivityState::Ended);
+        let ended = ended.closing_after(now_ms - COMPARED_AFTER_CLOSE_MS);
+        let mut pages = Pages::of(&*self.ledger, [ended].into_iter().chain(due::published()));
+        let mut items = Items::default();
+        while let Some(page) = pages.next().await? {
+            let items_of = page.iter().flat_map(|activity| &activity.items);
+            for item in items_of.filter(|item| item.epoch > 0 || item.version > 0) {
+                items.add(self.reconcile_item(item, heal).await?);
+            }
+        }
+        Ok(items)
+    }
+}
