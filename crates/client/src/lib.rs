@@ -20,5 +20,5 @@ pub use connection::{ANSWER_WITHIN, Connection, Response, write_request};
 pub use crowd::{Crowd, CrowdReport, OPENING_MAX, new_histogram};
 pub use login::{Login, SaleTokens, sale_token, sale_tokens, signed_sale_tokens};
 pub use new_sale::{CreatedSale, NewSale};
-pub use observe::{ObserveError, observe, settled};
+pub use observe::{NotSettled, observe, settled};
 pub use server_process::{Launch, ServerProcess};

@@ -12,16 +12,17 @@ use crate::{Api, ApiError};
 const PAGE: usize = 500;
 const READ_AGAIN: Duration = Duration::from_millis(50);
 
+/// Why a deployment cannot be observed yet.
 #[derive(Debug, thiserror::Error)]
-pub enum ObserveError {
+pub enum NotSettled {
     #[error(transparent)]
     Api(#[from] ApiError),
     #[error("the deployment did not come to rest: {0}")]
-    NotAtRest(String),
+    Busy(String),
 }
 
 /// Wait until nothing is on its way: the log is empty, the outbox delivered.
-pub async fn settled(admin: &mut Api, within: Duration) -> Result<(), ObserveError> {
+pub async fn settled(admin: &mut Api, within: Duration) -> Result<(), NotSettled> {
     let deadline = tokio::time::Instant::now() + within;
     loop {
         let overview: Value = admin.read("/api/v1/admin/overview").await?;
@@ -30,14 +31,14 @@ pub async fn settled(admin: &mut Api, within: Duration) -> Result<(), ObserveErr
             return Ok(());
         }
         if tokio::time::Instant::now() > deadline {
-            return Err(ObserveError::NotAtRest(overview.to_string()));
+            return Err(NotSettled::Busy(overview.to_string()));
         }
         tokio::time::sleep(READ_AGAIN).await;
     }
 }
 
 /// Everything the checker wants to know of these items. The deployment should be at rest.
-pub async fn observe(admin: &mut Api, items: &[i64]) -> Result<Observed, ObserveError> {
+pub async fn observe(admin: &mut Api, items: &[i64]) -> Result<Observed, ApiError> {
     let mut observed = Observed::default();
     let dead = dead_letters(admin).await?;
     observed.open_claims = dead.iter().map(|letter| letter.order_no).collect();
@@ -51,7 +52,7 @@ pub async fn observe(admin: &mut Api, items: &[i64]) -> Result<Observed, Observe
     Ok(observed)
 }
 
-async fn item_of(admin: &mut Api, id: i64, dead_units: i64) -> Result<ObservedItem, ObserveError> {
+async fn item_of(admin: &mut Api, id: i64, dead_units: i64) -> Result<ObservedItem, ApiError> {
     let sides: Value = admin.read(&format!("/api/v1/admin/items/{id}")).await?;
     let item = &sides["item"];
     let number = |value: &Value| value.as_i64().unwrap_or(i64::MIN);
@@ -67,7 +68,7 @@ async fn item_of(admin: &mut Api, id: i64, dead_units: i64) -> Result<ObservedIt
     })
 }
 
-async fn orders(admin: &mut Api, item: i64) -> Result<Vec<ObservedOrder>, ObserveError> {
+async fn orders(admin: &mut Api, item: i64) -> Result<Vec<ObservedOrder>, ApiError> {
     #[derive(Deserialize)]
     struct Page {
         orders: Vec<ObservedOrder>,
@@ -86,7 +87,7 @@ async fn orders(admin: &mut Api, item: i64) -> Result<Vec<ObservedOrder>, Observ
     }
 }
 
-async fn stock_log(admin: &mut Api, item: i64) -> Result<Vec<StockLogRow>, ObserveError> {
+async fn stock_log(admin: &mut Api, item: i64) -> Result<Vec<StockLogRow>, ApiError> {
     #[derive(Deserialize)]
     struct Page {
         rows: Vec<StockLogRow>,
@@ -111,7 +112,7 @@ struct DeadLetter {
     quantity: i64,
 }
 
-async fn dead_letters(admin: &mut Api) -> Result<Vec<DeadLetter>, ObserveError> {
+async fn dead_letters(admin: &mut Api) -> Result<Vec<DeadLetter>, ApiError> {
     #[derive(Deserialize)]
     struct Page {
         dead_letters: Vec<DeadLetter>,
@@ -122,15 +123,15 @@ async fn dead_letters(admin: &mut Api) -> Result<Vec<DeadLetter>, ObserveError> 
 }
 
 /// The sandbox's bill, where there is a sandbox.
-async fn bill(admin: &mut Api) -> Result<Option<Bill>, ObserveError> {
+async fn bill(admin: &mut Api) -> Result<Option<Bill>, ApiError> {
     #[derive(Deserialize)]
     struct Page {
         charges: Vec<Charge>,
     }
-    let response = admin.get("/api/v1/admin/sandbox/bill").await.map_err(ApiError::from)?;
+    let response = admin.get("/api/v1/admin/sandbox/bill").await?;
     if response.status == 404 {
         return Ok(None);
     }
-    let page: Page = serde_json::from_slice(&response.body).map_err(ApiError::from)?;
+    let page: Page = serde_json::from_slice(&response.body)?;
     Ok(Some(Bill { charges: page.charges }))
 }

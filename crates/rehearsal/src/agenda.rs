@@ -1,10 +1,10 @@
-//! What is to be done when: errands in the order in which they are due, and the pacer that calls them.
+//! What is to be done when: tasks in the order in which they are due, and the pacer that calls them.
 //!
-//! An open loop does not wait for answers. Every errand has an instant before which it must not leave
+//! An open loop does not wait for answers. Every task has an instant before which it must not leave
 //! and from which its latency counts, whether or not a connection is free then. The pacer is a thread
-//! of its own: the timers of the runtime tick once per millisecond, in which thirty errands of a rush
+//! of its own: the timers of the runtime tick once per millisecond, in which thirty tasks of a rush
 //! are due, and a thread that sleeps is woken within a tenth of that. It calls what is due in due
-//! order; whoever is free takes the next one. What is done may put new errands on the agenda, so the
+//! order; whoever is free takes the next one. What is done may put new tasks on the agenda, so the
 //! agenda is over when nothing is planned, called, or being done.
 
 use std::{
@@ -20,16 +20,16 @@ use std::{
 
 use tokio::sync::{Semaphore, TryAcquireError};
 
-/// The pacer looks at least this often, because what is put on the agenda does not wake it.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// The pacer wakes at least this often, because what is put on the agenda does not wake it.
+const READ_AGAIN: Duration = Duration::from_millis(1);
 /// And not more often than this, so that it takes no core from what is measured.
 const NAP_MIN: Duration = Duration::from_micros(200);
-/// Errands called before the lock is given back to those who fetch them.
+/// Tasks called before the lock is given back to those who fetch them.
 const CALLED_AT_ONCE_MAX: usize = 256;
 
 pub(crate) struct Agenda<E> {
     list: Mutex<List<E>>,
-    /// One permit for each errand that was called and not yet fetched.
+    /// One permit for each task that was called and not yet fetched.
     called: Semaphore,
     over: AtomicBool,
 }
@@ -39,14 +39,14 @@ struct List<E> {
     called: VecDeque<(Instant, E)>,
     /// Planned, called, or being done.
     open: usize,
-    /// Orders errands that are due in the same instant by when they were planned.
+    /// Orders tasks that are due in the same instant by when they were planned.
     planned_total: u64,
 }
 
 struct Planned<E> {
     due: Instant,
     place: u64,
-    errand: E,
+    task: E,
 }
 
 impl<E> Planned<E> {
@@ -76,19 +76,19 @@ impl<E> Ord for Planned<E> {
     }
 }
 
-/// An errand that somebody fetched.
+/// A task that somebody fetched.
 pub(crate) struct Fetched<E> {
     pub(crate) due: Instant,
-    pub(crate) errand: E,
+    pub(crate) task: E,
     /// Nobody was free when it was called; otherwise its fetcher had been waiting for it.
     pub(crate) kept_waiting: bool,
 }
 
 impl<E: Send + 'static> Agenda<E> {
-    pub(crate) fn new(errands: Vec<(Instant, E)>) -> Arc<Agenda<E>> {
+    pub(crate) fn new(tasks: Vec<(Instant, E)>) -> Arc<Agenda<E>> {
         let list = List {
-            planned: BinaryHeap::with_capacity(errands.len()),
-            called: VecDeque::with_capacity(errands.len()),
+            planned: BinaryHeap::with_capacity(tasks.len()),
+            called: VecDeque::with_capacity(tasks.len()),
             open: 0,
             planned_total: 0,
         };
@@ -97,14 +97,14 @@ impl<E: Send + 'static> Agenda<E> {
             called: Semaphore::new(0),
             over: AtomicBool::new(false),
         };
-        agenda.plan(errands);
+        agenda.plan(tasks);
         if agenda.list().open == 0 {
             agenda.stop();
         }
         Arc::new(agenda)
     }
 
-    /// Call errands when they are due, until the agenda is over.
+    /// Call tasks when they are due, until the agenda is over.
     pub(crate) fn start_pacer(self: &Arc<Self>) -> std::io::Result<()> {
         let agenda = self.clone();
         thread::Builder::new().name("pacer".into()).spawn(move || agenda.pace())?;
@@ -119,7 +119,7 @@ impl<E: Send + 'static> Agenda<E> {
                 continue;
             }
             let until_next = next.map(|due| due.saturating_duration_since(Instant::now()));
-            thread::sleep(until_next.unwrap_or(LOOK_AGAIN).clamp(NAP_MIN, LOOK_AGAIN));
+            thread::sleep(until_next.unwrap_or(READ_AGAIN).clamp(NAP_MIN, READ_AGAIN));
         }
     }
 
@@ -133,14 +133,14 @@ impl<E: Send + 'static> Agenda<E> {
                 break;
             }
             if let Some(first) = list.planned.pop() {
-                list.called.push_back((first.due, first.errand));
+                list.called.push_back((first.due, first.task));
                 called += 1;
             }
         }
         (called, list.planned.peek().map(|first| first.due))
     }
 
-    /// The next errand that is due; nothing when the agenda is over. Say [`Agenda::done`] after it.
+    /// The next task that is due; nothing when the agenda is over. Say [`Agenda::done`] after it.
     pub(crate) async fn next(&self) -> Option<Fetched<E>> {
         let kept_waiting = match self.called.try_acquire() {
             Ok(permit) => {
@@ -153,11 +153,11 @@ impl<E: Send + 'static> Agenda<E> {
                 false
             }
         };
-        let (due, errand) = self.list().called.pop_front()?;
-        Some(Fetched { due, errand, kept_waiting })
+        let (due, task) = self.list().called.pop_front()?;
+        Some(Fetched { due, task, kept_waiting })
     }
 
-    /// One errand is done, and these follow from it.
+    /// One task is done, and these follow from it.
     pub(crate) fn done(&self, following: Vec<(Instant, E)>) {
         if !following.is_empty() {
             self.plan(following);
@@ -170,13 +170,13 @@ impl<E: Send + 'static> Agenda<E> {
         }
     }
 
-    fn plan(&self, errands: Vec<(Instant, E)>) {
+    fn plan(&self, tasks: Vec<(Instant, E)>) {
         let mut list = self.list();
-        list.open += errands.len();
-        for (due, errand) in errands {
+        list.open += tasks.len();
+        for (due, task) in tasks {
             let place = list.planned_total;
             list.planned_total += 1;
-            list.planned.push(Planned { due, place, errand });
+            list.planned.push(Planned { due, place, task });
         }
     }
 
@@ -204,11 +204,11 @@ mod tests {
         let mut order = String::new();
         while let Some(fetched) = agenda.next().await {
             assert!(Instant::now() >= fetched.due);
-            order.push(fetched.errand);
-            let more = if fetched.errand == 'a' { vec![(after(20), 'x')] } else { vec![] };
+            order.push(fetched.task);
+            let more = if fetched.task == 'a' { vec![(after(20), 'x')] } else { vec![] };
             agenda.done(more);
         }
-        assert_eq!(order, "abxc", "what follows from an errand takes its place among the others");
+        assert_eq!(order, "abxc", "what follows from a task takes its place among the others");
     }
 
     #[tokio::test]

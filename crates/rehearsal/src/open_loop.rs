@@ -32,7 +32,7 @@ const IDLE_MAX: Duration = Duration::from_secs(30);
 /// Between the last connection that opens and the first request.
 const LEAD: Duration = Duration::from_millis(20);
 
-/// When things happened to one errand.
+/// When things happened to one task.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timing {
     pub(crate) due: Instant,
@@ -88,50 +88,50 @@ impl Latencies {
 
 /// What is asked, and what follows from the answer.
 pub(crate) trait Script: Send + Sync + 'static {
-    type Errand: Send + 'static;
+    type Task: Send + 'static;
 
-    /// Write the request of this errand as it goes over the wire.
-    fn write(&self, errand: &Self::Errand, address: SocketAddr, out: &mut Vec<u8>);
+    /// Write the request of this task as it goes over the wire.
+    fn write(&self, task: &Self::Task, address: SocketAddr, out: &mut Vec<u8>);
 
-    /// The answer, or nothing if the connection broke. Tells the errands that follow.
+    /// The answer, or nothing if the connection broke. Tells the tasks that follow.
     fn heard(
         &self,
-        errand: Self::Errand,
+        task: Self::Task,
         response: Option<Response>,
         timing: Timing,
-    ) -> Vec<(Instant, Self::Errand)>;
+    ) -> Vec<(Instant, Self::Task)>;
 }
 
 /// Open connections, spread over the instances, that wait for something to do.
-pub(crate) struct Links(Vec<Link>);
+pub(crate) struct Senders(Vec<Sender>);
 
-impl Links {
+impl Senders {
     /// Those that cannot be opened now are tried again when they are needed.
-    pub(crate) async fn open(addresses: &[SocketAddr], count: usize) -> Links {
+    pub(crate) async fn open(addresses: &[SocketAddr], count: usize) -> Senders {
         let opening = Arc::new(Semaphore::new(OPENING_MAX));
         let open = |address: SocketAddr| {
             let opening = opening.clone();
             tokio::spawn(async move {
                 let _permit = opening.acquire().await;
-                Link { connection: greeted(address).await, address, used: Instant::now() }
+                Sender { connection: greeted(address).await, address, used: Instant::now() }
             })
         };
         let each = addresses.iter().copied().cycle().take(count);
-        let runs: Vec<JoinHandle<Link>> = each.map(open).collect();
-        let mut links = Vec::with_capacity(count);
+        let runs: Vec<JoinHandle<Sender>> = each.map(open).collect();
+        let mut senders = Vec::with_capacity(count);
         for run in runs {
-            links.extend(run.await.ok());
+            senders.extend(run.await.ok());
         }
-        Links(links)
+        Senders(senders)
     }
 
     /// Do what is on the agenda until it is over.
     pub(crate) async fn perform<S: Script>(
         self,
         script: Arc<S>,
-        agenda: Arc<Agenda<S::Errand>>,
+        agenda: Arc<Agenda<S::Task>>,
     ) -> std::io::Result<()> {
-        let work = |link: Link| tokio::spawn(link.work(script.clone(), agenda.clone()));
+        let work = |sender: Sender| tokio::spawn(sender.work(script.clone(), agenda.clone()));
         let runs: Vec<JoinHandle<()>> = self.0.into_iter().map(work).collect();
         agenda.start_pacer()?;
         for run in runs {
@@ -149,24 +149,24 @@ async fn greeted(address: SocketAddr) -> Option<Connection> {
     Some(connection)
 }
 
-struct Link {
+struct Sender {
     address: SocketAddr,
     connection: Option<Connection>,
     used: Instant,
 }
 
-impl Link {
-    async fn work<S: Script>(mut self, script: Arc<S>, agenda: Arc<Agenda<S::Errand>>) {
+impl Sender {
+    async fn work<S: Script>(mut self, script: Arc<S>, agenda: Arc<Agenda<S::Task>>) {
         let mut request = Vec::new();
-        while let Some(Fetched { due, errand, kept_waiting }) = agenda.next().await {
+        while let Some(Fetched { due, task, kept_waiting }) = agenda.next().await {
             request.clear();
-            script.write(&errand, self.address, &mut request);
+            script.write(&task, self.address, &mut request);
             let sent = Instant::now();
             let response = self.exchange(&request).await;
             let done = Instant::now();
             self.used = done;
             let timing = Timing { due, sent, done, kept_waiting };
-            agenda.done(script.heard(errand, response, timing));
+            agenda.done(script.heard(task, response, timing));
         }
     }
 
@@ -221,7 +221,7 @@ pub struct OpenLoopReport {
 impl OpenLoop {
     /// All connections are open before the first claim leaves.
     pub async fn run(&self, arrivals: Vec<Arrival>) -> std::io::Result<OpenLoopReport> {
-        let links = Links::open(&self.addresses, self.connections.max(1)).await;
+        let senders = Senders::open(&self.addresses, self.connections.max(1)).await;
         let start = Instant::now() + LEAD;
         let claims = Vec::with_capacity(arrivals.len());
         let script = Arc::new(OneClaimEach {
@@ -231,8 +231,8 @@ impl OpenLoop {
             keys: self.keys,
             heard: Mutex::new((claims, Latencies::default())),
         });
-        let errands = arrivals.into_iter().map(|arrival| (start + arrival.at, arrival)).collect();
-        links.perform(script.clone(), Agenda::new(errands)).await?;
+        let tasks = arrivals.into_iter().map(|arrival| (start + arrival.at, arrival)).collect();
+        senders.perform(script.clone(), Agenda::new(tasks)).await?;
         let mut heard = script.heard.lock().unwrap_or_else(PoisonError::into_inner);
         let (claims, latencies) = std::mem::take(&mut *heard);
         Ok(OpenLoopReport { history: History { claims }, took: start.elapsed(), latencies })
@@ -248,7 +248,7 @@ struct OneClaimEach {
 }
 
 impl Script for OneClaimEach {
-    type Errand = Arrival;
+    type Task = Arrival;
 
     fn write(&self, arrival: &Arrival, address: SocketAddr, out: &mut Vec<u8>) {
         let key = self.keys.then(|| key_of(&arrival.user));

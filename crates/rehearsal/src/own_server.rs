@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use crate::Site;
 
-/// Connections the server takes beside those of the crowd: ours that sign in, look and check.
+/// Connections the server takes beside those of the crowd: ours that sign in, observe and check.
 const OTHER_CONNECTIONS: usize = 256;
 const LOG_FILE: &str = "server.log";
 /// If it does not start, the end of its log says why.

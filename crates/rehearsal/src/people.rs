@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use client::{Api, ApiError, Login, sale_token};
 use serde_json::Value;
 
-use crate::view::View;
+use crate::progress::Progress;
 
 /// Connections over which people sign in.
 const CONNECTIONS: usize = 32;
@@ -24,7 +24,7 @@ pub(crate) struct Person {
 
 /// What everybody asks for.
 #[derive(Clone, Debug)]
-pub(crate) enum Wanted {
+pub(crate) enum AskFor {
     Bearer(Login),
     /// For the item the person wants.
     SaleToken,
@@ -35,9 +35,9 @@ pub(crate) enum Wanted {
 /// Everybody asks, over a few connections. The order of the people is kept.
 pub(crate) async fn everybody_asks(
     addresses: &[SocketAddr],
-    wanted: Wanted,
+    wanted: AskFor,
     mut people: Vec<Person>,
-    view: &View,
+    progress: &Progress,
 ) -> Result<Vec<Person>, ApiError> {
     let share = people.len().div_ceil(CONNECTIONS).max(1);
     let mut runs = Vec::new();
@@ -47,7 +47,7 @@ pub(crate) async fn everybody_asks(
         }
         let rest = people.split_off(share.min(people.len()));
         let some = std::mem::replace(&mut people, rest);
-        runs.push(tokio::spawn(ask_in_turn(*address, wanted.clone(), some, view.clone())));
+        runs.push(tokio::spawn(ask_in_turn(*address, wanted.clone(), some, progress.clone())));
     }
     let mut asked = Vec::new();
     for run in runs {
@@ -58,25 +58,25 @@ pub(crate) async fn everybody_asks(
 
 async fn ask_in_turn(
     address: SocketAddr,
-    wanted: Wanted,
+    wanted: AskFor,
     mut people: Vec<Person>,
-    view: View,
+    progress: Progress,
 ) -> Result<Vec<Person>, ApiError> {
     let mut api = Api::new(address, None);
     for person in &mut people {
         match &wanted {
-            Wanted::Bearer(login) => {
+            AskFor::Bearer(login) => {
                 let token = login.token(&mut api, &person.user).await?;
                 person.bearer = format!("Bearer {token}");
             }
-            Wanted::SaleToken => {
+            AskFor::SaleToken => {
                 person.sale_token = sale_token(&mut api, &person.bearer, person.item).await?
             }
-            Wanted::Time => {
+            AskFor::Time => {
                 let _: Value = api.read("/api/v1/time").await?;
             }
         }
-        view.one_more();
+        progress.one_more();
     }
     Ok(people)
 }

@@ -1,4 +1,4 @@
-//! A rehearsal from the first look at the deployment to the verdict.
+//! A rehearsal from the first request to the verdict.
 //!
 //! 1. Everybody signs in. How long that takes tells when the sale can open.
 //! 2. An activity of the rehearsal's own is created, published and warmed; everybody fetches a sale
@@ -13,27 +13,27 @@
 
 use std::{
     collections::HashSet,
-    net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use checker::{Answer, CONSERVATION, DRAINS, History, Observed, STRANDED, Violation, check};
-use client::{Api, ApiError, CreatedSale, Login, NewSale, ObserveError, observe, settled};
+use client::{Api, ApiError, CreatedSale, Login, NewSale, NotSettled, observe};
 use sale::OrderNo;
 use serde_json::{Value, json};
-use tokio::time::{sleep, sleep_until, timeout};
+use tokio::time::{sleep_until, timeout};
 
 use crate::{
-    Plan, Report,
+    Plan, Report, Site,
     agenda::Agenda,
-    buyers::{BOT_FINGERS, Buyers, Errand, Fate, Rules},
-    open_loop::Links,
-    people::{Person, Wanted, everybody_asks},
+    buyers::{BOT_CLAIMS_AT_ONCE, BuyerState, Buyers, Rules, Task},
+    open_loop::Senders,
+    people::{AskFor, Person, everybody_asks},
     plan::{Character, Ending, Manner},
+    progress::Progress,
     report::{Funnel, Generator, Percentiles, Rates, Reconciled, Target, Timings},
+    site::{self, REST_WITHIN, dev_login, differences, server_clock},
     timeline::{Overview, SAMPLE_EVERY, Timeline},
-    view::View,
 };
 
 /// Bots start this long before the opening.
@@ -43,8 +43,6 @@ const BOTS_EARLY: Duration = Duration::from_millis(300);
 const BOT_CONNECTIONS_SHARE: usize = 4;
 /// Buyers who are sent away come again for this long after the last one arrived.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// All claims are orders and all time-outs are done after this, or something is wrong.
-const REST_WITHIN: Duration = Duration::from_secs(120);
 /// The sale opens so long after everybody is thought to be ready.
 const LEAD: Duration = Duration::from_millis(1_500);
 /// Fetching sale tokens may be this much slower than signing in was.
@@ -57,19 +55,6 @@ const LAST_CALL_CONNECTIONS_MAX: usize = 64;
 /// The sale does not close before the rehearsal is over.
 const WINDOW: Duration = Duration::from_secs(3_600);
 const END_WITHIN: Duration = Duration::from_secs(10);
-const UNPAID_LOOK: Duration = Duration::from_millis(250);
-
-/// The deployment to rehearse on.
-#[derive(Clone, Debug)]
-pub struct Site {
-    /// Its instances; the first is asked what operators ask.
-    pub addresses: Vec<SocketAddr>,
-    pub admin_token: String,
-    /// How buyers sign in; with the dev login if not given.
-    pub login: Option<Login>,
-    /// Started for this rehearsal.
-    pub own: bool,
-}
 
 #[derive(Debug, thiserror::Error)]
 pub enum RehearseError {
@@ -93,7 +78,7 @@ pub enum RehearseError {
 pub async fn rehearse(
     plan: &Plan,
     site: &Site,
-    view: &View,
+    progress: &Progress,
     stop: impl Future<Output = ()>,
 ) -> Result<Report, RehearseError> {
     let mistakes = plan.mistakes();
@@ -102,39 +87,33 @@ pub async fn rehearse(
     }
     let mut activity = None;
     let played = tokio::select! {
-        played = play(plan, site, view, &mut activity) => played,
+        played = play(plan, site, progress, &mut activity) => played,
         () = stop => Err(RehearseError::Interrupted),
     };
     if let Some(id) = activity {
-        view.wait("ending");
-        // Best effort: a deployment that does not answer has been told about above.
+        progress.wait("ending");
+        // A deployment that does not answer now has failed above already, and that is what is reported.
         let end = format!("/api/v1/admin/activities/{id}/end");
         let _ = timeout(END_WITHIN, site.admin().post(&end, &json!({}))).await;
     }
-    view.close();
+    progress.close();
     played
 }
 
 async fn play(
     plan: &Plan,
     site: &Site,
-    view: &View,
+    progress: &Progress,
     activity: &mut Option<i64>,
 ) -> Result<Report, RehearseError> {
-    Stage::open(plan, site, view).await?.play(activity).await
-}
-
-impl Site {
-    fn admin(&self) -> Api {
-        Api::new(self.addresses[0], Some(&self.admin_token))
-    }
+    Rehearsal::open(plan, site, progress).await?.play(activity).await
 }
 
 /// What is known of the deployment before the crowd comes.
-struct Stage<'a> {
+struct Rehearsal<'a> {
     plan: &'a Plan,
     site: &'a Site,
-    view: &'a View,
+    progress: &'a Progress,
     admin: Api,
     login: Login,
     /// There is a sandbox to pay at.
@@ -145,16 +124,20 @@ struct Stage<'a> {
 }
 
 /// The sale of the rehearsal.
-struct Sale {
+struct RehearsedSale {
     activity: i64,
     items: Vec<i64>,
     opens_ms: i64,
     opening: Instant,
 }
 
-impl<'a> Stage<'a> {
-    async fn open(plan: &'a Plan, site: &'a Site, view: &'a View) -> Result<Self, RehearseError> {
-        view.wait("looking");
+impl<'a> Rehearsal<'a> {
+    async fn open(
+        plan: &'a Plan,
+        site: &'a Site,
+        progress: &'a Progress,
+    ) -> Result<Self, RehearseError> {
+        progress.wait("connecting");
         let mut admin = site.admin();
         let response = admin.get("/api/v1/admin/overview").await?;
         if matches!(response.status, 401 | 403) {
@@ -179,7 +162,17 @@ impl<'a> Stage<'a> {
         if !cashier {
             notes.push("there is no sandbox cashier: nobody pays, orders are left unpaid".into());
         }
-        Ok(Stage { plan, site, view, admin, login, cashier, target, differences_before, notes })
+        Ok(Rehearsal {
+            plan,
+            site,
+            progress,
+            admin,
+            login,
+            cashier,
+            target,
+            differences_before,
+            notes,
+        })
     }
 
     async fn play(&mut self, activity: &mut Option<i64>) -> Result<Report, RehearseError> {
@@ -187,15 +180,15 @@ impl<'a> Stage<'a> {
         let (people, took) = self.log_in(characters.len(), "b").await?;
         let sale = self.create_sale(took, activity).await?;
         let buyers = self.invite(&sale, people, characters).await?;
-        let links = self.connect().await;
+        let senders = self.connect().await;
         let opening = self.wait_for_opening(&sale).await;
-        let (errands, schedule) = plan_errands(&buyers, opening);
+        let (tasks, schedule) = plan_tasks(&buyers, opening);
         let timeline = Timeline::new(opening, schedule);
         let rest = tokio::select! {
-            rest = self.sell(&sale, &buyers, links, errands) => rest?,
-            () = sample(self.site.admin(), &sale.items, &buyers, &timeline, self.view) => Ok(()),
+            rest = self.sell(&sale, &buyers, senders, tasks) => rest?,
+            () = sample(self.site.admin(), &sale.items, &buyers, &timeline, self.progress) => Ok(()),
         };
-        let counts = buyers.notes.counts();
+        let counts = buyers.measurements.counts();
         timeline.add(Instant::now(), counts, Overview::read(&mut self.admin, &sale.items).await);
         let (violations, reconcile) = self.judge(&sale, &buyers, rest).await?;
         Ok(self.report(&sale, &buyers, timeline, violations, reconcile))
@@ -212,10 +205,10 @@ impl<'a> Stage<'a> {
         let person =
             |n| Person { user: format!("rehearsal-{run:x}-{name}{n}"), ..Person::default() };
         let people: Vec<Person> = (0..count).map(person).collect();
-        self.view.begin("signing in", count);
-        let wanted = Wanted::Bearer(self.login.clone());
+        self.progress.begin("signing in", count);
+        let wanted = AskFor::Bearer(self.login.clone());
         let started = Instant::now();
-        let people = everybody_asks(&self.site.addresses, wanted, people, self.view).await?;
+        let people = everybody_asks(&self.site.addresses, wanted, people, self.progress).await?;
         if matches!(self.login, Login::Dev) {
             return Ok((people, started.elapsed()));
         }
@@ -223,7 +216,7 @@ impl<'a> Stage<'a> {
         let some = count.min(TIME_ASKERS_MAX);
         let askers = vec![Person::default(); some];
         let started = Instant::now();
-        everybody_asks(&self.site.addresses, Wanted::Time, askers, self.view).await?;
+        everybody_asks(&self.site.addresses, AskFor::Time, askers, self.progress).await?;
         Ok((people, started.elapsed().mul_f64(count as f64 / some.max(1) as f64)))
     }
 
@@ -231,7 +224,7 @@ impl<'a> Stage<'a> {
         &mut self,
         sign_in_took: Duration,
         activity: &mut Option<i64>,
-    ) -> Result<Sale, RehearseError> {
+    ) -> Result<RehearsedSale, RehearseError> {
         let plan = self.plan;
         let connecting = Duration::from_micros(500) * plan.connections as u32;
         let ready_in = sign_in_took.mul_f64(SLOWER_MAX) + connecting + LEAD;
@@ -252,22 +245,22 @@ impl<'a> Stage<'a> {
         self.target.activity = created.activity;
         created.publish(&mut self.admin).await?;
         let CreatedSale { activity, items } = created;
-        Ok(Sale { activity, items, opens_ms, opening: at + ready_in })
+        Ok(RehearsedSale { activity, items, opens_ms, opening: at + ready_in })
     }
 
     /// Everybody gets a sale token.
     async fn invite(
         &self,
-        sale: &Sale,
+        sale: &RehearsedSale,
         mut people: Vec<Person>,
         characters: Vec<Character>,
     ) -> Result<Arc<Buyers>, RehearseError> {
-        self.view.begin("sale tokens", people.len());
+        self.progress.begin("sale tokens", people.len());
         for (person, character) in people.iter_mut().zip(&characters) {
             person.item = sale.items[character.item];
         }
-        let wanted = Wanted::SaleToken;
-        let people = everybody_asks(&self.site.addresses, wanted, people, self.view).await?;
+        let wanted = AskFor::SaleToken;
+        let people = everybody_asks(&self.site.addresses, wanted, people, self.progress).await?;
         let rules = self.rules(sale.opening.max(Instant::now()));
         Ok(Arc::new(Buyers::new(people, characters, rules)))
     }
@@ -280,23 +273,23 @@ impl<'a> Stage<'a> {
             pay_within,
             cashier: self.cashier,
             claims_until: last + PATIENCE,
-            looks_until: last + pay_within + REST_WITHIN,
+            orders_until: last + pay_within + REST_WITHIN,
         }
     }
 
     /// For buyers, and for bots if there are any.
-    async fn connect(&self) -> (Links, Links) {
-        self.view.wait("connecting");
+    async fn connect(&self) -> (Senders, Senders) {
+        self.progress.wait("connecting");
         let all = self.plan.connections;
         let bots = if self.plan.bot_share > 0.0 { (all / BOT_CONNECTIONS_SHARE).max(1) } else { 0 };
         let addresses = &self.site.addresses;
-        let buyers = Links::open(addresses, all.saturating_sub(bots).max(1)).await;
-        (buyers, Links::open(addresses, bots).await)
+        let buyers = Senders::open(addresses, all.saturating_sub(bots).max(1)).await;
+        (buyers, Senders::open(addresses, bots).await)
     }
 
     /// Sleep until the bots may start. Answers the opening, or now if it is too late for it.
-    async fn wait_for_opening(&mut self, sale: &Sale) -> Instant {
-        self.view.wait("waiting");
+    async fn wait_for_opening(&mut self, sale: &RehearsedSale) -> Instant {
+        self.progress.wait("waiting");
         let early = sale.opening - BOTS_EARLY;
         if Instant::now() > early {
             let note =
@@ -311,48 +304,37 @@ impl<'a> Stage<'a> {
     /// Until all is quiet. Inside: whether it became quiet.
     async fn sell(
         &self,
-        sale: &Sale,
+        sale: &RehearsedSale,
         buyers: &Arc<Buyers>,
-        (buyer_links, bot_links): (Links, Links),
-        (buyer_errands, bot_errands): (Errands, Errands),
+        (buyer_senders, bot_senders): (Senders, Senders),
+        (buyer_tasks, bot_tasks): (Tasks, Tasks),
     ) -> Result<Result<(), Violation>, RehearseError> {
-        self.view.begin("selling", self.plan.buyers);
-        let bots = Open::new(bot_errands);
-        let others = Open::new(buyer_errands);
+        self.progress.begin("selling", self.plan.buyers);
+        let bots = StopWhenDropped::new(bot_tasks);
+        let others = StopWhenDropped::new(buyer_tasks);
         tokio::try_join!(
-            bot_links.perform(buyers.clone(), bots.0.clone()),
-            buyer_links.perform(buyers.clone(), others.0.clone()),
+            bot_senders.perform(buyers.clone(), bots.0.clone()),
+            buyer_senders.perform(buyers.clone(), others.0.clone()),
         )?;
-        self.view.wait("coming to rest");
+        self.progress.wait("coming to rest");
         self.come_to_rest(sale).await
     }
 
-    async fn come_to_rest(&self, sale: &Sale) -> Result<Result<(), Violation>, RehearseError> {
-        let mut admin = self.site.admin();
-        let drains = |detail| Ok(Err(Violation { invariant: DRAINS, detail }));
-        match settled(&mut admin, REST_WITHIN).await {
-            Ok(()) => {}
-            Err(ObserveError::NotAtRest(overview)) => return drains(overview),
-            Err(ObserveError::Api(error)) => return Err(error.into()),
-        }
-        let patience = Duration::from_millis(self.plan.pay_within_ms) + REST_WITHIN;
-        let deadline = Instant::now() + patience;
-        while any_unpaid(&mut admin, sale.activity).await? {
-            if Instant::now() > deadline {
-                return drains("unpaid orders do not time out".into());
-            }
-            sleep(UNPAID_LOOK).await;
-        }
-        match settled(&mut admin, REST_WITHIN).await {
+    async fn come_to_rest(
+        &self,
+        sale: &RehearsedSale,
+    ) -> Result<Result<(), Violation>, RehearseError> {
+        let pay_within = Duration::from_millis(self.plan.pay_within_ms);
+        match site::come_to_rest(&mut self.site.admin(), sale.activity, pay_within).await {
             Ok(()) => Ok(Ok(())),
-            Err(ObserveError::NotAtRest(overview)) => drains(overview),
-            Err(ObserveError::Api(error)) => Err(error.into()),
+            Err(NotSettled::Busy(detail)) => Ok(Err(Violation { invariant: DRAINS, detail })),
+            Err(NotSettled::Api(error)) => Err(error.into()),
         }
     }
 
     async fn judge(
         &mut self,
-        sale: &Sale,
+        sale: &RehearsedSale,
         buyers: &Buyers,
         rest: Result<(), Violation>,
     ) -> Result<(Vec<Violation>, Reconciled), RehearseError> {
@@ -362,17 +344,11 @@ impl<'a> Stage<'a> {
                 Reconciled { differences_before: self.differences_before, ..Default::default() };
             return Ok((vec![restless], reconcile));
         }
-        let mut history = History { claims: std::mem::take(&mut buyers.notes.open().claims) };
+        let mut history =
+            History { claims: std::mem::take(&mut buyers.measurements.lock().claims) };
         let mut violations = self.last_call(sale, &mut history).await?;
-        self.view.wait("checking");
-        let observed = match observe(&mut self.admin, &sale.items).await {
-            Ok(observed) => ours(observed, &history),
-            Err(ObserveError::Api(error)) => return Err(error.into()),
-            Err(ObserveError::NotAtRest(detail)) => {
-                violations.push(Violation { invariant: DRAINS, detail });
-                Observed::default()
-            }
-        };
+        self.progress.wait("checking");
+        let observed = ours(observe(&mut self.admin, &sale.items).await?, &history);
         violations.extend(check(&history, &observed));
         let reconcile = Reconciled {
             differences_before: self.differences_before,
@@ -385,7 +361,7 @@ impl<'a> Stage<'a> {
     /// Strangers ask for all that is left and one more.
     async fn last_call(
         &mut self,
-        sale: &Sale,
+        sale: &RehearsedSale,
         history: &mut History,
     ) -> Result<Vec<Violation>, RehearseError> {
         let mut left = Vec::new();
@@ -413,13 +389,13 @@ impl<'a> Stage<'a> {
         let (people, _) = self.log_in(wanted.len(), "late").await?;
         let strangers = wanted.iter().map(stranger).collect();
         let strangers = self.invite(sale, people, strangers).await?;
-        self.view.begin("last call", wanted.len());
+        self.progress.begin("last call", wanted.len());
         let connections = self.plan.connections.min(LAST_CALL_CONNECTIONS_MAX);
-        let links = Links::open(&self.site.addresses, connections).await;
-        let open = Open::new(plan_errands(&strangers, Instant::now()).0.0);
-        links.perform(strangers.clone(), open.0.clone()).await?;
+        let senders = Senders::open(&self.site.addresses, connections).await;
+        let open = StopWhenDropped::new(plan_tasks(&strangers, Instant::now()).0.0);
+        senders.perform(strangers.clone(), open.0.clone()).await?;
         let rest = self.come_to_rest(sale).await?;
-        history.claims.extend(std::mem::take(&mut strangers.notes.open().claims));
+        history.claims.extend(std::mem::take(&mut strangers.measurements.lock().claims));
         let mut violations: Vec<Violation> = rest.err().into_iter().collect();
         for (item, units) in sale.items.iter().zip(left) {
             violations.extend(stranded(&strangers, *item, units));
@@ -429,24 +405,24 @@ impl<'a> Stage<'a> {
 
     fn report(
         &self,
-        sale: &Sale,
+        sale: &RehearsedSale,
         buyers: &Buyers,
         timeline: Timeline,
         violations: Vec<Violation>,
         reconcile: Reconciled,
     ) -> Report {
-        let written = buyers.notes.open();
-        let counts = written.counts;
-        let generator = Generator::of(&written.buyers);
+        let measured = buyers.measurements.lock();
+        let counts = measured.counts;
+        let generator = Generator::of(&measured.buyers);
         let mut notes = self.notes.clone();
-        notes.extend(generator.notes(written.buyers.latency.len()));
+        notes.extend(generator.notes(measured.buyers.latency.len()));
         if counts.broken > 0 {
             notes.push(format!(
                 "{} requests lost their connection and were sent again",
                 counts.broken
             ));
         }
-        notes.extend(written.unexpected.iter().map(|what| format!("not expected: {what}")));
+        notes.extend(measured.unexpected.iter().map(|what| format!("not expected: {what}")));
         let timeline = timeline.take();
         Report {
             ok: violations.is_empty(),
@@ -466,19 +442,19 @@ impl<'a> Stage<'a> {
                 abandoned: counts.abandoned,
                 missed: counts.missed,
                 void: counts.void,
-                sold_out: buyers.met(Fate::SoldOut, None),
-                sent_away: buyers.met(Fate::SentAway, None),
+                sold_out: buyers.count_in(BuyerState::SoldOut, None),
+                sent_away: buyers.count_in(BuyerState::SentAway, None),
             },
             rates: Rates::of(&timeline),
-            refusals: written.refusals.clone(),
+            refusals: measured.refusals.clone(),
             latency: Timings {
-                claims: Percentiles::of(&written.buyers.latency),
-                service: Percentiles::of(&written.buyers.service),
-                lag: Percentiles::of(&written.buyers.lag),
-                bots: Percentiles::of(&written.bots.latency),
-                decided: Percentiles::of(&written.decided),
-                ordered: Percentiles::of(&written.ordered),
-                paid: Percentiles::of(&written.paid),
+                claims: Percentiles::of(&measured.buyers.latency),
+                service: Percentiles::of(&measured.buyers.service),
+                lag: Percentiles::of(&measured.buyers.lag),
+                bots: Percentiles::of(&measured.bots.latency),
+                decided: Percentiles::of(&measured.decided),
+                ordered: Percentiles::of(&measured.ordered),
+                paid: Percentiles::of(&measured.paid),
             },
             reconcile,
             timeline,
@@ -486,32 +462,32 @@ impl<'a> Stage<'a> {
     }
 }
 
-type Errands = Vec<(Instant, Errand)>;
+type Tasks = Vec<(Instant, Task)>;
 
 /// Stops its agenda when it is dropped, so that a rehearsal that is given up claims nothing more.
-struct Open(Arc<Agenda<Errand>>);
+struct StopWhenDropped(Arc<Agenda<Task>>);
 
-impl Open {
-    fn new(errands: Errands) -> Open {
-        Open(Agenda::new(errands))
+impl StopWhenDropped {
+    fn new(tasks: Tasks) -> StopWhenDropped {
+        StopWhenDropped(Agenda::new(tasks))
     }
 }
 
-impl Drop for Open {
+impl Drop for StopWhenDropped {
     fn drop(&mut self) {
         self.0.stop();
     }
 }
 
 /// What buyers and what bots begin with, and when everybody comes.
-fn plan_errands(buyers: &Buyers, opening: Instant) -> ((Errands, Errands), Vec<Instant>) {
+fn plan_tasks(buyers: &Buyers, opening: Instant) -> ((Tasks, Tasks), Vec<Instant>) {
     let (mut people, mut bots, mut schedule) = (Vec::new(), Vec::new(), Vec::new());
     for (n, character) in buyers.characters.iter().enumerate() {
         let is_bot = character.manner == Manner::Bot;
         let came = if is_bot { opening - BOTS_EARLY } else { opening + character.at };
         schedule.push(came);
         if is_bot {
-            bots.extend(std::iter::repeat_n(buyers.arrival(n, came), BOT_FINGERS));
+            bots.extend(std::iter::repeat_n(buyers.arrival(n, came), BOT_CLAIMS_AT_ONCE));
         } else {
             people.push(buyers.arrival(n, came));
         }
@@ -520,18 +496,24 @@ fn plan_errands(buyers: &Buyers, opening: Instant) -> ((Errands, Errands), Vec<I
 }
 
 /// Look four times a second, for ever.
-async fn sample(mut admin: Api, items: &[i64], buyers: &Buyers, timeline: &Timeline, view: &View) {
+async fn sample(
+    mut admin: Api,
+    items: &[i64],
+    buyers: &Buyers,
+    timeline: &Timeline,
+    progress: &Progress,
+) {
     let mut tick = tokio::time::interval(SAMPLE_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     loop {
         tick.tick().await;
         let overview = Overview::read(&mut admin, items).await;
-        let (now, counts) = (Instant::now(), buyers.notes.counts());
+        let (now, counts) = (Instant::now(), buyers.measurements.counts());
         let sample = timeline.add(now, counts, overview);
-        let p99_us = buyers.notes.open().buyers.latency.value_at_quantile(0.99);
+        let p99_us = buyers.measurements.lock().buyers.latency.value_at_quantile(0.99);
         let number = |value: Option<i64>| value.map_or("?".into(), |value| value.to_string());
-        view.at(sample.arrived);
-        view.say(format!(
+        progress.at(sample.arrived);
+        progress.say(format!(
             "admitted {}  refused {}  paid {}  left {}  backlog {}  p99 {:.1} ms",
             sample.admitted,
             sample.refused,
@@ -540,45 +522,6 @@ async fn sample(mut admin: Api, items: &[i64], buyers: &Buyers, timeline: &Timel
             number(sample.backlog.map(|claims| claims as i64)),
             p99_us as f64 / 1_000.0
         ));
-    }
-}
-
-async fn dev_login(site: &Site) -> Result<Login, RehearseError> {
-    let mut api = Api::new(site.addresses[0], None);
-    match Login::Dev.token(&mut api, "rehearsal-probe").await {
-        Ok(_) => Ok(Login::Dev),
-        Err(ApiError::Status { status: 404, .. }) => Err(RehearseError::NoLogin),
-        Err(other) => Err(other.into()),
-    }
-}
-
-/// The deployment's time, and our instant that is the same.
-async fn server_clock(admin: &mut Api) -> Result<(i64, Instant), ApiError> {
-    const ASKS: usize = 5;
-    let mut best: Option<(Duration, i64, Instant)> = None;
-    for _ in 0..ASKS {
-        let asked = Instant::now();
-        let time: Value = admin.read("/api/v1/time").await?;
-        let trip = asked.elapsed();
-        if best.is_none_or(|(shortest, ..)| trip < shortest) {
-            best = Some((trip, time["now_ms"].as_i64().unwrap_or_default(), asked + trip / 2));
-        }
-    }
-    best.map(|(_, now_ms, at)| (now_ms, at)).ok_or_else(|| std::io::Error::other("no time").into())
-}
-
-async fn any_unpaid(admin: &mut Api, activity: i64) -> Result<bool, ApiError> {
-    let path = format!("/api/v1/admin/orders?activity_id={activity}&status=unpaid&limit=1");
-    let page: Value = admin.read(&path).await?;
-    Ok(page["orders"].as_array().is_some_and(|orders| !orders.is_empty()))
-}
-
-/// Asks the deployment to compare itself, and to change nothing.
-async fn differences(admin: &mut Api) -> Result<u64, RehearseError> {
-    match admin.write::<Value>("/api/v1/admin/reconcile?heal=false", &json!({})).await {
-        Ok(report) => Ok(report["differences"].as_u64().unwrap_or(0)),
-        Err(ApiError::Status { status: 401 | 403, .. }) => Err(RehearseError::AdminToken),
-        Err(other) => Err(other.into()),
     }
 }
 
@@ -591,8 +534,10 @@ fn new_differences(reconcile: Reconciled) -> Option<Violation> {
 
 /// Each unit that was left must have been sold, and somebody told that there is none.
 fn stranded(strangers: &Buyers, item: i64, units: i64) -> Option<Violation> {
-    let (sold, refused) =
-        (strangers.met(Fate::Won, Some(item)), strangers.met(Fate::SoldOut, Some(item)));
+    let (sold, refused) = (
+        strangers.count_in(BuyerState::Admitted, Some(item)),
+        strangers.count_in(BuyerState::SoldOut, Some(item)),
+    );
     let detail = format!(
         "item {item}: of {units} units left, last call sold {sold}; {refused} heard \"sold out\""
     );

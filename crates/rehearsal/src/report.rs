@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::{LAG_P99_US_MAX, Latencies, Plan, Rate, Sample};
 
-/// The shares of answers whose latency is told; the last is the slowest answer of all.
+/// The shares of answers whose latency is reported; the last is the slowest answer of all.
 const QUANTILES: [f64; 11] = [0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999, 0.9999, 1.0];
 /// Violations in the table; all of them are in the data.
 const SHOWN_MAX: usize = 20;
@@ -115,7 +115,7 @@ pub struct Funnel {
     pub cancelled: u64,
     /// Left their order unpaid.
     pub abandoned: u64,
-    /// Wanted to pay or cancel, and the deadline came first.
+    /// AskFor to pay or cancel, and the deadline came first.
     pub missed: u64,
     pub void: u64,
     pub sold_out: u64,
@@ -155,9 +155,9 @@ pub struct Timings {
     /// How late claims left although a connection was free.
     pub lag: Percentiles,
     pub bots: Percentiles,
-    /// From a buyer's instant to its final word, over all tries.
+    /// From a buyer's instant to its final answer, over all tries.
     pub decided: Percentiles,
-    /// From the admission to the order seen in the ledger; buyers look every quarter of a second.
+    /// From the admission to the order seen in the ledger; buyers ask every quarter of a second.
     pub ordered: Percentiles,
     /// From pressing *pay* to the order seen as paid.
     pub paid: Percentiles,
@@ -325,7 +325,7 @@ impl Timings {
             ("claim", &self.claims),
             ("claim, once sent", &self.service),
             ("claim of a bot", &self.bots),
-            ("final word", &self.decided),
+            ("final answer", &self.decided),
             ("order in the ledger", &self.ordered),
             ("payment", &self.paid),
             ("generator's lag", &self.lag),

@@ -72,7 +72,7 @@ fn host_and_port(target: &str) -> Result<String, TargetError> {
     }
 }
 
-/// Anything but loopback, private and link-local ranges.
+/// Anything but loopback, private and sender-local ranges.
 fn is_public(ip: IpAddr) -> bool {
     let near = |ip: Ipv4Addr| ip.is_loopback() || ip.is_private() || ip.is_link_local();
     match ip {

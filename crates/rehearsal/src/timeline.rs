@@ -9,13 +9,13 @@ use client::Api;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::notes::Counts;
+use crate::measurements::Counts;
 
 pub(crate) const SAMPLE_EVERY: Duration = Duration::from_millis(250);
 /// A longer rehearsal keeps its first samples: half an hour of them.
 const SAMPLES_MAX: usize = 7_200;
 
-/// One look. Counts are since the beginning.
+/// The numbers at one instant. Counts are since the beginning.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Sample {
     /// After the opening; before it, below zero.
@@ -32,7 +32,7 @@ pub struct Sample {
     pub backlog: Option<u64>,
 }
 
-/// What a look at the deployment's overview tells of these items.
+/// What the deployment's overview says of these items.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Overview {
     pub(crate) stock_left: Option<i64>,
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_items_of_the_rehearsal_are_looked_at() {
+    fn only_the_items_of_the_rehearsal_are_counted() {
         let overview = json!({"orders": {"backlog": 9}, "items": [
             {"item_id": 1, "gate_left": 5, "in_flight": 2},
             {"item_id": 2, "gate_left": 7, "in_flight": 3},

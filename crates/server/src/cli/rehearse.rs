@@ -7,7 +7,7 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use client::Login;
-use rehearsal::{Curve, OwnServer, Plan, Report, Site, View, find_target, rehearse};
+use rehearsal::{Curve, OwnServer, Plan, Progress, Report, Site, find_target, rehearse};
 
 use super::{Failure, durations::duration_ms, stop_signal};
 use crate::{config::Config, serve::Running};
@@ -141,17 +141,17 @@ pub(super) async fn run(command: Rehearse, config: &Config) -> Result<bool, Fail
     let plan = command.crowd.plan()?;
     writable(&command)?;
     enough_files(plan.connections)?;
-    let view = View::on_stderr();
+    let progress = Progress::on_stderr();
     let report = if command.target.is_empty() {
         let server = OwnServer::start(std::env::current_exe()?, plan.connections).await?;
-        let report = rehearse(&plan, &server.site(), &view, stop).await;
+        let report = rehearse(&plan, &server.site(), &progress, stop).await;
         if let Err(error) = server.stop().await {
             eprintln!("seckill: the server of the rehearsal did not stop by itself: {error}");
         }
         report?
     } else {
         let site = command.site(config).await?;
-        rehearse(&plan, &site, &view, stop).await?
+        rehearse(&plan, &site, &progress, stop).await?
     };
     command.tell(&report)?;
     Ok(report.ok)

@@ -10,18 +10,18 @@ const TICK: Duration = Duration::from_millis(125);
 
 /// Two lines on stderr that change: what is being done, and how the sale stands.
 #[derive(Clone)]
-pub struct View {
+pub struct Progress {
     bar: ProgressBar,
 }
 
-impl View {
+impl Progress {
     /// Hides itself if stderr is not a terminal.
-    pub fn on_stderr() -> View {
-        View { bar: ProgressBar::new(0) }
+    pub fn on_stderr() -> Progress {
+        Progress { bar: ProgressBar::new(0) }
     }
 
-    pub fn hidden() -> View {
-        View { bar: ProgressBar::hidden() }
+    pub fn hidden() -> Progress {
+        Progress { bar: ProgressBar::hidden() }
     }
 
     /// A part of the work that has so many steps.

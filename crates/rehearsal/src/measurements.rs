@@ -39,7 +39,7 @@ pub(crate) struct Counts {
     pub(crate) missed: u64,
 }
 
-pub(crate) struct Written {
+pub(crate) struct Measured {
     pub(crate) claims: Vec<AnsweredClaim>,
     pub(crate) counts: Counts,
     /// By their codes.
@@ -57,11 +57,11 @@ pub(crate) struct Written {
 
 /// One mutex for all: it is held for less time than a cache line takes to travel, and keeps what one
 /// buyer was told in order.
-pub(crate) struct Notes(Mutex<Written>);
+pub(crate) struct Measurements(Mutex<Measured>);
 
-impl Notes {
-    pub(crate) fn new(claims: usize) -> Notes {
-        Notes(Mutex::new(Written {
+impl Measurements {
+    pub(crate) fn new(claims: usize) -> Measurements {
+        Measurements(Mutex::new(Measured {
             // A vector that moves while it grows would hold everybody up.
             claims: Vec::with_capacity(claims),
             counts: Counts::default(),
@@ -75,20 +75,20 @@ impl Notes {
         }))
     }
 
-    pub(crate) fn open(&self) -> MutexGuard<'_, Written> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Measured> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn count(&self, of: impl FnOnce(&mut Counts)) {
-        of(&mut self.open().counts);
+        of(&mut self.lock().counts);
     }
 
     pub(crate) fn counts(&self) -> Counts {
-        self.open().counts
+        self.lock().counts
     }
 }
 
-impl Written {
+impl Measured {
     pub(crate) fn refused(&mut self, code: &str) {
         self.counts.refused += 1;
         match self.refusals.get_mut(code) {
