@@ -28,12 +28,12 @@ use http::{
     HeaderMap, HeaderValue, Method, Uri,
     header::{ACCEPT_LANGUAGE, CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS},
 };
+use listener::{REQUEST_ID, RequestId};
 use tower::Service;
 use tracing::Instrument;
 
 use crate::{
     metrics::HttpMetrics,
-    net::{REQUEST_ID, RequestId},
     problem::{Code, Lang, Problem},
 };
 

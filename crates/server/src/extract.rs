@@ -9,13 +9,11 @@ use axum::{
 };
 use bytes::Bytes;
 use http::{HeaderValue, header::CONTENT_TYPE, request::Parts};
+use listener::BodyTooSlow;
 use sale::InvalidTime;
 use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 
-use crate::{
-    net::BodyTooSlow,
-    problem::{Code, Problem},
-};
+use crate::problem::{Code, Problem};
 
 /// A message that quotes the client is cut to this length.
 const QUOTE_CHARS_MAX: usize = 200;

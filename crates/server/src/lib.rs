@@ -1,6 +1,6 @@
 //! The front door and the engine room of a sale.
 //!
-//! This crate alone joins the others and alone knows HTTP. From the outside in: [`net`] accepts
+//! This crate alone joins the others and alone knows HTTP. From the outside in: [`listener`] accepts
 //! connections, [`edge`] bounds and explains, handlers take requests apart with [`extract`], know
 //! who asks through [`auth`], and refuse with a [`problem`].
 
@@ -15,7 +15,6 @@ pub mod extract;
 pub mod greeting;
 pub mod logging;
 pub mod metrics;
-pub mod net;
 pub mod problem;
 pub mod serve;
 pub mod terminal;

@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn levels_and_filters_are_told_from_typing_errors() {
-        for good in ["info", "WARN", "off", "info,gate=debug", "info, server::net=trace"] {
+        for good in ["info", "WARN", "off", "info,gate=debug", "info, listener=trace"] {
             assert!(filter(good).is_ok(), "{good}");
         }
         for bad in ["inof", "", "info,", "gate=loud", "gate"] {

@@ -1,21 +1,20 @@
 //! What is counted, under which name, and how `/metrics` shows it.
 //!
-//! This crate's numbers are listed here; the other crates describe their own. No label ever carries
-//! a user, an order or anything else without a small, known set of values. A name says its kind by
-//! its end: `_total` is a counter, everything else a gauge, or a histogram where it says so. Every
-//! number is served from the first moment on; those of items are in `api/item_metrics.rs`.
+//! The numbers of this crate, of the listener and of the engine are described here; the workers
+//! describe their own. No label ever carries a user, an order or anything else without a small, known
+//! set of values. A name says its kind by its end: `_total` is a counter, everything else a gauge, or a
+//! histogram where it says so. Every number is served from the first moment on; those of items are in
+//! `api/item_metrics.rs`.
 
 use std::{sync::Arc, time::Duration};
 
 use http::StatusCode;
+use listener::metrics::{CONNECTIONS, CONNECTIONS_CUT, CONNECTIONS_REFUSED, CUT_REASONS};
 use metrics::{Counter, Histogram, Unit};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use crate::auth::Refusal;
 
-pub const CONNECTIONS: &str = "seckill_connections";
-pub const CONNECTIONS_REFUSED: &str = "seckill_connections_refused_total";
-pub const CONNECTIONS_CUT: &str = "seckill_connections_cut_total";
 pub const HTTP_ANSWERS: &str = "seckill_http_answers_total";
 pub const HTTP_REQUESTS: &str = "seckill_http_requests_total";
 pub const HTTP_SECONDS: &str = "seckill_http_seconds";
@@ -152,7 +151,7 @@ fn describe() {
     for kind in Refusal::ALL {
         metrics::counter!(AUTH_REFUSED, "kind" => kind.as_str()).increment(0);
     }
-    for reason in ["write", "head", "idle"] {
+    for reason in CUT_REASONS {
         metrics::counter!(CONNECTIONS_CUT, "reason" => reason).increment(0);
     }
     for name in

@@ -20,7 +20,6 @@ use crate::{
     greeting::{self, FirstToken, Greeting},
     logging,
     metrics::Metrics,
-    net::{self, NetOptions},
     terminal,
 };
 use engine::{Engine, LOCAL_TOKEN, Parts, checkup, data_dir::DataDir, secrets};
@@ -130,9 +129,9 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     .map_err(CannotStart::because)?;
     let chores = tokio::spawn(chores(app.buyers.clone(), metrics));
     let listen = opened.config.listen;
-    let listener = bind(listen, opened.config.http.backlog_max)
+    let socket = bind(listen, opened.config.http.backlog_max)
         .map_err(|error| cannot_listen(listen, &error))?;
-    let address = listener.local_addr().map_err(CannotStart::because)?;
+    let address = socket.local_addr().map_err(CannotStart::because)?;
     let token = first_token(&opened).await?;
     engine.run_jobs();
     let demo = if opened.config.demo_is_on() {
@@ -156,7 +155,6 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     .print();
     logging::release();
 
-    let options = NetOptions::from(&opened.config.http);
     let news = engine.news.clone();
     let told = OnceLock::new();
     let shutdown = async {
@@ -166,8 +164,9 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
         // Streams last for ever; they end now so that the drain does not wait for them.
         news.close();
     };
-    let (express, service) = (api::express(app.clone()), api::service(app));
-    let drained = net::serve(listener, express, service, options, shutdown).await;
+    let (fast_path, service) = (api::fast_path(app.clone()), api::service(app));
+    let settings = opened.config.http.clone();
+    let drained = listener::serve(socket, fast_path, service, settings, shutdown).await;
     chores.abort();
     let _ = std::fs::remove_file(running);
     let taken = told.get().map_or(Duration::ZERO, Instant::elapsed);

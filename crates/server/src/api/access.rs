@@ -6,11 +6,11 @@
 use axum::extract::FromRequestParts;
 use http::request::Parts;
 use ledger::{Origin, Role};
+use listener::{Peer, RequestId};
 
 use super::Shared;
 use crate::{
     auth::{Operator, Refusal, note},
-    net::{Peer, RequestId},
     problem::Problem,
 };
 use engine::actor::Actor;

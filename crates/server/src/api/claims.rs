@@ -4,7 +4,7 @@
 //! body is looked at, the few bytes of the body, then the lane. Most buyers hear `sold_out`, whose
 //! answer is written once per language and shared.
 //!
-//! It comes in on two ways, the express lane (see `express`) and the router, and both lead here:
+//! It comes in on two ways, the fast path (see `fast_path`) and the router, and both lead here:
 //! [`Wanted::read`] takes it apart, [`told`] says what came of it.
 
 use std::{io::Write, time::Instant};
@@ -19,6 +19,7 @@ use http::{
     HeaderMap, HeaderValue, StatusCode,
     header::{CACHE_CONTROL, CONTENT_TYPE},
 };
+use listener::FastRequest;
 use sale::{Claim, ItemId, KeyHash, Keys, Millis, OrderNo, SaleToken, UserId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -26,7 +27,6 @@ use utoipa::ToSchema;
 use super::{App, Shared, schemas};
 use crate::{
     extract::{Json, Path},
-    net::Asked,
     problem::{Code, Problem},
 };
 use engine::ClaimAnswer;
@@ -116,9 +116,9 @@ impl Fields for HeaderMap {
     }
 }
 
-impl Fields for Asked<'_> {
+impl Fields for FastRequest<'_> {
     fn all<'a>(&'a self, name: &'static str) -> impl Iterator<Item = &'a [u8]> {
-        Asked::all(self, name)
+        self.fields.all(name)
     }
 }
 
@@ -136,10 +136,11 @@ impl Wanted {
         keys: &Keys,
         now_ms: Millis,
         item: ItemId,
-        asked: &Asked<'_>,
+        request: &FastRequest<'_>,
     ) -> Result<Wanted, Problem> {
-        let wanted = Wanted::ask(keys, now_ms, item, asked)?;
-        let Json(wish) = Json::<Wish>::read(asked.header(CONTENT_TYPE.as_str()), asked.body)?;
+        let wanted = Wanted::ask(keys, now_ms, item, request)?;
+        let kind = request.fields.first(CONTENT_TYPE.as_str());
+        let Json(wish) = Json::<Wish>::read(kind, request.body)?;
         wanted.with(wish)
     }
 

@@ -21,7 +21,7 @@ mod claims;
 mod counts;
 mod dev_login;
 mod events;
-mod express;
+mod fast_path;
 mod finish;
 mod item_metrics;
 mod machine;
@@ -49,11 +49,12 @@ use axum::{
     middleware,
     response::Response,
 };
+use listener::HttpSettings;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
     auth::{Admins, Buyers, KeyError},
-    config::{Config, Http, Role},
+    config::{Config, Role},
     edge::Edge,
     metrics::Metrics,
     web,
@@ -157,19 +158,19 @@ async fn looks(State(app): State<Shared>, request: Request, next: middleware::Ne
     next.run(request).await
 }
 
-/// The router inside its edge, as [`crate::net::serve`] wants it.
+/// The router inside its edge, as [`listener::serve`] wants it.
 pub fn service(app: Arc<App>) -> Edge<Router> {
     let timeout = Duration::from_millis(app.config.http.request_timeout_ms);
     Edge::new(router(app), timeout)
 }
 
 /// What is answered before the router.
-pub fn express(app: Arc<App>) -> express::Claims {
-    express::Claims::new(app)
+pub fn fast_path(app: Arc<App>) -> fast_path::Claims {
+    fast_path::Claims::new(app)
 }
 
 /// What operators and machines ask.
-fn inner_table(http: &Http) -> OpenApiRouter<Shared> {
+fn inner_table(http: &HttpSettings) -> OpenApiRouter<Shared> {
     OpenApiRouter::default()
         .nest(BASE, limited(operators(), http.admin_body_bytes_max))
         .merge(machines())
@@ -177,7 +178,7 @@ fn inner_table(http: &Http) -> OpenApiRouter<Shared> {
 }
 
 /// Routes and document in one.
-fn routing_table(http: &Http) -> OpenApiRouter<Shared> {
+fn routing_table(http: &HttpSettings) -> OpenApiRouter<Shared> {
     let counted = OpenApiRouter::default()
         .nest(BASE, limited(public_and_buyers(), http.body_bytes_max))
         .route_layer(middleware::from_fn(counts::by_route))

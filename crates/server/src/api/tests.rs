@@ -1,5 +1,6 @@
 //! Requests as clients send them, good and bad, through the whole router.
 
+mod front_door;
 mod shop;
 
 use std::sync::atomic::Ordering;

@@ -6,13 +6,9 @@
 use std::time::Instant;
 
 use http::request::Parts;
+use listener::{Peer, RequestId};
 
-use crate::{
-    logging::FewPerSecond,
-    metrics::AUTH_REFUSED,
-    net::{Peer, RequestId},
-    problem::Problem,
-};
+use crate::{logging::FewPerSecond, metrics::AUTH_REFUSED, problem::Problem};
 
 /// Lines about refusals in one second; more are "and so many more".
 const LINES_PER_S_MAX: u32 = 5;

@@ -15,6 +15,7 @@ use std::{net::SocketAddr, path::PathBuf};
 use engine::settings::{
     Alerts, Gate, Jobs, Lane, LedgerStore, Orders, Push, Redis, SandboxSettings, Settings,
 };
+use listener::HttpSettings;
 use serde::{Deserialize, Serialize};
 
 pub use engine::{Profile, Role, Secret};
@@ -33,7 +34,7 @@ pub struct Config {
     pub data: PathBuf,
     pub secret: Secret,
     pub demo: Switch,
-    pub http: Http,
+    pub http: HttpSettings,
     pub auth: Auth,
     pub redis: Redis,
     pub ledger: LedgerStore,
@@ -45,23 +46,6 @@ pub struct Config {
     pub alerts: Alerts,
     pub push: Push,
     pub log: Log,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Http {
-    pub connections_max: usize,
-    pub backlog_max: u32,
-    pub header_timeout_ms: u64,
-    pub header_bytes_max: usize,
-    pub body_timeout_ms: u64,
-    pub body_bytes_max: usize,
-    pub admin_body_bytes_max: usize,
-    pub idle_timeout_ms: u64,
-    pub write_timeout_ms: u64,
-    pub request_timeout_ms: u64,
-    pub drain_ms_max: u64,
-    pub proxy_hops: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

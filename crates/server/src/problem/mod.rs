@@ -31,14 +31,13 @@ use http::{
     },
 };
 use ledger::LedgerError;
+use listener::RequestId;
 use sale::{Invalid, Millis, OrderNo};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 pub use code::Code;
 pub use lang::Lang;
-
-use crate::net::RequestId;
 
 pub const CONTENT_TYPE_PROBLEM: &str = "application/problem+json";
 

@@ -1,5 +1,5 @@
 //! Clients that write HTTP by hand, well or badly: a claim is the same claim whether it comes whole in
-//! one packet (the express lane) or in pieces (the long way), and what nobody can understand is said
+//! one packet (the fast path) or in pieces (the long way), and what nobody can understand is said
 //! so in words that a program can read.
 
 use std::{

@@ -1,7 +1,8 @@
-//! Claims on the express lane: the same claim as in `claims`, read from and written to bytes.
+//! Claims on the fast path of the listener: the same claim as in `claims`, read from and written to bytes.
 //!
 //! The router costs as much as the rest of a refusal, so claims, which are nearly all there is in a
-//! rush, do not pass it. What they are told is decided in `claims`; here is only how it is written.
+//! rush, do not pass it. What they are told is decided in `claims`; here is only how it is written,
+//! and how the listener's own refusals are worded.
 
 use std::{
     cell::RefCell,
@@ -11,6 +12,7 @@ use std::{
 };
 
 use http::{Method, StatusCode, header::ACCEPT_LANGUAGE};
+use listener::{FastPath, FastRequest, Fields, NoReply, Pending, REQUEST_ID, Refusal, RequestId};
 use sale::ItemId;
 
 use super::{
@@ -21,7 +23,6 @@ use crate::{
     config::Role,
     extract::is_plain_number,
     metrics::HttpMetrics,
-    net::{Asked, Express, Outcome, REQUEST_ID, RequestId, Waiting},
     problem::{Code, Lang, Problem},
 };
 use engine::ClaimAnswer;
@@ -29,7 +30,7 @@ use engine::ClaimAnswer;
 /// More digits than this are no item.
 const ID_DIGITS_MAX: usize = 18;
 
-/// The express lane of one process.
+/// The fast path of one process.
 #[derive(Clone)]
 pub struct Claims {
     app: Arc<App>,
@@ -85,7 +86,7 @@ impl Claims {
     }
 }
 
-impl Express for Claims {
+impl FastPath for Claims {
     type Ticket = Ticket;
     type Reply = ClaimAnswer;
 
@@ -93,13 +94,12 @@ impl Express for Claims {
         self.open && method == "POST" && item_of(path).is_some()
     }
 
-    fn begin(&self, asked: &Asked<'_>, out: &mut Vec<u8>) -> Option<Waiting<Self>> {
-        let language = asked.header(ACCEPT_LANGUAGE.as_str());
-        let lang = language.map_or(Lang::En, Lang::of_bytes);
-        let ticket = Ticket { lang, began: Instant::now(), id: asked.id };
+    fn begin(&self, request: &FastRequest<'_>, out: &mut Vec<u8>) -> Option<Pending<Self>> {
+        let lang = lang_of(request.fields);
+        let ticket = Ticket { lang, began: Instant::now(), id: request.id };
         let engine = &self.app.engine;
-        let item = item_of(asked.path).unwrap_or(ItemId(0));
-        let wanted = match Wanted::read(&engine.keys, engine.clock.now_ms(), item, asked) {
+        let item = item_of(request.path).unwrap_or(ItemId(0));
+        let wanted = match Wanted::read(&engine.keys, engine.clock.now_ms(), item, request) {
             Ok(wanted) => wanted,
             Err(problem) => {
                 self.refuse(&problem, &ticket, out);
@@ -114,22 +114,48 @@ impl Express for Claims {
             Ok(place) => {
                 let engine = engine.clone();
                 let reply = Box::pin(async move { engine.answer(item, place.await).await });
-                Some(Waiting { ticket, reply })
+                Some(Pending { ticket, reply })
             }
         }
     }
 
-    fn finish(&self, ticket: Ticket, outcome: Outcome<ClaimAnswer>, out: &mut Vec<u8>) {
-        let problem = match outcome {
-            Outcome::Reply(answer) => {
+    fn finish(&self, ticket: Ticket, reply: Result<ClaimAnswer, NoReply>, out: &mut Vec<u8>) {
+        let problem = match reply {
+            Ok(answer) => {
                 self.app.claims.decided_after(ticket.began.elapsed());
                 return self.tell(answer, &ticket, out);
             }
-            Outcome::TooLate => Problem::new(Code::Unknown).inside("no answer in time"),
-            Outcome::Panicked => Problem::internal("a claim panicked"),
+            Err(NoReply::TooLate) => Problem::new(Code::Unknown).inside("no answer in time"),
+            Err(NoReply::Panicked) => Problem::internal("a claim panicked"),
         };
         self.refuse(&problem, &ticket, out);
     }
+
+    fn write_refusal(
+        &self,
+        refusal: Refusal,
+        id: RequestId,
+        fields: Fields<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        let code = match refusal {
+            Refusal::BadRequest => Code::BadRequest,
+            Refusal::ExpectationFailed => Code::ExpectationFailed,
+            Refusal::HeadTooLarge => Code::HeadTooLarge,
+            Refusal::BodyTooLarge => Code::TooLarge,
+        };
+        let closing: [(&str, &[u8]); 2] = [("connection", b"close"), (REQUEST_ID, id.as_bytes())];
+        Problem::new(code).write_http(out, lang_of(fields), &closing);
+        self.metrics.answered(code.status(), Duration::ZERO);
+    }
+
+    fn write_full(&self, out: &mut Vec<u8>) {
+        Problem::new(Code::Busy).write_http(out, Lang::En, &[("connection", b"close")]);
+    }
+}
+
+fn lang_of(fields: Fields<'_>) -> Lang {
+    fields.first(ACCEPT_LANGUAGE.as_str()).map_or(Lang::En, Lang::of_bytes)
 }
 
 /// The item of a claim's path. One that is written in an unusual way is the router's to understand.
@@ -159,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_plain_paths_are_express() {
+    fn only_plain_paths_are_fast() {
         assert_eq!(item_of("/api/v1/items/42/claims"), Some(ItemId(42)));
         for other in [
             "/api/v1/items/42/claims?x=1",

@@ -8,73 +8,90 @@
 use http::Uri;
 use httparse::Header;
 
-use crate::problem::Code;
+use crate::Refusal;
 
 /// Hyper keeps addresses in sixteen bits.
 const URI_BYTES_MAX: usize = u16::MAX as usize - 1;
 
+/// The fields of a head.
+#[derive(Clone, Copy, Debug)]
+pub struct Fields<'a>(pub(crate) &'a [Header<'a>]);
+
+impl<'a> Fields<'a> {
+    /// The values of all fields of this name.
+    pub fn all(self, name: &str) -> impl Iterator<Item = &'a [u8]> {
+        let named = move |header: &&Header<'a>| header.name.eq_ignore_ascii_case(name);
+        self.0.iter().filter(named).map(|header| header.value)
+    }
+
+    pub fn first(self, name: &str) -> Option<&'a [u8]> {
+        self.all(name).next()
+    }
+}
+
 /// Where the body of a request ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BodyLength {
+pub(crate) enum BodyLength {
     Bytes(usize),
     Chunked,
 }
 
 /// Take the fields of a head together: where its body ends, or why nobody serves it. `version` is the
 /// minor one.
-pub(super) fn judge(
+pub(crate) fn check(
     version: u8,
     path: &str,
-    headers: &[Header<'_>],
+    fields: Fields<'_>,
     body_bytes_max: usize,
-) -> Result<BodyLength, Code> {
-    let mut told = Told::default();
-    for header in headers {
-        told.hear(version, header)?;
+) -> Result<BodyLength, Refusal> {
+    let mut said = Said::default();
+    for header in fields.0 {
+        said.add(version, header)?;
     }
-    if told.hosts != 1 && (version > 0 || told.hosts > 1) {
-        return Err(Code::BadRequest);
+    if said.hosts != 1 && (version > 0 || said.hosts > 1) {
+        return Err(Refusal::BadRequest);
     }
     check_address(path)?;
-    if told.expects_otherwise {
-        return Err(Code::ExpectationFailed);
+    if said.expects_otherwise {
+        return Err(Refusal::ExpectationFailed);
     }
-    match (told.length, told.chunked) {
-        (Some(_), true) => Err(Code::BadRequest),
+    match (said.length, said.chunked) {
+        (Some(_), true) => Err(Refusal::BadRequest),
         (None, true) => Ok(BodyLength::Chunked),
         (None, false) => Ok(BodyLength::Bytes(0)),
         (Some(length), false) if length <= body_bytes_max as u64 => {
             Ok(BodyLength::Bytes(length as usize))
         }
-        (Some(_), false) => Err(Code::TooLarge),
+        (Some(_), false) => Err(Refusal::BodyTooLarge),
     }
 }
 
+/// What the fields that were read so far say of the body and the host.
 #[derive(Default)]
-struct Told {
+struct Said {
     hosts: u32,
     length: Option<u64>,
     chunked: bool,
     expects_otherwise: bool,
 }
 
-impl Told {
-    fn hear(&mut self, version: u8, header: &Header<'_>) -> Result<(), Code> {
+impl Said {
+    fn add(&mut self, version: u8, header: &Header<'_>) -> Result<(), Refusal> {
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
         if is("host") {
             self.hosts += 1;
             if !is_host(header.value) {
-                return Err(Code::BadRequest);
+                return Err(Refusal::BadRequest);
             }
         } else if is("content-length") {
-            let length = read_length(header.value).ok_or(Code::BadRequest)?;
+            let length = read_length(header.value).ok_or(Refusal::BadRequest)?;
             if self.length.replace(length).is_some() {
-                return Err(Code::BadRequest);
+                return Err(Refusal::BadRequest);
             }
         } else if is("transfer-encoding") {
             // Of the codings only this one is understood, once, and not in the old protocol.
             if version == 0 || self.chunked || !header.value.eq_ignore_ascii_case(b"chunked") {
-                return Err(Code::BadRequest);
+                return Err(Refusal::BadRequest);
             }
             self.chunked = true;
         } else if is("expect") && version > 0 {
@@ -85,7 +102,7 @@ impl Told {
 }
 
 /// Digits and nothing else. More than fit are as many as there can be.
-pub(super) fn read_length(value: &[u8]) -> Option<u64> {
+pub(crate) fn read_length(value: &[u8]) -> Option<u64> {
     if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
         return None;
     }
@@ -94,26 +111,26 @@ pub(super) fn read_length(value: &[u8]) -> Option<u64> {
 
 /// A name or an address, and perhaps a port: the characters that RFC 3986 has for them. It may be
 /// empty.
-pub(super) fn is_host(value: &[u8]) -> bool {
+pub(crate) fn is_host(value: &[u8]) -> bool {
     value.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-._~:[]%!$&'()*+,;=".contains(byte))
 }
 
-fn check_address(path: &str) -> Result<(), Code> {
+fn check_address(path: &str) -> Result<(), Refusal> {
     if path.len() > URI_BYTES_MAX {
-        return Err(Code::HeadTooLarge);
+        return Err(Refusal::HeadTooLarge);
     }
     // What hyper makes of it; a path that is plain needs no second look.
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~?&=%:@,;+".contains(&byte);
     if path.starts_with('/') && path.bytes().all(plain) {
         return Ok(());
     }
-    Uri::try_from(path).map(drop).map_err(|_| Code::BadRequest)
+    Uri::try_from(path).map(drop).map_err(|_| Refusal::BadRequest)
 }
 
 /// Finds the end of a chunked body in what comes of it. Hyper reads it; this only tells it from the
 /// request behind it, so what is written wrongly is left to hyper: nothing after it is a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Chunks {
+pub(crate) enum Chunks {
     /// In the line that begins a chunk; its length so far, and whether digits may still come.
     Size {
         size: u64,
@@ -129,12 +146,12 @@ pub(super) enum Chunks {
 }
 
 impl Chunks {
-    pub(super) fn begin() -> Chunks {
+    pub(crate) fn begin() -> Chunks {
         Chunks::Size { size: 0, digits: true }
     }
 
     /// How many of these bytes belong to the body.
-    pub(super) fn take(&mut self, bytes: &[u8]) -> usize {
+    pub(crate) fn take(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
         while at < bytes.len() && *self != Chunks::Ended {
             at += self.step(&bytes[at..]);
@@ -175,7 +192,7 @@ impl Chunks {
 mod tests {
     use super::*;
 
-    fn judged(version: u8, fields: &[(&str, &str)]) -> Result<BodyLength, Code> {
+    fn checked(version: u8, fields: &[(&str, &str)]) -> Result<BodyLength, Refusal> {
         let header =
             |(name, value): &(&'static str, &'static str)| Header { name, value: value.as_bytes() };
         // The lifetimes of literals, so that the table below can be a table.
@@ -184,7 +201,7 @@ mod tests {
             .map(|(name, value)| (&*name.to_string().leak(), &*value.to_string().leak()))
             .collect();
         let headers: Vec<Header<'_>> = fields.iter().map(header).collect();
-        judge(version, "/", &headers, 1_000)
+        check(version, "/", Fields(&headers), 1_000)
     }
 
     #[test]
@@ -193,52 +210,60 @@ mod tests {
         for (version, fields, answer) in [
             (1, &[host][..], Ok(BodyLength::Bytes(0))),
             (1, &[("host", "")], Ok(BodyLength::Bytes(0))),
-            (1, &[], Err(Code::BadRequest)),
+            (1, &[], Err(Refusal::BadRequest)),
             (0, &[], Ok(BodyLength::Bytes(0))),
-            (1, &[host, host], Err(Code::BadRequest)),
-            (0, &[host, host], Err(Code::BadRequest)),
-            (1, &[("host", "a b")], Err(Code::BadRequest)),
-            (1, &[("host", "a/b")], Err(Code::BadRequest)),
-            (1, &[("host", "me@shop")], Err(Code::BadRequest)),
+            (1, &[host, host], Err(Refusal::BadRequest)),
+            (0, &[host, host], Err(Refusal::BadRequest)),
+            (1, &[("host", "a b")], Err(Refusal::BadRequest)),
+            (1, &[("host", "a/b")], Err(Refusal::BadRequest)),
+            (1, &[("host", "me@shop")], Err(Refusal::BadRequest)),
             (1, &[host, ("content-length", "17")], Ok(BodyLength::Bytes(17))),
             (1, &[host, ("content-length", "1000")], Ok(BodyLength::Bytes(1_000))),
-            (1, &[host, ("content-length", "1001")], Err(Code::TooLarge)),
-            (1, &[host, ("content-length", "99999999999999999999999")], Err(Code::TooLarge)),
-            (1, &[host, ("content-length", "+1")], Err(Code::BadRequest)),
-            (1, &[host, ("content-length", "-1")], Err(Code::BadRequest)),
-            (1, &[host, ("content-length", "1, 1")], Err(Code::BadRequest)),
-            (1, &[host, ("content-length", "0x1")], Err(Code::BadRequest)),
-            (1, &[host, ("content-length", "")], Err(Code::BadRequest)),
-            (1, &[host, ("content-length", "1"), ("Content-Length", "2")], Err(Code::BadRequest)),
-            (1, &[host, ("content-length", "1"), ("Content-Length", "1")], Err(Code::BadRequest)),
+            (1, &[host, ("content-length", "1001")], Err(Refusal::BodyTooLarge)),
+            (1, &[host, ("content-length", "99999999999999999999999")], Err(Refusal::BodyTooLarge)),
+            (1, &[host, ("content-length", "+1")], Err(Refusal::BadRequest)),
+            (1, &[host, ("content-length", "-1")], Err(Refusal::BadRequest)),
+            (1, &[host, ("content-length", "1, 1")], Err(Refusal::BadRequest)),
+            (1, &[host, ("content-length", "0x1")], Err(Refusal::BadRequest)),
+            (1, &[host, ("content-length", "")], Err(Refusal::BadRequest)),
+            (
+                1,
+                &[host, ("content-length", "1"), ("Content-Length", "2")],
+                Err(Refusal::BadRequest),
+            ),
+            (
+                1,
+                &[host, ("content-length", "1"), ("Content-Length", "1")],
+                Err(Refusal::BadRequest),
+            ),
             (1, &[host, ("Transfer-Encoding", "Chunked")], Ok(BodyLength::Chunked)),
-            (0, &[host, ("transfer-encoding", "chunked")], Err(Code::BadRequest)),
-            (1, &[host, ("transfer-encoding", "gzip, chunked")], Err(Code::BadRequest)),
-            (1, &[host, ("transfer-encoding", "identity")], Err(Code::BadRequest)),
+            (0, &[host, ("transfer-encoding", "chunked")], Err(Refusal::BadRequest)),
+            (1, &[host, ("transfer-encoding", "gzip, chunked")], Err(Refusal::BadRequest)),
+            (1, &[host, ("transfer-encoding", "identity")], Err(Refusal::BadRequest)),
             (
                 1,
                 &[host, ("transfer-encoding", "chunked"), ("content-length", "1")],
-                Err(Code::BadRequest),
+                Err(Refusal::BadRequest),
             ),
             (1, &[host, ("expect", "100-Continue")], Ok(BodyLength::Bytes(0))),
-            (1, &[host, ("expect", "a miracle")], Err(Code::ExpectationFailed)),
+            (1, &[host, ("expect", "a miracle")], Err(Refusal::ExpectationFailed)),
             (0, &[host, ("expect", "a miracle")], Ok(BodyLength::Bytes(0))),
         ] {
-            assert_eq!(judged(version, fields), answer, "1.{version} {fields:?}");
+            assert_eq!(checked(version, fields), answer, "1.{version} {fields:?}");
         }
     }
 
     #[test]
     fn an_address_is_one_that_can_be_taken_apart() {
         let host = [Header { name: "host", value: b"s" }];
-        let ask = |path: &str| judge(1, path, &host, 0).err();
+        let ask = |path: &str| check(1, path, Fields(&host), 0).err();
         for good in ["/", "/api/v1/items/42", "*", "/?q=%E4%B8%80", "http://shop/x", "/a|b"] {
             assert_eq!(ask(good), None, "{good}");
         }
         for bad in ["http://", "http://[", "a b"] {
-            assert_eq!(ask(bad), Some(Code::BadRequest), "{bad}");
+            assert_eq!(ask(bad), Some(Refusal::BadRequest), "{bad}");
         }
-        assert_eq!(ask(&format!("/{}", "x".repeat(70_000))), Some(Code::HeadTooLarge));
+        assert_eq!(ask(&format!("/{}", "x".repeat(70_000))), Some(Refusal::HeadTooLarge));
     }
 
     #[test]

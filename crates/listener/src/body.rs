@@ -14,14 +14,14 @@ use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep};
 
-use super::link::{Link, Stage};
+use crate::connection::{Connection, Stage};
 
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the body did not arrive in time")]
 pub struct BodyTooSlow;
 
 /// A request's body that must be complete at a given time, however steadily it trickles.
-pub(super) struct TimedBody {
+pub(crate) struct TimedBody {
     /// Present until it is dropped.
     arriving: Option<Arriving>,
     rest: Rest,
@@ -29,7 +29,7 @@ pub(super) struct TimedBody {
 
 struct Arriving {
     incoming: Incoming,
-    link: Arc<Link>,
+    connection: Arc<Connection>,
     deadline: Instant,
     /// The client sends it only when it is asked for.
     is_announced: bool,
@@ -45,24 +45,24 @@ struct Arriving {
 ///
 /// Empty where there was no body.
 #[derive(Clone)]
-pub(super) struct Rest(Option<Arc<Mutex<Option<Arriving>>>>);
+pub(crate) struct Rest(Option<Arc<Mutex<Option<Arriving>>>>);
 
 impl TimedBody {
-    pub(super) fn wrap(
+    pub(crate) fn wrap(
         incoming: Incoming,
         is_announced: bool,
         timeout: Duration,
-        link: &Arc<Link>,
+        connection: &Arc<Connection>,
     ) -> (Body, Rest) {
         if incoming.is_end_stream() {
             return (Body::empty(), Rest(None));
         }
         // Until it has been read to its end, nothing behind it can be taken for a request.
-        link.leaves_unread(true);
-        let (link, deadline) = (link.clone(), Instant::now() + timeout);
+        connection.leaves_unread(true);
+        let (connection, deadline) = (connection.clone(), Instant::now() + timeout);
         let rest = Rest(Some(Arc::default()));
         let arriving =
-            Arriving { incoming, link, deadline, is_announced, alarm: None, ended: false };
+            Arriving { incoming, connection, deadline, is_announced, alarm: None, ended: false };
         (Body::new(TimedBody { arriving: Some(arriving), rest: rest.clone() }), rest)
     }
 }
@@ -77,7 +77,7 @@ impl Drop for TimedBody {
 
 impl Rest {
     /// Read what is left, if it is no more than this and comes in time. False if it is not.
-    pub(super) async fn is_read_off(&self, bytes_max: usize) -> bool {
+    pub(crate) async fn is_read_off(&self, bytes_max: usize) -> bool {
         // `None`: it was read, or is still with somebody who reads.
         let left_behind = self.0.as_ref().and_then(|rest| rest.lock().take());
         let Some(mut arriving) = left_behind else { return true };
@@ -100,7 +100,7 @@ impl Rest {
 impl Arriving {
     fn unless_complete(self) -> Option<Arriving> {
         if self.ended || self.incoming.is_end_stream() {
-            self.link.leaves_unread(false);
+            self.connection.leaves_unread(false);
             return None;
         }
         Some(self)
@@ -142,16 +142,16 @@ impl HttpBody for TimedBody {
 }
 
 /// While it lives, its connection is busy with a request.
-pub(super) struct Busy(Arc<Link>);
+pub(crate) struct Busy(Arc<Connection>);
 
 impl Busy {
-    pub(super) fn new(link: &Arc<Link>) -> Busy {
-        link.begin();
-        Busy(link.clone())
+    pub(crate) fn new(connection: &Arc<Connection>) -> Busy {
+        connection.begin();
+        Busy(connection.clone())
     }
 
     /// From now on the connection is not HTTP any more.
-    pub(super) fn upgraded(&self) {
+    pub(crate) fn upgraded(&self) {
         self.0.enter(Stage::Upgraded);
     }
 }
@@ -163,9 +163,9 @@ impl Drop for Busy {
 }
 
 /// A response's body; the connection is busy until hyper has taken the last of it.
-pub(super) struct Answer {
-    pub(super) body: Body,
-    pub(super) _busy: Busy,
+pub(crate) struct Answer {
+    pub(crate) body: Body,
+    pub(crate) _busy: Busy,
 }
 
 impl HttpBody for Answer {

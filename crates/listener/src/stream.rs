@@ -1,4 +1,4 @@
-//! A socket that keeps its [`Link`](super::link::Link) informed, and ends when the link is cut.
+//! A socket that keeps its [`Connection`](crate::connection::Connection) informed, and ends when it is cut.
 //!
 //! Hyper is shown one request at a time: what comes behind it stays here until the connection is back
 //! with the loop that reads heads, so that every head is judged by the same rules. Nor is hyper shown
@@ -18,9 +18,9 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::{
+use crate::{
+    connection::{ConnectionGuard, Stage},
     head::Chunks,
-    link::{OnBoard, Stage},
 };
 
 /// What is read from the socket at once while a request is handed on.
@@ -29,9 +29,9 @@ const READ_BYTES: usize = 8 * 1_024;
 /// in the kernel.
 const AHEAD_BYTES_MAX: usize = 4 * 1_024;
 
-pub(super) struct Stream {
+pub(crate) struct Stream {
     socket: TcpStream,
-    on_board: OnBoard,
+    guard: ConnectionGuard,
     /// Bytes that were taken off the socket and not used: they are read again first.
     unused: Bytes,
     extent: Extent,
@@ -39,7 +39,7 @@ pub(super) struct Stream {
 
 /// How much of what comes is for whoever reads now.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Extent {
+pub(crate) enum Extent {
     /// All of it.
     Everything,
     /// So many bytes.
@@ -72,38 +72,38 @@ impl Extent {
 }
 
 impl Stream {
-    pub(super) fn new(socket: TcpStream, on_board: OnBoard) -> Self {
-        Stream { socket, on_board, unused: Bytes::new(), extent: Extent::Everything }
+    pub(crate) fn new(socket: TcpStream, guard: ConnectionGuard) -> Self {
+        Stream { socket, guard, unused: Bytes::new(), extent: Extent::Everything }
     }
 
-    pub(super) fn put_back(&mut self, unused: Bytes) {
+    pub(crate) fn put_back(&mut self, unused: Bytes) {
         debug_assert!(self.unused.is_empty());
         self.unused = unused;
     }
 
     /// From now on whoever reads gets this much.
-    pub(super) fn show(&mut self, extent: Extent) {
+    pub(crate) fn show(&mut self, extent: Extent) {
         self.extent = extent;
     }
 
     /// What was put back and is still there.
-    pub(super) fn take_unused(&mut self) -> Bytes {
+    pub(crate) fn take_unused(&mut self) -> Bytes {
         std::mem::take(&mut self.unused)
     }
 
     fn still_connected(&self) -> io::Result<()> {
-        if self.on_board.0.is_cut() { Err(io::ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
+        if self.guard.0.is_cut() { Err(io::ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
     }
 
     fn wrote<T>(&self, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        self.on_board.0.has_written(poll.is_pending());
+        self.guard.0.has_written(poll.is_pending());
         poll
     }
 }
 
 impl Stream {
     fn shows_everything(&self) -> bool {
-        matches!(self.extent, Extent::Everything) || self.on_board.0.stage() == Stage::Upgraded
+        matches!(self.extent, Extent::Everything) || self.guard.0.stage() == Stage::Upgraded
     }
 
     /// Hand on what is here already.
@@ -120,8 +120,8 @@ impl Stream {
         let mut read = ReadBuf::uninit(&mut space);
         ready!(Pin::new(&mut self.socket).poll_read(cx, &mut read))?;
         let bytes = read.filled();
-        // The link is not told: what comes behind a request must not look like one that is being read
-        // before the loop that reads heads has the connection back.
+        // The connection does not note it: what comes behind a request must not look like one that is being
+        // read before the loop that reads heads has the connection back.
         if !bytes.is_empty() {
             let mut all = BytesMut::with_capacity(self.unused.len() + bytes.len());
             all.extend_from_slice(&self.unused);
@@ -132,8 +132,8 @@ impl Stream {
     }
 
     /// Read and forget until the client has left or this many bytes have come.
-    pub(super) fn poll_discard(&mut self, cx: &mut Context<'_>, bytes_max: &mut usize) -> Poll<()> {
-        self.on_board.0.is_driven_by(cx.waker());
+    pub(crate) fn poll_discard(&mut self, cx: &mut Context<'_>, bytes_max: &mut usize) -> Poll<()> {
+        self.guard.0.is_driven_by(cx.waker());
         let mut space = [MaybeUninit::uninit(); READ_BYTES];
         while *bytes_max > 0 && self.still_connected().is_ok() {
             let mut read = ReadBuf::uninit(&mut space);
@@ -152,7 +152,7 @@ impl Stream {
     fn poll_left(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.unused.len() < AHEAD_BYTES_MAX {
             if ready!(self.poll_fetch(cx))? == 0 {
-                if self.on_board.0.is_streaming() {
+                if self.guard.0.is_streaming() {
                     return Poll::Ready(Ok(()));
                 }
                 break;
@@ -168,7 +168,7 @@ impl AsyncRead for Stream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.on_board.0.is_driven_by(cx.waker());
+        self.guard.0.is_driven_by(cx.waker());
         self.still_connected()?;
         if self.shows_everything() {
             if !self.unused.is_empty() {
@@ -178,7 +178,7 @@ impl AsyncRead for Stream {
             let before = buf.filled().len();
             let poll = Pin::new(&mut self.socket).poll_read(cx, buf);
             if buf.filled().len() > before {
-                self.on_board.0.has_read();
+                self.guard.0.has_read();
             }
             return poll;
         }

@@ -2,14 +2,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use axum::extract::FromRequestParts;
-use http::{HeaderMap, request::Parts};
-
-use crate::problem::Problem;
+use http::HeaderMap;
 
 const FORWARDED_FOR: &str = "x-forwarded-for";
 
-/// The client's address: that of the socket, or the one our own proxies vouch for.
+/// The client's address: that of the socket, or the one our own proxies vouch for. It is among the
+/// extensions of every request of the router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Peer(pub IpAddr);
 
@@ -17,7 +15,7 @@ impl Peer {
     /// Each proxy appends the address it was called from, so with `hops` proxies of ours the client
     /// is the entry that many places from the right. Everything left of it was sent by the client
     /// and may say anything.
-    pub(super) fn of(socket: SocketAddr, headers: &HeaderMap, hops: usize) -> Peer {
+    pub(crate) fn of(socket: SocketAddr, headers: &HeaderMap, hops: usize) -> Peer {
         let vouched = || {
             let values = headers.get_all(FORWARDED_FOR).iter();
             let entries: Vec<&str> =
@@ -32,15 +30,6 @@ impl Peer {
 /// Some proxies write the port as well.
 fn read_address(text: &str) -> Option<IpAddr> {
     text.parse().ok().or_else(|| text.parse().ok().map(|socket: SocketAddr| socket.ip()))
-}
-
-impl<S: Sync> FromRequestParts<S> for Peer {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        let peer = parts.extensions.get().copied();
-        peer.ok_or_else(|| Problem::internal("the request did not come through net::serve"))
-    }
 }
 
 #[cfg(test)]

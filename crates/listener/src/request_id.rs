@@ -2,8 +2,8 @@
 //!
 //! We make it ourselves: one that a client chose could be somebody else's, or write what it likes
 //! into our logs. Behind a proxy of ours (`http.proxy_hops`) the proxy's is taken, so that both logs
-//! name the request alike; it must still look like an id. Making one costs an addition: claims get
-//! theirs on the express lane, too.
+//! name the request alike; it must still look like an id. Making one costs an addition:
+//! requests of the fast path get theirs, too.
 
 use std::{
     fmt,
@@ -15,12 +15,13 @@ use std::{
 
 use http::HeaderValue;
 
-pub(crate) const REQUEST_ID: &str = "x-request-id";
+pub const REQUEST_ID: &str = "x-request-id";
 const ID_CHARS_MAX: usize = 64;
 /// Of the digits of an id, those that tell this process from others, and those that count.
 const PROCESS_DIGITS: usize = 8;
 const COUNT_DIGITS: usize = 12;
 
+/// Among the extensions of every request of the router, and in every [`FastRequest`](crate::FastRequest).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct RequestId {
     text: [u8; ID_CHARS_MAX],
@@ -45,7 +46,7 @@ impl RequestId {
     }
 
     /// The proxy's, if there is one before us and it gave one; else a new one.
-    pub(super) fn of<'a>(
+    pub(crate) fn of<'a>(
         mut given: impl Iterator<Item = &'a [u8]>,
         proxy_hops: usize,
     ) -> RequestId {
@@ -85,7 +86,7 @@ impl RequestId {
         std::str::from_utf8(self.as_bytes()).unwrap_or_default()
     }
 
-    pub(crate) fn header(&self) -> Option<HeaderValue> {
+    pub fn header(&self) -> Option<HeaderValue> {
         HeaderValue::from_bytes(self.as_bytes()).ok()
     }
 }
