@@ -12,7 +12,10 @@ use sale::{
     Activity, ActivityId, ActivityMove, ActivityState, DraftPlan, Item, ItemId, Millis, NewActivity,
 };
 
-use crate::{AuditEntry, Result, columns::ACTIVITY_COLUMNS};
+use crate::{AuditEntry, Result};
+
+pub(crate) const ACTIVITY_COLUMNS: &str = "id, name, opens_at, closes_at, pay_within_ms, state, \
+     publish_at, version";
 
 /// Sales and their items, as pages, operators and jobs read and change them.
 #[async_trait]
@@ -174,9 +177,9 @@ impl ActivityFilter {
         ActivityFilter { order, ..self }
     }
 
-    /// The statement of one page, and the numbers it is asked with. The key is folded into the range
-    /// of its column, so that a page is read from where the last one ended.
-    pub(crate) fn page(&self, after: Option<ActivityKey>, limit: i64) -> (String, [i64; 8]) {
+    /// The statement of one page, and the numbers it is asked with before the limit. The key is folded
+    /// into the range of its column, so that a page is read from where the last one ended.
+    pub(crate) fn page(&self, after: Option<ActivityKey>) -> (String, [i64; 7]) {
         let (time, than, direction) = match self.order {
             ActivityOrder::OpensFirst => ("opens_at", '>', "ASC"),
             ActivityOrder::ClosesFirst => ("closes_at", '>', "ASC"),
@@ -198,7 +201,7 @@ impl ActivityFilter {
         );
         let opens = (opens_from, self.opens_by_ms);
         let state = self.state.code();
-        (sql, [state, opens.0, opens.1, closes.0, closes.1, after.0, after.1, limit])
+        (sql, [state, opens.0, opens.1, closes.0, closes.1, after.0, after.1])
     }
 }
 

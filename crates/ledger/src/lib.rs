@@ -15,20 +15,19 @@
 
 mod activities;
 mod books;
-mod columns;
 mod dead_letters;
-mod drafts;
+mod decide;
 #[cfg(feature = "mysql")]
 pub mod mysql;
+mod offer;
 mod operators;
 mod orders;
 mod outbox;
 mod payments;
-mod shelf;
+mod sql;
 pub mod sqlite;
 mod stock;
 mod upkeep;
-mod verdict;
 
 use std::collections::HashSet;
 

@@ -14,6 +14,8 @@ pub struct InvalidCurrency;
 
 impl Currency {
     pub const CNY: Currency = Currency(*b"CNY");
+    /// ISO 4217 for "no currency": the price of an item nobody knows.
+    pub const NONE: Currency = Currency(*b"XXX");
 
     /// How many decimals its amounts are written with (ISO 4217).
     pub fn decimals(self) -> u32 {

@@ -22,15 +22,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mysql_async::{Conn, Opts, Params, Row, prelude::Queryable};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use mysql_async::{Conn, Opts, Row, prelude::Queryable};
+use tokio::sync::Semaphore;
 
-use super::{
-    Options,
-    columns::get,
-    failure::{Failure, Outcome},
+use super::{Options, session::MysqlSession};
+use crate::{
+    VERSION_TRIES_MAX,
+    sql::{
+        Access,
+        columns::get,
+        failure::{Failure, Fault, Outcome},
+        session::Session,
+    },
 };
-use crate::VERSION_TRIES_MAX;
 
 /// How often a transaction that met a deadlock begins anew.
 const DEADLOCK_TRIES_MAX: u32 = 4;
@@ -60,15 +64,15 @@ const BEGIN_READ: &str = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
      START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY";
 
 /// A connection and what is known of it.
-struct Line {
+pub(super) struct Pooled {
     /// `None` only while it is being dropped.
-    conn: Option<Conn>,
-    statement_bytes_max: usize,
+    pub(super) conn: Option<Conn>,
+    pub(super) statement_bytes_max: usize,
     opened: Instant,
     idle_since: Instant,
 }
 
-impl Drop for Line {
+impl Drop for Pooled {
     fn drop(&mut self) {
         // The driver would wait for the rest of an answer first, which may never come.
         if let (Some(conn), Ok(runtime)) = (self.conn.take(), tokio::runtime::Handle::try_current())
@@ -79,97 +83,18 @@ impl Drop for Line {
     }
 }
 
-/// The use of a connection by one piece of work. Dropped, it closes the connection; only
-/// [`Desk::put_back`] keeps it for others.
-pub(super) struct Session {
-    line: Line,
-    /// It was idle before, so it may have died unnoticed.
-    reused: bool,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl Session {
-    fn conn(&mut self) -> Outcome<&mut Conn> {
-        self.line.conn.as_mut().ok_or_else(|| Failure::Broken("a closed connection".into()))
-    }
-
-    pub(super) fn statement_bytes_max(&self) -> usize {
-        self.line.statement_bytes_max
-    }
-
-    /// All rows of a prepared statement.
-    pub(super) async fn all<T: Send>(
-        &mut self,
-        sql: &str,
-        asked: impl Into<Params> + Send,
-        read: impl Fn(&Row) -> Outcome<T> + Send + Sync,
-    ) -> Outcome<Vec<T>> {
-        let result = self.conn()?.exec_iter(sql, asked.into()).await?;
-        result.map_and_drop(|row| read(&row)).await?.into_iter().collect()
-    }
-
-    /// The first row of a prepared statement.
-    pub(super) async fn first<T: Send>(
-        &mut self,
-        sql: &str,
-        asked: impl Into<Params> + Send,
-        read: impl Fn(&Row) -> Outcome<T> + Send + Sync,
-    ) -> Outcome<Option<T>> {
-        let row: Option<Row> = self.conn()?.exec_first(sql, asked.into()).await?;
-        row.as_ref().map(read).transpose()
-    }
-
-    /// How many rows a prepared statement changed.
-    pub(super) async fn change(
-        &mut self,
-        sql: &str,
-        asked: impl Into<Params> + Send,
-    ) -> Outcome<u64> {
-        let conn = self.conn()?;
-        conn.exec_drop(sql, asked.into()).await?;
-        Ok(conn.affected_rows())
-    }
-
-    /// All rows of a statement written out as text, for lists of values of any length.
-    pub(super) async fn all_of_text<T: Send>(
-        &mut self,
-        sql: &str,
-        read: impl Fn(&Row) -> Outcome<T> + Send + Sync,
-    ) -> Outcome<Vec<T>> {
-        let result = self.conn()?.query_iter(sql).await?;
-        result.map_and_drop(|row| read(&row)).await?.into_iter().collect()
-    }
-
-    /// How many rows a statement written out as text changed.
-    pub(super) async fn change_by_text(&mut self, sql: &str) -> Outcome<u64> {
-        let conn = self.conn()?;
-        conn.query_drop(sql).await?;
-        Ok(conn.affected_rows())
-    }
-
-    /// The id the last insert was given; the first one if it wrote several rows.
-    pub(super) fn inserted_id(&mut self) -> Outcome<i64> {
-        let id = self.conn()?.last_insert_id().and_then(|id| i64::try_from(id).ok());
-        id.ok_or_else(|| Failure::Broken("an insert was given no id".into()))
-    }
-
-    async fn commit(&mut self) -> Outcome<()> {
-        self.conn()?.query_drop("COMMIT").await.map_err(Failure::of_commit)
-    }
-}
-
 /// Where work waits for a connection.
-pub(super) struct Desk {
+pub(super) struct Pool {
     opts: Opts,
     options: Options,
-    idle: Mutex<Vec<Line>>,
+    idle: Mutex<Vec<Pooled>>,
     permits: Arc<Semaphore>,
 }
 
-impl Desk {
+impl Pool {
     pub(super) fn new(opts: Opts, options: Options) -> Arc<Self> {
         let connections = options.connections_max.max(1);
-        Arc::new(Desk {
+        Arc::new(Pool {
             opts,
             idle: Mutex::new(Vec::with_capacity(connections)),
             permits: Arc::new(Semaphore::new(connections)),
@@ -178,24 +103,26 @@ impl Desk {
     }
 
     /// A connection, idle or new.
-    pub(super) async fn session(&self) -> Outcome<Session> {
+    pub(super) async fn session(&self) -> Outcome<MysqlSession> {
         let unknown = |why: &str| Failure::Unknown(why.into());
         let wait = Duration::from_millis(self.options.answer_ms_max);
         let permit = tokio::time::timeout(wait, self.permits.clone().acquire_owned())
             .await
             .map_err(|_| unknown("all connections to the database were in use for too long"))?
             .map_err(|_| unknown("the ledger is closed"))?;
-        if let Some(line) = self.idle_line() {
-            return Ok(Session { line, reused: true, _permit: permit });
+        let session =
+            |pooled, reused| MysqlSession { pooled, reused, first_try: true, _permit: permit };
+        if let Some(pooled) = self.idle() {
+            return Ok(session(pooled, true));
         }
         let wait = Duration::from_millis(self.options.connect_ms_max);
-        let line = tokio::time::timeout(wait, self.connect())
+        let pooled = tokio::time::timeout(wait, self.connect())
             .await
             .map_err(|_| unknown("the database did not accept a connection in time"))??;
-        Ok(Session { line, reused: false, _permit: permit })
+        Ok(session(pooled, false))
     }
 
-    fn idle_line(&self) -> Option<Line> {
+    fn idle(&self) -> Option<Pooled> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         self.let_go(&mut idle);
         // The one used last.
@@ -203,9 +130,9 @@ impl Desk {
     }
 
     /// Forgets connections that were idle for too long. They lie in the order they were put back.
-    fn let_go(&self, idle: &mut Vec<Line>) {
+    fn let_go(&self, idle: &mut Vec<Pooled>) {
         let idle_max = self.idle_max();
-        let old = idle.partition_point(|line| line.idle_since.elapsed() >= idle_max);
+        let old = idle.partition_point(|pooled| pooled.idle_since.elapsed() >= idle_max);
         idle.drain(..old);
     }
 
@@ -214,7 +141,7 @@ impl Desk {
         Duration::from_secs(u64::from(self.options.silence_s_max.max(1))) * 3 / 4
     }
 
-    async fn connect(&self) -> Outcome<Line> {
+    async fn connect(&self) -> Outcome<Pooled> {
         let mut conn = Conn::new(self.opts.clone()).await?;
         let lock_wait_s = self.options.lock_wait_s_max.max(1);
         let silence_s = self.options.silence_s_max.max(1);
@@ -231,19 +158,19 @@ impl Desk {
         .await?;
         let statement_bytes_max = check_session(&mut conn).await?;
         let now = Instant::now();
-        Ok(Line { conn: Some(conn), statement_bytes_max, opened: now, idle_since: now })
+        Ok(Pooled { conn: Some(conn), statement_bytes_max, opened: now, idle_since: now })
     }
 
     /// Keeps a connection whose transaction is over for others.
-    pub(super) fn put_back(&self, session: Session) {
-        let Session { mut line, .. } = session;
-        if line.opened.elapsed() >= Duration::from_millis(AGE_MS_MAX) {
+    pub(super) fn put_back(&self, session: MysqlSession) {
+        let MysqlSession { mut pooled, .. } = session;
+        if pooled.opened.elapsed() >= Duration::from_millis(AGE_MS_MAX) {
             return;
         }
-        line.idle_since = Instant::now();
+        pooled.idle_since = Instant::now();
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         self.let_go(&mut idle);
-        idle.push(line);
+        idle.push(pooled);
     }
 
     fn forget_idle(&self) {
@@ -252,10 +179,10 @@ impl Desk {
 
     /// A session inside a transaction. A connection that turns out dead here was dead before: those
     /// that were idle with it are let go too, and a new one is opened.
-    async fn begin(&self, how: &str) -> Outcome<Session> {
+    async fn begin(&self, how: &str) -> Outcome<MysqlSession> {
         loop {
             let mut session = self.session().await?;
-            match session.change_by_text(how).await {
+            match session.execute(how, &[]).await {
                 Ok(_) => return Ok(session),
                 Err(failure) if failure.is_gone() && session.reused => self.forget_idle(),
                 Err(failure) => return Err(failure),
@@ -263,43 +190,41 @@ impl Desk {
         }
     }
 
-    /// A piece of work to be done `way`.
-    pub(super) fn work(self: &Arc<Self>, way: Way) -> Work {
-        Work { desk: self.clone(), way, session: None, stale: false, tries: Tries::default() }
+    /// A piece of work that uses its connection so.
+    pub(super) fn work(self: &Arc<Self>, access: Access) -> Work {
+        Work {
+            pool: self.clone(),
+            access,
+            session: None,
+            stale: false,
+            begun: false,
+            tries: Tries::default(),
+        }
     }
-}
-
-/// How a piece of work uses its connection.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
-    /// One transaction, tried again by rule: see [`Tries`].
-    Write,
-    /// Several statements that read, all of one instant.
-    Read,
-    /// One statement that reads, without a transaction around it.
-    Look,
 }
 
 /// One piece of work, begun as often as it must be: `begin`, the statements, `end`, and `over` says
 /// whether that was it.
 pub(super) struct Work {
-    desk: Arc<Desk>,
-    way: Way,
+    pool: Arc<Pool>,
+    access: Access,
     /// Present between `begin` and `end`. Work that was cut off by the clock leaves it here, and
     /// `over` closes it.
-    session: Option<Session>,
+    session: Option<MysqlSession>,
     /// The connection had died while it was idle; nothing was asked of the server.
     stale: bool,
+    begun: bool,
     tries: Tries,
 }
 
 impl Work {
-    pub(super) async fn begin(&mut self) -> Outcome<&mut Session> {
-        let session = match self.way {
-            Way::Write => self.desk.begin(BEGIN_WRITE).await?,
-            Way::Read => self.desk.begin(BEGIN_READ).await?,
-            Way::Look => self.desk.session().await?,
+    pub(super) async fn begin(&mut self) -> Outcome<&mut MysqlSession> {
+        let mut session = match self.access {
+            Access::Write => self.pool.begin(BEGIN_WRITE).await?,
+            Access::Snapshot => self.pool.begin(BEGIN_READ).await?,
+            Access::Statement => self.pool.session().await?,
         };
+        session.first_try = !std::mem::replace(&mut self.begun, true);
         Ok(self.session.insert(session))
     }
 
@@ -308,20 +233,20 @@ impl Work {
         if let Err(failure) = &outcome
             && failure.is_lost()
         {
-            self.stale = self.way == Way::Look && failure.is_gone() && session.reused;
+            self.stale = self.access == Access::Statement && failure.is_gone() && session.reused;
             return outcome;
         }
-        let ended = match (self.way, &outcome) {
-            (Way::Write, Ok(_)) => {
+        let ended = match (self.access, &outcome) {
+            (Access::Write, Ok(_)) => {
                 session.commit().await?;
                 true
             }
             // Closing the connection rolls back as well; this only keeps it for others.
-            (Way::Write | Way::Read, _) => session.change_by_text("ROLLBACK").await.is_ok(),
-            (Way::Look, _) => true,
+            (Access::Write | Access::Snapshot, _) => session.execute("ROLLBACK", &[]).await.is_ok(),
+            (Access::Statement, _) => true,
         };
         if ended {
-            self.desk.put_back(session);
+            self.pool.put_back(session);
         }
         outcome
     }
@@ -330,11 +255,11 @@ impl Work {
     pub(super) async fn over<T>(&mut self, outcome: Outcome<T>) -> Option<Outcome<T>> {
         self.session = None;
         if std::mem::take(&mut self.stale) {
-            self.desk.forget_idle();
+            self.pool.forget_idle();
             return None;
         }
         match &outcome {
-            Err(failure) if self.way == Way::Write && self.tries.again(failure) => {
+            Err(failure) if self.access == Access::Write && self.tries.again(failure) => {
                 self.tries.pause().await;
                 None
             }
@@ -344,8 +269,8 @@ impl Work {
 
     /// How long one try may take.
     pub(super) fn time_max(&self) -> Duration {
-        let usual = Duration::from_millis(self.desk.options.answer_ms_max);
-        if self.way == Way::Read { usual * LONG_READ_FACTOR } else { usual }
+        let usual = Duration::from_millis(self.pool.options.answer_ms_max);
+        if self.access == Access::Snapshot { usual * LONG_READ_FACTOR } else { usual }
     }
 }
 
@@ -385,8 +310,8 @@ async fn check_session(conn: &mut Conn) -> Outcome<usize> {
     if (charset.as_str(), collation.as_str()) != ("utf8mb4", "utf8mb4_bin") {
         return Err(Failure::Broken(format!("the session speaks {charset}/{collation}")));
     }
-    let packet_bytes_max: usize = get(&row, 0)?;
-    Ok(STATEMENT_BYTES_MAX.min(packet_bytes_max / 2))
+    let packet_bytes_max: u64 = get(&row, 0)?;
+    Ok(STATEMENT_BYTES_MAX.min((packet_bytes_max / 2) as usize))
 }
 
 /// How often one piece of work was begun, and why it had to begin again.
@@ -400,15 +325,11 @@ struct Tries {
 impl Tries {
     /// May it begin again after this? Counts it if so.
     fn again(&mut self, failure: &Failure) -> bool {
-        if !failure.is_luck() {
-            return false;
-        }
-        let (count, max) = if failure.is_race() {
-            (&mut self.races, VERSION_TRIES_MAX)
-        } else if failure.is_lock_wait() {
-            (&mut self.locks, LOCK_TRIES_MAX)
-        } else {
-            (&mut self.deadlocks, DEADLOCK_TRIES_MAX)
+        let (count, max) = match failure.fault() {
+            Some(Fault::Race) => (&mut self.races, VERSION_TRIES_MAX),
+            Some(Fault::Held) => (&mut self.locks, LOCK_TRIES_MAX),
+            Some(Fault::Deadlock) => (&mut self.deadlocks, DEADLOCK_TRIES_MAX),
+            _ => return false,
         };
         *count += 1;
         *count < max

@@ -1,15 +1,8 @@
-//! What can go wrong inside, and what each of it means outside.
-//!
-//! Three questions decide everything. Was it *bad luck* (a deadlock, a lock waited for in vain,
-//! somebody faster)? Then a fresh transaction tries again, a few times. Was it the *server* (gone,
-//! full, read-only)? Then nothing is known and the caller asks again later. Was it the *row*? Only a
-//! constraint or a value the column cannot hold says so; whatever we do not recognise is never held
-//! against a claim, for retries burnt on it would end in a dead letter nobody deserves.
+//! Whose fault an error of MySQL or MariaDB is, and what its connection is good for afterwards.
 
 use mysql_async::{DriverError, Error as SqlError, ServerError};
-use sale::{BookError, Invalid};
 
-use crate::{LedgerError, VERSION_TRIES_MAX};
+use crate::sql::failure::{Failure, Fault, SqlFailure};
 
 const DUPLICATE: u16 = 1062;
 const LOCK_WAIT_TIMEOUT: u16 = 1205;
@@ -34,70 +27,32 @@ const OUT_OF_ORDER: [u16; 25] = [
 /// SQLSTATE classes that are about the row: a value that does not fit, a constraint, a `SIGNAL`.
 const OF_THE_ROW: [&str; 3] = ["22", "23", "45"];
 
-#[derive(Debug)]
-pub(super) enum Failure {
-    Sql(SqlError),
-    /// The answer to a commit was lost, or nobody was there to ask: it may have been done.
-    Unknown(String),
-    /// The work took longer than it may: it may have been done.
-    CutOff(String),
-    NotFound,
-    Refused(Invalid),
-    /// A claim that can never be written as it stands.
-    Rejected(String),
-    /// Somebody else was faster; nothing was changed.
-    Contended,
-    Broken(String),
-}
-
-pub(super) type Outcome<T> = Result<T, Failure>;
-
 impl From<SqlError> for Failure {
     fn from(error: SqlError) -> Self {
-        Failure::Sql(error)
-    }
-}
-
-impl From<serde_json::Error> for Failure {
-    fn from(error: serde_json::Error) -> Self {
-        Failure::Broken(error.to_string())
-    }
-}
-
-/// Whose fault an error of the database is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
-    /// A fresh transaction may well succeed.
-    Luck,
-    /// The connection is of no more use.
-    Gone,
-    Server,
-    Row,
-    /// Our own statement, or a schema that is not ours.
-    Ours,
-}
-
-fn fault(error: &SqlError) -> Fault {
-    match error {
-        SqlError::Server(error) => fault_of_server(error),
-        SqlError::Driver(DriverError::PacketTooLarge) => Fault::Row,
-        SqlError::Driver(DriverError::FromValue { .. } | DriverError::FromRow { .. }) => {
-            Fault::Ours
-        }
-        SqlError::Driver(DriverError::StmtParamsMismatch { .. }) => Fault::Ours,
-        _ => Fault::Gone,
+        let (fault, code) = match &error {
+            SqlError::Server(error) => (fault_of_server(error), i32::from(error.code)),
+            SqlError::Driver(DriverError::PacketTooLarge) => (Fault::Row, 0),
+            SqlError::Driver(
+                DriverError::FromValue { .. }
+                | DriverError::FromRow { .. }
+                | DriverError::StmtParamsMismatch { .. },
+            ) => (Fault::Ours, 0),
+            _ => (Fault::Gone, 0),
+        };
+        Failure::Sql(SqlFailure { fault, code, cause: error.to_string() })
     }
 }
 
 fn fault_of_server(error: &ServerError) -> Fault {
     let class = error.state.get(..2).unwrap_or_default();
     match error.code {
-        DEADLOCK | LOCK_WAIT_TIMEOUT | CHANGED_SINCE_READ => Fault::Luck,
+        DEADLOCK | CHANGED_SINCE_READ => Fault::Deadlock,
+        LOCK_WAIT_TIMEOUT => Fault::Held,
         // Two wrote the same order at once; the loser finds it when it reads again.
-        DUPLICATE if violated(error) == Some("PRIMARY") => Fault::Luck,
+        DUPLICATE if violated(error) == Some("PRIMARY") => Fault::Race,
         PACKET_TOO_LARGE => Fault::Row,
         code if GONE.contains(&code) || class == "08" => Fault::Gone,
-        code if OUT_OF_ORDER.contains(&code) => Fault::Server,
+        code if OUT_OF_ORDER.contains(&code) => Fault::Down,
         code if CHECK_VIOLATED.contains(&code) || OF_THE_ROW.contains(&class) => Fault::Row,
         _ => Fault::Ours,
     }
@@ -111,13 +66,6 @@ fn violated(error: &ServerError) -> Option<&str> {
 }
 
 impl Failure {
-    fn fault(&self) -> Option<Fault> {
-        match self {
-            Failure::Sql(error) => Some(fault(error)),
-            _ => None,
-        }
-    }
-
     /// The connection was found closed.
     pub(super) fn is_gone(&self) -> bool {
         self.fault() == Some(Fault::Gone)
@@ -128,116 +76,37 @@ impl Failure {
         matches!(self, Failure::Unknown(_) | Failure::CutOff(_)) || self.is_gone()
     }
 
-    /// The transaction is rolled back for certain, and a fresh one may well succeed.
-    pub(super) fn is_luck(&self) -> bool {
-        matches!(self, Failure::Contended) || self.fault() == Some(Fault::Luck)
-    }
-
-    /// Somebody else changed the same rows first, as opposed to holding them.
-    pub(super) fn is_race(&self) -> bool {
-        match self {
-            Failure::Contended => true,
-            Failure::Sql(SqlError::Server(error)) => {
-                error.code == DUPLICATE && fault_of_server(error) == Fault::Luck
-            }
-            _ => false,
-        }
-    }
-
-    /// Somebody held a row for longer than we wait for it.
-    pub(super) fn is_lock_wait(&self) -> bool {
-        match self {
-            Failure::Sql(SqlError::Server(error)) => error.code == LOCK_WAIT_TIMEOUT,
-            _ => false,
-        }
+    fn has_code(&self, codes: &[u16]) -> bool {
+        matches!(self, Failure::Sql(said) if codes.iter().any(|code| i32::from(*code) == said.code))
     }
 
     /// The server works, but not for a user with these rights.
     pub(super) fn may_not_make_triggers(&self) -> bool {
-        match self {
-            Failure::Sql(SqlError::Server(error)) => NO_TRIGGERS.contains(&error.code),
-            _ => false,
-        }
+        self.has_code(&NO_TRIGGERS)
     }
 
     /// A column or an index of this name is there.
     pub(super) fn is_there_already(&self) -> bool {
-        match self {
-            Failure::Sql(SqlError::Server(error)) => THERE_ALREADY.contains(&error.code),
-            _ => false,
-        }
-    }
-
-    /// Did a row collide on this unique key?
-    pub(super) fn collided_on(&self, key: &str) -> bool {
-        match self {
-            Failure::Sql(SqlError::Server(error)) => {
-                error.code == DUPLICATE && violated(error) == Some(key)
-            }
-            _ => false,
-        }
+        self.has_code(&THERE_ALREADY)
     }
 
     /// An error on COMMIT. The server says no only to a deadlock (Galera finds them this late);
     /// everything else leaves open whether the commit was done.
     pub(super) fn of_commit(error: SqlError) -> Failure {
-        match &error {
-            SqlError::Server(said) if matches!(said.code, DEADLOCK | CHANGED_SINCE_READ) => {
-                Failure::Sql(error)
-            }
-            _ => Failure::Unknown(format!("no answer to a commit: {error}")),
-        }
-    }
-}
-
-impl From<Failure> for LedgerError {
-    fn from(failure: Failure) -> Self {
-        if failure.is_race() {
-            return LedgerError::Unavailable(BookError::Contended(VERSION_TRIES_MAX).to_string());
-        }
-        match failure {
-            Failure::Sql(error) => match fault(&error) {
-                Fault::Luck | Fault::Gone | Fault::Server => {
-                    LedgerError::Unavailable(error.to_string())
-                }
-                Fault::Row | Fault::Ours => LedgerError::Broken(error.to_string()),
-            },
-            Failure::Unknown(why) | Failure::CutOff(why) => LedgerError::Unavailable(why),
-            Failure::NotFound => LedgerError::NotFound,
-            Failure::Refused(invalid) => LedgerError::Refused(invalid),
-            Failure::Rejected(why) | Failure::Broken(why) => LedgerError::Broken(why),
-            Failure::Contended => LedgerError::Unavailable("somebody else was faster".into()),
-        }
-    }
-}
-
-impl From<Failure> for BookError {
-    fn from(failure: Failure) -> Self {
-        if failure.is_race() {
-            return BookError::Contended(VERSION_TRIES_MAX);
-        }
-        let held = failure.is_lock_wait();
-        match failure {
-            Failure::Sql(error) if held => BookError::Locked(error.to_string()),
-            Failure::Sql(error) if fault(&error) == Fault::Row => {
-                BookError::Rejected(error.to_string())
-            }
-            Failure::Sql(error) => BookError::Unavailable(error.to_string()),
-            Failure::Unknown(why) => BookError::Unavailable(why),
-            Failure::CutOff(why) => BookError::CutOff(why),
-            Failure::NotFound => BookError::Rejected("not found".into()),
-            Failure::Refused(invalid) => BookError::Rejected(invalid.to_string()),
-            Failure::Rejected(why) => BookError::Rejected(why),
-            // What the tables hold is no claim's fault.
-            Failure::Broken(why) => BookError::Unavailable(why),
-            Failure::Contended => BookError::Contended(VERSION_TRIES_MAX),
+        let unknown = format!("no answer to a commit: {error}");
+        match Failure::from(error) {
+            failure if failure.has_code(&[DEADLOCK, CHANGED_SINCE_READ]) => failure,
+            _ => Failure::Unknown(unknown),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use sale::BookError;
+
     use super::*;
+    use crate::LedgerError;
 
     fn server(code: u16, state: &str, message: &str) -> SqlError {
         SqlError::Server(ServerError { code, message: message.into(), state: state.into() })
@@ -250,11 +119,11 @@ mod tests {
             "Duplicate entry 'SK1' for key 'tb_seckill_order.PRIMARY'",
         ] {
             let failure = Failure::from(server(DUPLICATE, "23000", message));
-            assert!(failure.is_luck() && failure.is_race() && failure.collided_on("PRIMARY"));
+            assert_eq!(failure.fault(), Some(Fault::Race));
         }
         let message = "Duplicate entry 'x' for key 'uk_payment'";
         let failure = Failure::from(server(DUPLICATE, "23000", message));
-        assert!(!failure.is_luck() && failure.collided_on("uk_payment"));
+        assert_eq!(failure.fault(), Some(Fault::Row));
         assert!(matches!(BookError::from(failure), BookError::Rejected(_)));
     }
 
@@ -286,7 +155,7 @@ mod tests {
     #[test]
     fn a_row_that_somebody_holds_is_the_items_matter_and_not_the_ledgers() {
         let held = || Failure::from(server(LOCK_WAIT_TIMEOUT, "HY000", "Lock wait timeout"));
-        assert!(held().is_luck() && held().is_lock_wait());
+        assert_eq!(held().fault(), Some(Fault::Held));
         assert!(matches!(BookError::from(held()), BookError::Locked(_)));
         assert!(matches!(LedgerError::from(held()), LedgerError::Unavailable(_)));
         let deadlock = Failure::from(server(DEADLOCK, "40001", ""));
@@ -296,9 +165,10 @@ mod tests {
     #[test]
     fn a_commit_without_a_clear_no_is_unknown() {
         let lost = Failure::of_commit(server(1053, "08S01", "Server shutdown in progress"));
-        assert!(lost.is_lost() && !lost.is_luck());
+        assert!(lost.is_lost() && lost.fault().is_none());
         let full = Failure::of_commit(server(1180, "HY000", "Got error 28 during COMMIT"));
         assert!(matches!(LedgerError::from(full), LedgerError::Unavailable(_)));
-        assert!(Failure::of_commit(server(DEADLOCK, "40001", "")).is_luck());
+        let deadlock = Failure::of_commit(server(DEADLOCK, "40001", ""));
+        assert_eq!(deadlock.fault(), Some(Fault::Deadlock));
     }
 }

@@ -2,12 +2,12 @@
 
 use sale::Clock;
 
-use super::{
+use super::{migrations, session::MysqlSession, text::quoted};
+use crate::sql::{
     columns::get,
-    connections::Session,
     failure::{Failure, Outcome},
-    migrations,
-    text::quoted,
+    session::Session,
+    upkeep::now_ms,
 };
 
 /// A clock further away than this from ours deserves a look. Orders are due only when both say so, so
@@ -59,23 +59,26 @@ pub(super) fn too_old(version: &str) -> bool {
     numbers < if mariadb { MARIADB_OLDEST } else { MYSQL_OLDEST }
 }
 
-pub(super) async fn version(session: &mut Session) -> Outcome<String> {
-    let version = session.first("SELECT VERSION()", (), |row| get(row, 0)).await?;
+pub(super) async fn version(session: &mut MysqlSession) -> Outcome<String> {
+    let version = session.first("SELECT VERSION()", &[], |row| get(row, 0)).await?;
     version.ok_or_else(|| Failure::Broken("the server has no version".into()))
 }
 
 /// A global variable, if this server has it.
-async fn variable(session: &mut Session, name: &str) -> Outcome<Option<String>> {
+async fn variable(session: &mut MysqlSession, name: &str) -> Outcome<Option<String>> {
     // SHOW answers no row for a variable it does not know, where SELECT @@ would be an error.
     let sql = format!("SHOW GLOBAL VARIABLES LIKE '{name}'");
-    Ok(session.all_of_text(&sql, |row| get::<String>(row, 1)).await?.pop())
+    Ok(session.rows(&sql, &[], |row| get::<String>(row, 1)).await?.pop())
 }
 
 fn is_on(value: &str) -> bool {
     value == "1" || value.eq_ignore_ascii_case("on")
 }
 
-pub(super) async fn findings(session: &mut Session, clock: &dyn Clock) -> Outcome<Vec<Finding>> {
+pub(super) async fn findings(
+    session: &mut MysqlSession,
+    clock: &dyn Clock,
+) -> Outcome<Vec<Finding>> {
     let version = version(session).await?;
     let old = (Verdict::Bad, "MySQL 8.0.16 or MariaDB 10.6 is the oldest that will do");
     let mut findings = vec![Finding::new("version", &version, too_old(&version).then_some(old))];
@@ -88,7 +91,7 @@ pub(super) async fn findings(session: &mut Session, clock: &dyn Clock) -> Outcom
 }
 
 /// The audit refuses changes by triggers, which a user without the right could not make.
-async fn triggers(session: &mut Session) -> Outcome<Finding> {
+async fn triggers(session: &mut MysqlSession) -> Outcome<Finding> {
     let wanted = migrations::triggers();
     let names: Vec<String> = wanted.iter().map(|name| quoted(name)).collect();
     let sql = format!(
@@ -96,7 +99,7 @@ async fn triggers(session: &mut Session) -> Outcome<Finding> {
          WHERE trigger_schema = DATABASE() AND trigger_name IN ({})",
         names.join(",")
     );
-    let found = session.first(&sql, (), |row| get::<usize>(row, 0)).await?.unwrap_or(0);
+    let found = session.first(&sql, &[], |row| get::<u64>(row, 0)).await?.unwrap_or(0);
     let missing = (
         Verdict::Risky,
         "whoever has the database's password can rewrite the audit: make the triggers of \
@@ -104,10 +107,10 @@ async fn triggers(session: &mut Session) -> Outcome<Finding> {
          empty database",
     );
     let value = format!("{found} of {}", wanted.len());
-    Ok(Finding::new("audit_triggers", value, (found < wanted.len()).then_some(missing)))
+    Ok(Finding::new("audit_triggers", value, (found < wanted.len() as u64).then_some(missing)))
 }
 
-async fn durability(session: &mut Session) -> Outcome<Vec<Finding>> {
+async fn durability(session: &mut MysqlSession) -> Outcome<Vec<Finding>> {
     let mut findings = Vec::new();
     let name = "innodb_flush_log_at_trx_commit";
     let value = variable(session, name).await?.unwrap_or_default();
@@ -138,7 +141,7 @@ async fn durability(session: &mut Session) -> Outcome<Vec<Finding>> {
 }
 
 /// What the server is in its cluster.
-async fn role(session: &mut Session) -> Outcome<Vec<Finding>> {
+async fn role(session: &mut MysqlSession) -> Outcome<Vec<Finding>> {
     let value = variable(session, "read_only").await?.unwrap_or_default();
     let replica = (Verdict::Bad, "this is a replica, or its primary was demoted: use the primary");
     let read_only = Finding::new("read_only", &value, is_on(&value).then_some(replica));
@@ -154,7 +157,7 @@ async fn role(session: &mut Session) -> Outcome<Vec<Finding>> {
 }
 
 /// The server's default; our own sessions set theirs.
-async fn isolation(session: &mut Session) -> Outcome<Finding> {
+async fn isolation(session: &mut MysqlSession) -> Outcome<Finding> {
     let value = match variable(session, "transaction_isolation").await? {
         Some(value) => Some(value),
         // MariaDB before 11.1.
@@ -163,15 +166,9 @@ async fn isolation(session: &mut Session) -> Outcome<Finding> {
     Ok(Finding::new("transaction_isolation", value.unwrap_or_default(), None))
 }
 
-pub(super) async fn now_ms(session: &mut Session) -> Outcome<i64> {
-    // Not by way of local time, which has one hour twice a year.
-    let sql = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000";
-    Ok(session.first(sql, (), |row| get(row, 0)).await?.unwrap_or(0))
-}
-
-async fn clock_offset(session: &mut Session, clock: &dyn Clock) -> Outcome<Finding> {
+async fn clock_offset(session: &mut MysqlSession, clock: &dyn Clock) -> Outcome<Finding> {
     let before_ms = clock.now_ms();
-    let theirs_ms = now_ms(session).await?;
+    let theirs_ms = now_ms(session, before_ms).await?;
     // Half of the journey there and back.
     let ours_ms = before_ms + (clock.now_ms() - before_ms) / 2;
     let offset_ms = theirs_ms - ours_ms;

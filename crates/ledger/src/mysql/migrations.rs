@@ -6,12 +6,14 @@
 //! release later, so that yesterday's binary may run beside today's schema; a binary refuses a schema
 //! newer than its own, for it cannot know which rules that added.
 
-use super::{
-    columns::get,
-    connections::{Session, statements_within},
-    failure::{Failure, Outcome},
-};
 use sale::Millis;
+
+use super::{connections::statements_within, session::MysqlSession};
+use crate::sql::{
+    columns::get,
+    failure::{Failure, Outcome},
+    session::{Session, values},
+};
 
 /// Step `n` of the list takes a database from version n to n + 1.
 const STEPS: &[&str] = &[
@@ -38,12 +40,12 @@ const VERSIONS: &str = "CREATE TABLE IF NOT EXISTS tb_schema_version (
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin";
 
 /// The version a database has now; zero if it has none of our tables.
-pub(super) async fn version(session: &mut Session) -> Outcome<i64> {
+pub(super) async fn version(session: &mut MysqlSession) -> Outcome<i64> {
     let made = session
         .first(
             "SELECT COUNT(*) FROM information_schema.tables
              WHERE table_schema = DATABASE() AND table_name = 'tb_schema_version'",
-            (),
+            &[],
             |row| get::<i64>(row, 0),
         )
         .await?;
@@ -51,32 +53,35 @@ pub(super) async fn version(session: &mut Session) -> Outcome<i64> {
         return Ok(0);
     }
     let sql = "SELECT COALESCE(MAX(version), 0) FROM tb_schema_version";
-    Ok(session.first(sql, (), |row| get(row, 0)).await?.unwrap_or(0))
+    Ok(session.first(sql, &[], |row| get(row, 0)).await?.unwrap_or(0))
 }
 
 /// Brings the database up to [`SCHEMA_VERSION`]. `Err(found)` inside if it is newer.
-pub(super) async fn migrate(session: &mut Session, now_ms: Millis) -> Outcome<Result<(), i64>> {
+pub(super) async fn migrate(
+    session: &mut MysqlSession,
+    now_ms: Millis,
+) -> Outcome<Result<(), i64>> {
     // The usual start: nothing to do, and no lock to wait for.
     let found = version(session).await?;
     if found >= SCHEMA_VERSION {
         return Ok(if found == SCHEMA_VERSION { Ok(()) } else { Err(found) });
     }
     // A large table takes its time to change, and so may whoever is before us.
-    session.change_by_text(&statements_within(0)).await?;
+    session.execute(&statements_within(0), &[]).await?;
     let sql = format!("SELECT GET_LOCK({LOCK}, {MIGRATION_WAIT_S_MAX})");
-    let got = session.first(&sql, (), |row| get::<Option<i64>>(row, 0)).await?.flatten();
+    let got = session.first(&sql, &[], |row| get::<Option<i64>>(row, 0)).await?.flatten();
     if got != Some(1) {
         return Err(Failure::Unknown("another instance has been migrating for a minute".into()));
     }
     let outcome = migrate_locked(session, now_ms).await;
     let unlock = format!("DO RELEASE_LOCK({LOCK})");
-    session.change_by_text(&unlock).await?;
+    session.execute(&unlock, &[]).await?;
     outcome
 }
 
 /// The version is read again: whoever held the lock before may have done it all.
-async fn migrate_locked(session: &mut Session, now_ms: Millis) -> Outcome<Result<(), i64>> {
-    session.change_by_text(VERSIONS).await?;
+async fn migrate_locked(session: &mut MysqlSession, now_ms: Millis) -> Outcome<Result<(), i64>> {
+    session.execute(VERSIONS, &[]).await?;
     let found = version(session).await?;
     if found > SCHEMA_VERSION {
         return Ok(Err(found));
@@ -86,7 +91,7 @@ async fn migrate_locked(session: &mut Session, now_ms: Millis) -> Outcome<Result
             run(session, &statement).await?;
         }
         let record = "INSERT INTO tb_schema_version (version, applied_at) VALUES (?, ?)";
-        session.change(record, (n as i64 + 1, now_ms)).await?;
+        session.execute(record, values![n as i64 + 1, now_ms]).await?;
     }
     Ok(Ok(()))
 }
@@ -94,8 +99,8 @@ async fn migrate_locked(session: &mut Session, now_ms: Millis) -> Outcome<Result
 /// Triggers are a second lock on doors that the code keeps shut already. A server whose binary log is
 /// on lets only a superuser make them unless `log_bin_trust_function_creators` is set; a ledger
 /// without them is better than none, and [`super::health`] says that they are missing.
-async fn run(session: &mut Session, statement: &str) -> Outcome<()> {
-    match session.change_by_text(statement).await {
+async fn run(session: &mut MysqlSession, statement: &str) -> Outcome<()> {
+    match session.execute(statement, &[]).await {
         Err(failure) if is_trigger(statement) && failure.may_not_make_triggers() => {
             tracing::warn!(?failure, "this user may not make triggers; going on without");
             Ok(())

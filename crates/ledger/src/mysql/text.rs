@@ -4,12 +4,12 @@
 //! a prepared statement would have to be prepared anew for every length and carry a placeholder per
 //! value. Text is quoted by the driver, for sessions whose `sql_mode` was checked to fit.
 
-use std::fmt::Write;
+use std::ops::Range;
 
-use mysql_async::Value;
-use sale::OrderNo;
-
-use super::{connections::Session, failure::Outcome};
+use crate::sql::{
+    failure::{Failure, Outcome},
+    session::Value,
+};
 
 /// Rows of one INSERT. A batch of the workers fits in one.
 const ROWS_PER_INSERT_MAX: usize = 1_000;
@@ -17,131 +17,87 @@ const ROWS_PER_INSERT_MAX: usize = 1_000;
 /// MySQL's optimizer gives up looking at ranges when lists grow long.
 const VALUES_PER_LIST_MAX: usize = 500;
 
-/// A value of a row.
-pub(super) enum Cell<'v> {
-    Number(i64),
-    Text(&'v str),
-    Null,
-}
-
-impl From<i64> for Cell<'_> {
-    fn from(number: i64) -> Self {
-        Cell::Number(number)
-    }
-}
-
-impl From<u32> for Cell<'_> {
-    fn from(number: u32) -> Self {
-        Cell::Number(i64::from(number))
-    }
-}
-
-impl<'v> From<&'v str> for Cell<'v> {
-    fn from(text: &'v str) -> Self {
-        Cell::Text(text)
-    }
-}
-
-impl<'v, T: Into<Cell<'v>>> From<Option<T>> for Cell<'v> {
-    fn from(value: Option<T>) -> Self {
-        value.map_or(Cell::Null, Into::into)
-    }
-}
-
 /// Text as a literal.
 pub(super) fn quoted(text: &str) -> String {
-    Value::from(text).as_sql(false)
+    mysql_async::Value::from(text).as_sql(false)
 }
 
-/// An INSERT of many rows in the making, cut where it grows too long.
-pub(super) struct Insert {
-    /// `INSERT INTO … (…) VALUES `
-    head: &'static str,
-    /// What follows the rows, such as `ON DUPLICATE KEY UPDATE …`.
-    tail: &'static str,
+fn push_literal(text: &mut String, value: &Value<'_>) {
+    match value {
+        Value::Null => text.push_str("NULL"),
+        Value::Int(number) => text.push_str(&number.to_string()),
+        Value::Text(words) => text.push_str(&quoted(words)),
+        Value::Bytes(bytes) => text.push_str(&mysql_async::Value::from(*bytes).as_sql(false)),
+        Value::List(values) => push_list(text, values),
+    }
+}
+
+fn push_list(text: &mut String, values: &[Value<'_>]) {
+    text.push('(');
+    for (n, value) in values.iter().enumerate() {
+        if n > 0 {
+            text.push(',');
+        }
+        push_literal(text, value);
+    }
+    text.push(')');
+}
+
+/// The INSERTs of these rows, cut where one grows too long; none if there are no rows.
+pub(super) fn inserts<'v, const N: usize>(
+    into: &str,
+    rows: impl Iterator<Item = [Value<'v>; N]>,
+    or_else: &str,
     bytes_max: usize,
-    /// The last statement is the one still growing.
-    statements: Vec<String>,
-    rows: usize,
+) -> Vec<String> {
+    let mut statements: Vec<String> = Vec::new();
+    for (n, row) in rows.enumerate() {
+        match statements.last_mut() {
+            Some(text) if n % ROWS_PER_INSERT_MAX != 0 && text.len() <= bytes_max => text.push(','),
+            _ => statements.push(format!("INSERT INTO {into} VALUES ")),
+        }
+        if let Some(text) = statements.last_mut() {
+            push_list(text, &row);
+        }
+    }
+    for text in &mut statements {
+        text.push(' ');
+        text.push_str(or_else);
+    }
+    statements
 }
 
-impl Insert {
-    pub(super) fn new(session: &Session, head: &'static str, tail: &'static str) -> Insert {
-        Insert {
-            head,
-            tail,
-            bytes_max: session.statement_bytes_max(),
-            statements: Vec::new(),
-            rows: 0,
-        }
+/// A statement with a list behind `IN ?`, written out in pieces; none if the list is empty. All lists of
+/// a statement are equally long, and a piece has the same part of each.
+pub(super) fn pieces(sql: &str, values: &[Value<'_>]) -> Outcome<Vec<String>> {
+    let lengths: Vec<usize> = values.iter().filter_map(length).collect();
+    let length = lengths.first().copied().unwrap_or_default();
+    if lengths.iter().any(|other| *other != length) {
+        return Err(Failure::Broken(format!("lists of different lengths in {sql}")));
     }
+    let starts = (0..length).step_by(VALUES_PER_LIST_MAX);
+    let ranges = starts.map(|start| start..length.min(start + VALUES_PER_LIST_MAX));
+    Ok(ranges.map(|range| piece(sql, values, &range)).collect())
+}
 
-    pub(super) fn row(&mut self, cells: &[Cell<'_>]) {
-        let full = self.rows.is_multiple_of(ROWS_PER_INSERT_MAX)
-            || self.statements.last().is_none_or(|text| text.len() > self.bytes_max);
-        if full {
-            self.statements.push(self.head.to_owned());
-            self.rows = 0;
-        }
-        let Some(text) = self.statements.last_mut() else { return };
-        text.push(if self.rows == 0 { '(' } else { ',' });
-        if self.rows > 0 {
-            text.push('(');
-        }
-        for (n, cell) in cells.iter().enumerate() {
-            if n > 0 {
-                text.push(',');
-            }
-            match cell {
-                // Writing to a string cannot fail.
-                Cell::Number(number) => drop(write!(text, "{number}")),
-                Cell::Text(words) => text.push_str(&quoted(words)),
-                Cell::Null => text.push_str("NULL"),
-            }
-        }
-        text.push(')');
-        self.rows += 1;
-    }
-
-    /// Sends what was gathered, which may be nothing.
-    pub(super) async fn send(self, session: &mut Session) -> Outcome<()> {
-        for mut statement in self.statements {
-            statement.push_str(self.tail);
-            session.change_by_text(&statement).await?;
-        }
-        Ok(())
+fn length(value: &Value<'_>) -> Option<usize> {
+    match value {
+        Value::List(values) => Some(values.len()),
+        _ => None,
     }
 }
 
-/// Lists for `IN`, each `('…','…')` and none empty.
-pub(super) fn lists<'v>(values: impl IntoIterator<Item = &'v str>) -> Vec<String> {
-    cut_lists(values.into_iter().map(quoted))
-}
-
-/// Lists of ids for `IN`.
-pub(super) fn id_lists(ids: impl IntoIterator<Item = i64>) -> Vec<String> {
-    cut_lists(ids.into_iter().map(|id| id.to_string()))
-}
-
-fn cut_lists(literals: impl Iterator<Item = String>) -> Vec<String> {
-    let mut lists: Vec<String> = Vec::new();
-    for (n, literal) in literals.enumerate() {
-        match lists.last_mut() {
-            Some(list) if n % VALUES_PER_LIST_MAX != 0 => list.push(','),
-            _ => lists.push("(".into()),
+fn piece(sql: &str, values: &[Value<'_>], range: &Range<usize>) -> String {
+    let mut text = String::with_capacity(sql.len() + 32 * range.len());
+    for (n, part) in sql.split('?').enumerate() {
+        match n.checked_sub(1).and_then(|before| values.get(before)) {
+            Some(Value::List(values)) => push_list(&mut text, &values[range.clone()]),
+            Some(value) => push_literal(&mut text, value),
+            None => {}
         }
-        if let Some(list) = lists.last_mut() {
-            list.push_str(&literal);
-        }
+        text.push_str(part);
     }
-    lists.iter_mut().for_each(|list| list.push(')'));
-    lists
-}
-
-/// Lists of order numbers for `IN`.
-pub(super) fn number_lists(numbers: impl IntoIterator<Item = OrderNo>) -> Vec<String> {
-    let texts: Vec<String> = numbers.into_iter().map(|no| no.to_string()).collect();
-    lists(texts.iter().map(String::as_str))
+    text
 }
 
 #[cfg(test)]
@@ -158,10 +114,26 @@ mod tests {
 
     #[test]
     fn long_lists_are_cut() {
-        assert!(lists([]).is_empty());
-        assert_eq!(lists(["a", "b"]), ["('a','b')"]);
-        let many = vec!["x"; VALUES_PER_LIST_MAX + 1];
-        let cut = lists(many);
-        assert_eq!((cut.len(), cut[1].as_str()), (2, "('x')"));
+        let sql = "DELETE FROM t WHERE a = ? AND b IN ? AND c IN ?";
+        let asked =
+            |n: usize| [7_i64.into(), Value::list(vec!["x"; n]), Value::list(vec![1_i64; n])];
+        assert!(pieces(sql, &asked(0)).unwrap().is_empty());
+        let two = "DELETE FROM t WHERE a = 7 AND b IN ('x','x') AND c IN (1,1)";
+        assert_eq!(pieces(sql, &asked(2)).unwrap(), [two]);
+        let cut = pieces(sql, &asked(VALUES_PER_LIST_MAX + 1)).unwrap();
+        assert_eq!(cut.len(), 2);
+        assert_eq!(cut[1], "DELETE FROM t WHERE a = 7 AND b IN ('x') AND c IN (1)");
+        let uneven = [7_i64.into(), Value::list([1_i64]), Value::list(["x", "y"])];
+        assert!(pieces(sql, &uneven).is_err());
+    }
+
+    #[test]
+    fn long_inserts_are_cut() {
+        let rows = |n: usize| (0..n).map(|n| [Value::from(n), "x".into(), Value::Null]);
+        assert!(inserts("t (a, b, c)", rows(0), "", 100).is_empty());
+        let two = "INSERT INTO t (a, b, c) VALUES (0,'x',NULL),(1,'x',NULL) AND SO ON";
+        assert_eq!(inserts("t (a, b, c)", rows(2), "AND SO ON", 100), [two]);
+        assert_eq!(inserts("t (a, b, c)", rows(ROWS_PER_INSERT_MAX + 1), "", usize::MAX).len(), 2);
+        assert_eq!(inserts("t (a, b, c)", rows(3), "", 10).len(), 3, "a statement too long");
     }
 }

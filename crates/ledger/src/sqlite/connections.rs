@@ -21,11 +21,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
+use rusqlite::{Connection, OpenFlags};
 use sqlite_file::Length;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use super::failure::{Failure, Outcome};
+use super::session::Transaction;
+use crate::sql::failure::{Failure, Fault, Outcome};
 
 /// How long a statement waits for a lock somebody else holds. Short: a ledger that is locked from
 /// outside should say so while the buyer still waits.
@@ -132,7 +133,7 @@ impl Writer {
         }
         // A full queue does as well.
         let _ = self.jobs.try_send(Box::new(|_| false));
-        Err(Failure::NoAnswer(MENDING))
+        Err(Failure::Unknown(MENDING.into()))
     }
 
     /// Runs `work` on the writer thread. The work is done even if the caller stops waiting.
@@ -146,15 +147,18 @@ impl Writer {
             let in_time = asked.elapsed() < Duration::from_millis(WRITE_WAIT_MS_MAX);
             let outcome = match conn {
                 Ok(conn) if in_time => work(conn),
-                Ok(_) => Err(Failure::NoAnswer("too many writes were waiting before this one")),
-                Err(why) => Err(Failure::NoAnswer(why)),
+                Ok(_) => {
+                    Err(Failure::Unknown("too many writes were waiting before this one".into()))
+                }
+                Err(why) => Err(Failure::Unknown(why.into())),
             };
-            let in_doubt = outcome.as_ref().is_err_and(Failure::leaves_file_in_doubt);
+            let in_doubt =
+                outcome.as_ref().is_err_and(|failure| failure.fault() == Some(Fault::Disk));
             // Nobody may be listening any more; what was committed stays committed.
             let _ = reply.send(outcome);
             in_doubt
         });
-        let ended = || Failure::NoAnswer("the ledger's writer ended without an answer");
+        let ended = || Failure::Unknown("the ledger's writer ended without an answer".into());
         self.jobs.send(job).await.map_err(|_| ended())?;
         answer.await.unwrap_or_else(|_| Err(ended()))
     }
@@ -268,12 +272,6 @@ fn write(conn: &mut Connection, length: &Length, job: Job) -> Result<(), String>
     }
 }
 
-/// Begins a transaction that holds the write lock from its first statement, so that what it reads
-/// cannot change before it writes. Dropped without a commit, it rolls back.
-pub(super) fn begin(conn: &mut Connection) -> rusqlite::Result<Transaction<'_>> {
-    conn.transaction_with_behavior(TransactionBehavior::Immediate)
-}
-
 /// A pool of connections for reading, opened when first needed.
 pub(super) struct Readers {
     path: PathBuf,
@@ -305,9 +303,9 @@ impl Readers {
     /// one instant.
     pub(super) async fn run<T: Send + 'static>(
         self: &Arc<Self>,
-        work: impl FnOnce(&Connection) -> Outcome<T> + Send + 'static,
+        work: impl FnOnce(&mut Connection) -> Outcome<T> + Send + 'static,
     ) -> Outcome<T> {
-        let ended = || Failure::NoAnswer("the ledger's readers have ended");
+        let ended = || Failure::Unknown("the ledger's readers have ended".into());
         let permit = self.permits.clone().acquire_owned().await.map_err(|_| ended())?;
         let readers = self.clone();
         let read = move || {
@@ -318,21 +316,18 @@ impl Readers {
         tokio::task::spawn_blocking(read).await.unwrap_or_else(|_| Err(ended()))
     }
 
-    fn read<T>(&self, work: impl FnOnce(&Connection) -> Outcome<T>) -> Outcome<T> {
+    fn read<T>(&self, work: impl FnOnce(&mut Connection) -> Outcome<T>) -> Outcome<T> {
         let _open = match self.open.try_read() {
             Ok(open) => open,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Err(Failure::NoAnswer(MENDING)),
+            Err(TryLockError::WouldBlock) => return Err(Failure::Unknown(MENDING.into())),
         };
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut conn = match idle {
             Some(conn) => conn,
             None => open_reader(&self.path)?,
         };
-        let outcome = {
-            let tx = conn.transaction()?;
-            work(&tx)
-        };
+        let outcome = Transaction::read(&mut conn).and_then(|mut tx| work(&mut tx));
         // A connection that failed is closed and not used again; the next reader opens a new one.
         if !matches!(outcome, Err(Failure::Sql(_))) {
             self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(conn);

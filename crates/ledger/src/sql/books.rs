@@ -1,26 +1,26 @@
 //! The ledger's side of a comparison with the gate, each answer of one instant.
 
-use mysql_async::Row;
+use async_trait::async_trait;
 use sale::{ItemId, OrderNo};
 
 use super::{
-    activities,
-    columns::get,
-    connections::Session,
+    Access, Engine, SqlLedger, activities,
+    columns::{FromValue, get},
     dead_letters,
     failure::{Failure, Outcome},
-    orders, outbox,
+    orders, outbox, payments,
+    session::{Row, Session, values},
 };
 use crate::{
-    ItemBooks,
+    Books, ItemBooks, Outstanding, PaymentProblem, Result,
     outbox::{pending_adjusts, pending_releases},
 };
 
 /// A chain broken in more places than this is no longer read row by row.
-const CHAIN_BREAKS_MAX: u64 = 100;
+const CHAIN_BREAKS_MAX: usize = 100;
 
-pub(super) async fn item_books(
-    session: &mut Session,
+async fn item_books(
+    session: &mut impl Session,
     id: ItemId,
     in_flight: &[OrderNo],
 ) -> Outcome<ItemBooks> {
@@ -45,37 +45,32 @@ pub(super) async fn item_books(
 }
 
 /// Two numbers of one row.
-fn pair<A, B>(row: &Row) -> Outcome<(A, B)>
-where
-    A: mysql_async::prelude::FromValue,
-    B: mysql_async::prelude::FromValue,
-{
+fn pair<A: FromValue, B: FromValue>(row: &dyn Row) -> Outcome<(A, B)> {
     Ok((get(row, 0)?, get(row, 1)?))
 }
 
 /// Orders and units that are live.
-async fn live(session: &mut Session, id: ItemId) -> Outcome<(u64, i64)> {
+async fn live(session: &mut impl Session, id: ItemId) -> Outcome<(u64, i64)> {
     let sql = "SELECT COUNT(*), CAST(COALESCE(SUM(quantity), 0) AS SIGNED) FROM tb_seckill_order
          WHERE product_id = ? AND status IN (0, 1)";
-    Ok(session.first(sql, (id.0,), pair).await?.unwrap_or_default())
+    Ok(session.first(sql, values![id], pair).await?.unwrap_or_default())
 }
 
 /// User records of the item, and how many of them belong to a live order of the same buyer, number
 /// and quantity. A record belongs to one order at most and an order to one record, so what is left
 /// over on either side is a mismatch; counting pairs reads the tables once instead of twice.
-async fn user_records(session: &mut Session, id: ItemId) -> Outcome<(u64, u64)> {
+async fn user_records(session: &mut impl Session, id: ItemId) -> Outcome<(u64, u64)> {
     let sql = "SELECT (SELECT COUNT(*) FROM tb_user_seckill WHERE product_id = ?),
-             (SELECT COUNT(*) FROM tb_user_seckill AS u
-                  JOIN tb_seckill_order AS o ON o.order_no = u.order_no
-                  WHERE u.product_id = ? AND o.product_id = u.product_id
-                      AND o.user_id = u.user_id AND o.quantity = u.quantity
-                      AND o.status IN (0, 1))";
-    Ok(session.first(sql, (id.0, id.0), pair).await?.unwrap_or_default())
+             (SELECT COUNT(*) FROM tb_seckill_order AS o CROSS JOIN tb_user_seckill AS u
+                  ON u.product_id = o.product_id AND u.user_id = o.user_id
+                      AND u.order_no = o.order_no AND u.quantity = o.quantity
+                  WHERE o.product_id = ? AND o.status IN (0, 1))";
+    Ok(session.first(sql, values![id, id], pair).await?.unwrap_or_default())
 }
 
 /// Rows that do not begin where the row before ended, or whose arithmetic is wrong. The first row
 /// must begin at the initial total, which is today's total without what operators added since.
-async fn chain_breaks(session: &mut Session, id: ItemId, total: i64) -> Outcome<Vec<i64>> {
+async fn chain_breaks(session: &mut impl Session, id: ItemId, total: i64) -> Outcome<Vec<i64>> {
     let sql = "SELECT id FROM (
              SELECT id, quantity, before_stock, after_stock, type,
                  LAG(after_stock) OVER (ORDER BY id) AS ended
@@ -84,10 +79,36 @@ async fn chain_breaks(session: &mut Session, id: ItemId, total: i64) -> Outcome<
                  FROM tb_stock_log WHERE product_id = ? AND type = 3))
              OR after_stock <> before_stock + CASE type WHEN 1 THEN -quantity ELSE quantity END
          ORDER BY id LIMIT ?";
-    session.all(sql, (id.0, total, id.0, CHAIN_BREAKS_MAX), |row| get(row, 0)).await
+    session.rows(sql, values![id, total, id, CHAIN_BREAKS_MAX], |row| get(row, 0)).await
 }
 
-async fn chain_end(session: &mut Session, id: ItemId) -> Outcome<Option<i64>> {
+async fn chain_end(session: &mut impl Session, id: ItemId) -> Outcome<Option<i64>> {
     let sql = "SELECT after_stock FROM tb_stock_log WHERE product_id = ? ORDER BY id DESC LIMIT 1";
-    session.first(sql, (id.0,), |row| get(row, 0)).await
+    session.first(sql, values![id], |row| get(row, 0)).await
+}
+
+async fn outstanding(session: &mut impl Session) -> Outcome<Outstanding> {
+    let outbox = outbox::by_kind(session).await?;
+    Ok(Outstanding { outbox, claims: dead_letters::by_item(session).await? })
+}
+
+#[async_trait]
+impl<E: Engine> Books for SqlLedger<E> {
+    async fn item_books(&self, item: ItemId, in_flight: &[OrderNo]) -> Result<ItemBooks> {
+        self.run(Access::Snapshot, in_flight.to_vec(), move |session, in_flight| {
+            Box::pin(item_books(session, item, in_flight))
+        })
+        .await
+    }
+
+    async fn payment_problems(&self, limit: usize) -> Result<Vec<PaymentProblem>> {
+        self.run(Access::Snapshot, (), move |session, ()| {
+            Box::pin(payments::problems(session, limit))
+        })
+        .await
+    }
+
+    async fn outstanding(&self) -> Result<Outstanding> {
+        self.run(Access::Statement, (), |session, ()| Box::pin(outstanding(session))).await
+    }
 }

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use sale::{Claim, ItemId, OrderNo, Settled, VoidReason};
 
-use crate::shelf::Shelf;
+use crate::offer::Offer;
 
 /// Whose a number is. Two instances that once held the same node may have given it twice, so a number
 /// alone does not say that two rows are about the same claim.
@@ -42,13 +42,13 @@ pub(crate) struct Known {
 }
 
 #[derive(Default)]
-pub(crate) struct Verdicts<'c> {
+pub(crate) struct Decisions<'c> {
     pub(crate) good: Vec<&'c Claim>,
     pub(crate) void: Vec<(&'c Claim, VoidReason)>,
     repeated: Vec<OrderNo>,
 }
 
-impl<'c> Verdicts<'c> {
+impl<'c> Decisions<'c> {
     /// The claims whose buyers have something to hear, the good ones first.
     pub(crate) fn changed(&self) -> impl Iterator<Item = &'c Claim> {
         self.good.iter().copied().chain(self.void.iter().map(|(claim, _)| *claim))
@@ -63,45 +63,45 @@ impl<'c> Verdicts<'c> {
     }
 }
 
-/// What becomes of each claim, in the order of the batch. `shelf` is `None` for an unknown item.
+/// What becomes of each claim, in the order of the batch. `offer` is `None` for an unknown item.
 /// An error says which claim can never be written as it stands, and why.
 pub(crate) fn decide<'c>(
     item: ItemId,
     claims: &'c [Claim],
     known: &Known,
-    shelf: Option<&Shelf>,
-) -> Result<Verdicts<'c>, String> {
-    let mut verdicts = Verdicts::default();
+    offer: Option<&Offer>,
+) -> Result<Decisions<'c>, String> {
+    let mut decisions = Decisions::default();
     let mut seen: HashMap<OrderNo, &Claim> = HashMap::with_capacity(claims.len());
     let mut buyers: HashSet<&str> = HashSet::with_capacity(claims.len());
-    let mut left = shelf.map_or(0, |shelf| shelf.stock);
+    let mut left = offer.map_or(0, |offer| offer.stock);
     for claim in claims {
         check_claim(item, claim, known, &seen)?;
         if known.orders.contains_key(&claim.order_no) || seen.contains_key(&claim.order_no) {
-            verdicts.repeated.push(claim.order_no);
+            decisions.repeated.push(claim.order_no);
             continue;
         }
         seen.insert(claim.order_no, claim);
         let user = claim.user.as_str();
         let owns = known.buyers.get(user).is_some_and(|owned| *owned != claim.order_no);
-        let Some(shelf) = shelf else {
-            verdicts.void.push((claim, VoidReason::UnknownItem));
+        let Some(offer) = offer else {
+            decisions.void.push((claim, VoidReason::UnknownItem));
             continue;
         };
         if owns || buyers.contains(user) {
-            verdicts.void.push((claim, VoidReason::AlreadyBought));
-        } else if claim.quantity > shelf.limit_per_user {
-            verdicts.void.push((claim, VoidReason::OverLimit));
+            decisions.void.push((claim, VoidReason::AlreadyBought));
+        } else if claim.quantity > offer.limit_per_user {
+            decisions.void.push((claim, VoidReason::OverLimit));
         } else if i64::from(claim.quantity) > left {
             // A later claim that wants less may still be served.
-            verdicts.void.push((claim, VoidReason::StockShort));
+            decisions.void.push((claim, VoidReason::StockShort));
         } else {
             left -= i64::from(claim.quantity);
             buyers.insert(user);
-            verdicts.good.push(claim);
+            decisions.good.push(claim);
         }
     }
-    Ok(verdicts)
+    Ok(decisions)
 }
 
 /// A number that is already another buyer's order must not be taken for a redelivery: that claim

@@ -5,24 +5,31 @@
 //! A number that is somebody else's order is no such order: its claim failed, holds its units, and
 //! must be seen.
 
-use mysql_async::Row;
+use async_trait::async_trait;
 use sale::{Claim, FailedClaim, ItemId, Millis, OrderNo, UserId};
 
 use super::{
-    columns::{at_most, claim, coded, get, key_bits},
-    connections::Session,
+    Access, Engine, SqlLedger,
+    columns::{CLAIM_COLUMNS, claim, coded, get, key_bits},
     failure::{Failure, Outcome},
-    orders, stock,
-    text::{Insert, number_lists},
+    orders,
+    session::{Row, Session, Value, values},
+    stock,
 };
 use crate::{
-    DeadLetter, DeadLetterState, Moved, OutstandingClaims,
-    columns::{CLAIM_COLUMNS, ITS_OWN_ORDER, LETTER_COLUMNS, OPEN_BY_ITEM},
+    DeadLetter, DeadLetterState, DeadLetters, Moved, OutstandingClaims, Result,
+    decide::{Owner, taken},
     outbox::shortened,
-    verdict::{Owner, taken},
 };
 
-fn read(row: &Row) -> Outcome<DeadLetter> {
+/// The columns of a dead letter after those of its claim.
+const LETTER_COLUMNS: &str = "state, tries, next_try_at, cause, created_at, updated_at";
+
+/// Of a dead letter `d`: its claim became an order after all. The number alone does not say so.
+const ITS_OWN_ORDER: &str = "EXISTS (SELECT 1 FROM tb_seckill_order AS o
+     WHERE o.order_no = d.order_no AND o.product_id = d.product_id AND o.user_id = d.user_id)";
+
+fn read(row: &dyn Row) -> Outcome<DeadLetter> {
     Ok(DeadLetter {
         claim: claim(row)?,
         state: coded(row, 7, DeadLetterState::from_code)?,
@@ -34,21 +41,18 @@ fn read(row: &Row) -> Outcome<DeadLetter> {
     })
 }
 
-pub(super) async fn defer(tx: &mut Session, failed: &[FailedClaim], now_ms: Millis) -> Outcome<()> {
+pub(super) async fn defer(
+    tx: &mut impl Session,
+    failed: &[FailedClaim],
+    now_ms: Millis,
+) -> Outcome<()> {
     stock::lock_items(tx, failed.iter().map(|failed| failed.claim.item)).await?;
     let numbers = || failed.iter().map(|failed| failed.claim.order_no);
     let owners = orders::owners(tx, numbers()).await?;
     let mut letters = orders::owners_in(tx, "tb_dead_letter", numbers()).await?;
-    let mut settled = Vec::new();
-    let mut insert = Insert::new(
-        tx,
-        "INSERT INTO tb_dead_letter (order_no, product_id, user_id, quantity, epoch, claimed_at,
-             claim_key, state, tries, next_try_at, cause, created_at, updated_at) VALUES ",
-        " ON DUPLICATE KEY UPDATE state = VALUES(state), tries = VALUES(tries),
-             next_try_at = VALUES(next_try_at), cause = VALUES(cause),
-             updated_at = VALUES(updated_at)",
-    );
-    for FailedClaim { claim, tries, next_try_ms, cause } in failed {
+    let (mut settled, mut open) = (Vec::new(), Vec::new());
+    for failed in failed {
+        let claim = &failed.claim;
         if owners.get(&claim.order_no).is_some_and(|owner| owner.is_of(claim)) {
             settled.push(claim.order_no);
             continue;
@@ -57,14 +61,23 @@ pub(super) async fn defer(tx: &mut Session, failed: &[FailedClaim], now_ms: Mill
         if !letter.is_of(claim) {
             return Err(Failure::Rejected(taken(claim.order_no)));
         }
+        open.push(failed);
+    }
+    write(tx, &open, now_ms).await?;
+    resolve(tx, settled, DeadLetterState::Settled, now_ms).await
+}
+
+/// Opens a letter for each of these claims, or brings the one it has up to date.
+async fn write(tx: &mut impl Session, failed: &[&FailedClaim], now_ms: Millis) -> Outcome<()> {
+    let rows = failed.iter().map(|FailedClaim { claim, tries, next_try_ms, cause }| {
         let state = match next_try_ms {
             Some(_) => DeadLetterState::Retrying,
             None => DeadLetterState::Dead,
         };
-        insert.row(&[
-            claim.order_no.to_string().as_str().into(),
-            claim.item.0.into(),
-            claim.user.as_str().into(),
+        [
+            claim.order_no.into(),
+            claim.item.into(),
+            (&claim.user).into(),
             claim.quantity.into(),
             (claim.epoch as i64).into(),
             claim.claimed_ms.into(),
@@ -72,26 +85,32 @@ pub(super) async fn defer(tx: &mut Session, failed: &[FailedClaim], now_ms: Mill
             state.code().into(),
             (*tries).into(),
             (*next_try_ms).into(),
-            shortened(cause).as_str().into(),
+            shortened(cause).into(),
             now_ms.into(),
             now_ms.into(),
-        ]);
-    }
-    insert.send(tx).await?;
-    resolve(tx, settled, DeadLetterState::Settled, now_ms).await
+        ]
+    });
+    let into = format!("tb_dead_letter ({CLAIM_COLUMNS}, {LETTER_COLUMNS})");
+    let newer = ["state", "tries", "next_try_at", "cause", "updated_at"];
+    let or_else = tx.dialect().replace("order_no", &newer);
+    tx.insert(&into, rows, &or_else).await
 }
 
-/// How many claims of each item are retrying and dead, and the units they hold.
-pub(super) async fn by_item(session: &mut Session) -> Outcome<Vec<OutstandingClaims>> {
-    let read = |row: &Row| {
+/// How many claims of each item are retrying and dead, and the units they hold. By the index over the
+/// state, so letters that are over cost nothing.
+pub(super) async fn by_item(session: &mut impl Session) -> Outcome<Vec<OutstandingClaims>> {
+    let read = |row: &dyn Row| {
         let (retrying, dead, units) = (get(row, 1)?, get(row, 2)?, get(row, 3)?);
         Ok(OutstandingClaims { item: ItemId(get(row, 0)?), retrying, dead, units })
     };
-    session.all(OPEN_BY_ITEM, (), read).await
+    let sql = "SELECT product_id, CAST(SUM(state = 0) AS SIGNED), CAST(SUM(state = 1) AS SIGNED),
+             CAST(SUM(quantity) AS SIGNED)
+         FROM tb_dead_letter WHERE state IN (0, 1) GROUP BY product_id ORDER BY product_id";
+    session.rows(sql, &[], read).await
 }
 
 pub(super) async fn due(
-    session: &mut Session,
+    session: &mut impl Session,
     now_ms: Millis,
     limit: usize,
 ) -> Outcome<Vec<FailedClaim>> {
@@ -99,17 +118,16 @@ pub(super) async fn due(
         "SELECT {CLAIM_COLUMNS}, {LETTER_COLUMNS} FROM tb_dead_letter
          WHERE state = ? AND next_try_at <= ? ORDER BY next_try_at, order_no LIMIT ?"
     );
-    let failed = |row: &Row| {
+    let failed = |row: &dyn Row| {
         let DeadLetter { claim, tries, next_try_ms, cause, .. } = read(row)?;
         Ok(FailedClaim { claim, tries, next_try_ms, cause })
     };
-    let asked = (DeadLetterState::Retrying.code(), now_ms, at_most(limit));
-    session.all(&sql, asked, failed).await
+    session.rows(&sql, values![DeadLetterState::Retrying.code(), now_ms, limit], failed).await
 }
 
 /// Closes the open letters of these orders.
 pub(super) async fn resolve(
-    tx: &mut Session,
+    tx: &mut impl Session,
     orders: Vec<OrderNo>,
     to: DeadLetterState,
     now_ms: Millis,
@@ -119,45 +137,42 @@ pub(super) async fn resolve(
     }
     // Almost always there is no open letter at all, and a batch is a thousand claims.
     let sql = "SELECT EXISTS (SELECT 1 FROM tb_dead_letter WHERE state IN (0, 1))";
-    if tx.first(sql, (), |row| get::<i64>(row, 0)).await? == Some(0) {
+    if tx.first(sql, &[], |row| get::<bool>(row, 0)).await? == Some(false) {
         return Ok(());
     }
-    for numbers in number_lists(orders) {
-        let sql = format!(
-            "UPDATE tb_dead_letter AS d SET state = {}, next_try_at = NULL, updated_at = {now_ms}
-             WHERE order_no IN {numbers} AND state IN (0, 1) AND {ITS_OWN_ORDER}",
-            to.code()
-        );
-        tx.change_by_text(&sql).await?;
-    }
+    let sql = format!(
+        "UPDATE tb_dead_letter AS d SET state = ?, next_try_at = NULL, updated_at = ?
+         WHERE order_no IN ? AND state IN (0, 1) AND {ITS_OWN_ORDER}"
+    );
+    tx.execute(&sql, values![to.code(), now_ms, Value::list(orders)]).await?;
     Ok(())
 }
 
 /// Ends the open letter of a claim whose number is somebody else's order: it can never have a row of
 /// its own among the orders. Answers the claim if its letter was open.
 pub(super) async fn give_up<'c>(
-    tx: &mut Session,
+    tx: &mut impl Session,
     claim: &'c Claim,
     now_ms: Millis,
 ) -> Outcome<Option<&'c Claim>> {
     let ended = tx
-        .change(
+        .execute(
             "UPDATE tb_dead_letter SET state = ?, next_try_at = NULL, updated_at = ?
              WHERE order_no = ? AND product_id = ? AND user_id = ? AND state IN (0, 1)",
-            (
+            values![
                 DeadLetterState::Voided.code(),
                 now_ms,
-                claim.order_no.to_string(),
-                claim.item.0,
-                claim.user.as_str(),
-            ),
+                claim.order_no,
+                claim.item,
+                &claim.user
+            ],
         )
         .await?;
     Ok((ended == 1).then_some(claim))
 }
 
-pub(super) async fn list(
-    session: &mut Session,
+async fn list(
+    session: &mut impl Session,
     state: Option<DeadLetterState>,
     before: Option<OrderNo>,
     limit: usize,
@@ -167,7 +182,7 @@ pub(super) async fn list(
         "SELECT {CLAIM_COLUMNS}, {LETTER_COLUMNS} FROM tb_dead_letter
          WHERE state IN (?, ?) AND order_no < ? ORDER BY order_no DESC LIMIT ?"
     );
-    session.all(&sql, (one.code(), other.code(), below(before), at_most(limit)), read).await
+    session.rows(&sql, values![one.code(), other.code(), below(before), limit], read).await
 }
 
 /// A text that the numbers before this one are below; without one, all are.
@@ -175,23 +190,23 @@ fn below(before: Option<OrderNo>) -> String {
     before.map_or_else(|| "SL".into(), |no| no.to_string())
 }
 
-pub(super) async fn one(session: &mut Session, no: OrderNo) -> Outcome<Option<DeadLetter>> {
+async fn one(session: &mut impl Session, no: OrderNo) -> Outcome<Option<DeadLetter>> {
     let sql =
         format!("SELECT {CLAIM_COLUMNS}, {LETTER_COLUMNS} FROM tb_dead_letter WHERE order_no = ?");
-    session.first(&sql, (no.to_string(),), read).await
+    session.first(&sql, values![no], read).await
 }
 
 /// The claims of an item that hold units without being orders.
-pub(super) async fn open_of(session: &mut Session, item: ItemId) -> Outcome<Vec<Claim>> {
+pub(super) async fn open_of(session: &mut impl Session, item: ItemId) -> Outcome<Vec<Claim>> {
     let sql = format!(
         "SELECT {CLAIM_COLUMNS} FROM tb_dead_letter
          WHERE product_id = ? AND state IN (0, 1) ORDER BY order_no"
     );
-    session.all(&sql, (item.0,), claim).await
+    session.rows(&sql, values![item], claim).await
 }
 
-pub(super) async fn of_user(
-    session: &mut Session,
+async fn of_user(
+    session: &mut impl Session,
     user: &UserId,
     state: Option<DeadLetterState>,
     before: Option<OrderNo>,
@@ -202,8 +217,8 @@ pub(super) async fn of_user(
         "SELECT {CLAIM_COLUMNS}, {LETTER_COLUMNS} FROM tb_dead_letter
          WHERE user_id = ? AND state IN (?, ?) AND order_no < ? ORDER BY order_no DESC LIMIT ?"
     );
-    let asked = (user.as_str(), one.code(), other.code(), below(before), at_most(limit));
-    session.all(&sql, asked, read).await
+    let asked = values![user, one.code(), other.code(), below(before), limit];
+    session.rows(&sql, asked, read).await
 }
 
 /// The state asked for, twice; those that are open if none is.
@@ -211,23 +226,60 @@ fn states(asked: Option<DeadLetterState>) -> (DeadLetterState, DeadLetterState) 
     asked.map_or((DeadLetterState::Retrying, DeadLetterState::Dead), |state| (state, state))
 }
 
-pub(super) async fn replay(
-    tx: &mut Session,
+async fn replay(
+    tx: &mut impl Session,
     no: OrderNo,
     now_ms: Millis,
 ) -> Outcome<Moved<DeadLetterState>> {
-    let sql = "SELECT state FROM tb_dead_letter WHERE order_no = ? FOR UPDATE";
-    let state =
-        tx.first(sql, (no.to_string(),), |row| coded(row, 0, DeadLetterState::from_code)).await?;
+    let for_update = tx.dialect().for_update();
+    let sql = format!("SELECT state FROM tb_dead_letter WHERE order_no = ? {for_update}");
+    let read = |row: &dyn Row| coded(row, 0, DeadLetterState::from_code);
+    let state = tx.first(&sql, values![no], read).await?;
     let state = state.ok_or(Failure::NotFound)?;
     if !state.is_open() {
         return Ok(Moved::Was(state));
     }
-    tx.change(
+    tx.execute(
         "UPDATE tb_dead_letter SET state = ?, tries = 0, next_try_at = ?, updated_at = ?
          WHERE order_no = ? AND state = ?",
-        (DeadLetterState::Retrying.code(), now_ms, now_ms, no.to_string(), state.code()),
+        values![DeadLetterState::Retrying.code(), now_ms, now_ms, no, state.code()],
     )
     .await?;
     Ok(Moved::Done)
+}
+
+#[async_trait]
+impl<E: Engine> DeadLetters for SqlLedger<E> {
+    async fn dead_letters(
+        &self,
+        state: Option<DeadLetterState>,
+        before: Option<OrderNo>,
+        limit: usize,
+    ) -> Result<Vec<DeadLetter>> {
+        self.run(Access::Statement, (), move |session, ()| {
+            Box::pin(list(session, state, before, limit))
+        })
+        .await
+    }
+
+    async fn dead_letter(&self, no: OrderNo) -> Result<Option<DeadLetter>> {
+        self.run(Access::Statement, (), move |session, ()| Box::pin(one(session, no))).await
+    }
+
+    async fn dead_letters_of(
+        &self,
+        user: &UserId,
+        state: Option<DeadLetterState>,
+        before: Option<OrderNo>,
+        limit: usize,
+    ) -> Result<Vec<DeadLetter>> {
+        self.run(Access::Snapshot, user.clone(), move |session, user| {
+            Box::pin(of_user(session, user, state, before, limit))
+        })
+        .await
+    }
+
+    async fn replay(&self, no: OrderNo, now_ms: Millis) -> Result<Moved<DeadLetterState>> {
+        self.run(Access::Write, (), move |tx, ()| Box::pin(replay(tx, no, now_ms))).await
+    }
 }

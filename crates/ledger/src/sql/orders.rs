@@ -1,32 +1,32 @@
 //! Orders: found, listed, closed, and written (live or void) from claims.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
-use mysql_async::{Row, Value};
+use async_trait::async_trait;
 use sale::{
     Claim, CloseReason, ItemId, Millis, Order, OrderNo, OrderStatus, Reason, UserId, VoidReason,
 };
 
 use super::{
-    columns::{at_most, coded, get, key_bits, money, order, parsed, parsed_or_null},
-    connections::Session,
+    Access, Engine, SqlLedger,
+    columns::{ORDER_COLUMNS, coded, get, key_bits, money, order, parsed, parsed_or_null},
     dead_letters,
     failure::{Failure, Outcome},
-    outbox, stock,
-    text::{Insert, number_lists, quoted},
+    outbox,
+    session::{Row, Session, Value, values},
+    stock,
 };
 use crate::{
-    Closing, DeadLetterState, OrderCount, OrderFilter, OrderNos, Overdue, PaymentKind, Release,
-    StatusCount,
-    columns::ORDER_COLUMNS,
-    shelf::{Entry, Shelf, Terms},
-    verdict::Owner,
+    Closing, DeadLetterState, OrderCount, OrderFilter, OrderNos, Orders, Overdue, PaymentKind,
+    Release, Result, StatusCount,
+    decide::Owner,
+    offer::{EnterAs, Offer, OrderTerms},
 };
 
 /// What a new order copies from its item, whose row this locks.
-pub(super) async fn locked_shelf(tx: &mut Session, item: ItemId) -> Outcome<Option<Shelf>> {
-    let read = |row: &Row| {
-        let shelf = Shelf {
+pub(super) async fn locked_offer(tx: &mut impl Session, item: ItemId) -> Outcome<Option<Offer>> {
+    let read = |row: &dyn Row| {
+        Ok(Offer {
             activity_id: get(row, 0)?,
             name: get(row, 1)?,
             price: money(row, 2, 3)?,
@@ -34,39 +34,42 @@ pub(super) async fn locked_shelf(tx: &mut Session, item: ItemId) -> Outcome<Opti
             version: get(row, 5)?,
             pay_within_ms: get(row, 6)?,
             limit_per_user: get(row, 7)?,
-        };
-        Ok(shelf)
+        })
     };
     // The activity is read by a subquery, so that its row stays unlocked: other items share it.
-    let sql = "SELECT activity_id, name, price, currency, stock, version,
+    let sql = format!(
+        "SELECT activity_id, name, price, currency, stock, version,
              (SELECT pay_within_ms FROM tb_seckill_activity AS a WHERE a.id = p.activity_id),
              limit_per_user
-         FROM tb_seckill_product AS p WHERE id = ? FOR UPDATE";
-    tx.first(sql, (item.0,), read).await
+         FROM tb_seckill_product AS p WHERE id = ? {}",
+        tx.dialect().for_update()
+    );
+    tx.first(&sql, values![item], read).await
 }
 
-const INSERT: &str = "INSERT INTO tb_seckill_order (order_no, user_id, activity_id, product_id, \
+const INTO_ORDERS: &str = "tb_seckill_order (order_no, user_id, activity_id, product_id, \
      product_name, price, currency, quantity, amount, status, close_reason, epoch, claim_key, \
-     claimed_at, pay_deadline, created_at, closed_at) VALUES ";
+     claimed_at, pay_deadline, created_at, closed_at)";
 
 /// Writes one order per claim.
 pub(super) async fn insert<'c>(
-    tx: &mut Session,
-    shelf: &Shelf,
-    entries: impl Iterator<Item = (&'c Claim, Entry)>,
+    tx: &mut impl Session,
+    offer: &Offer,
+    entries: impl Iterator<Item = (&'c Claim, EnterAs)>,
     now_ms: Millis,
 ) -> Outcome<()> {
-    let mut insert = Insert::new(tx, INSERT, "");
-    for (claim, entry) in entries {
-        let terms = Terms::of(shelf, claim, &entry, now_ms).map_err(Failure::Rejected)?;
-        insert.row(&[
-            claim.order_no.to_string().as_str().into(),
-            claim.user.as_str().into(),
-            shelf.activity_id.into(),
-            claim.item.0.into(),
-            shelf.name.as_str().into(),
-            shelf.price.minor.into(),
-            shelf.price.currency.as_str().into(),
+    let entries = entries
+        .map(|(claim, enter_as)| Ok((claim, OrderTerms::of(offer, claim, &enter_as, now_ms)?)));
+    let entries: Result<Vec<(&Claim, OrderTerms)>, String> = entries.collect();
+    let rows = entries.map_err(Failure::Rejected)?.into_iter().map(|(claim, terms)| {
+        [
+            claim.order_no.into(),
+            (&claim.user).into(),
+            offer.activity_id.into(),
+            claim.item.into(),
+            (&offer.name).into(),
+            offer.price.minor.into(),
+            offer.price.currency.as_str().into(),
             claim.quantity.into(),
             terms.amount.into(),
             terms.status.code().into(),
@@ -77,44 +80,42 @@ pub(super) async fn insert<'c>(
             terms.deadline_ms.into(),
             now_ms.into(),
             terms.closed_ms.into(),
-        ]);
-    }
-    insert.send(tx).await
+        ]
+    });
+    tx.insert(INTO_ORDERS, rows, "").await
 }
 
-pub(super) async fn one(session: &mut Session, no: OrderNo) -> Outcome<Option<Order>> {
+pub(super) async fn one(session: &mut impl Session, no: OrderNo) -> Outcome<Option<Order>> {
     let sql = format!("SELECT {ORDER_COLUMNS} FROM tb_seckill_order WHERE order_no = ?");
-    session.first(&sql, (no.to_string(),), order).await
+    session.first(&sql, values![no], order).await
 }
 
-pub(super) async fn by_no(session: &mut Session, numbers: &[OrderNo]) -> Outcome<Vec<Order>> {
-    let mut found = Vec::with_capacity(numbers.len());
-    for list in number_lists(numbers.iter().copied()) {
-        let sql = format!("SELECT {ORDER_COLUMNS} FROM tb_seckill_order WHERE order_no IN {list}");
-        found.extend(session.all_of_text(&sql, order).await?);
-    }
-    Ok(found)
+async fn by_no(session: &mut impl Session, numbers: &[OrderNo]) -> Outcome<Vec<Order>> {
+    let sql = format!("SELECT {ORDER_COLUMNS} FROM tb_seckill_order WHERE order_no IN ?");
+    session.rows(&sql, values![Value::list(numbers.iter().copied())], order).await
 }
 
 /// An order nobody else can move before this transaction ends.
-pub(super) async fn locked(tx: &mut Session, no: OrderNo) -> Outcome<Option<Order>> {
-    let sql = format!("SELECT {ORDER_COLUMNS} FROM tb_seckill_order WHERE order_no = ? FOR UPDATE");
-    tx.first(&sql, (no.to_string(),), order).await
+pub(super) async fn locked(tx: &mut impl Session, no: OrderNo) -> Outcome<Option<Order>> {
+    let for_update = tx.dialect().for_update();
+    let sql =
+        format!("SELECT {ORDER_COLUMNS} FROM tb_seckill_order WHERE order_no = ? {for_update}");
+    tx.first(&sql, values![no], order).await
 }
 
 /// The one way a single order changes its status. False if it was no longer `from`.
 pub(super) async fn move_status(
-    tx: &mut Session,
+    tx: &mut impl Session,
     no: OrderNo,
     from: OrderStatus,
     to: OrderStatus,
 ) -> Outcome<bool> {
     from.may_become(to).map_err(|illegal| Failure::Broken(illegal.to_string()))?;
     let sql = "UPDATE tb_seckill_order SET status = ? WHERE order_no = ? AND status = ?";
-    Ok(tx.change(sql, (to.code(), no.to_string(), from.code())).await? == 1)
+    Ok(tx.execute(sql, values![to.code(), no, from.code()]).await? == 1)
 }
 
-pub(super) async fn list(session: &mut Session, filter: &OrderFilter) -> Outcome<Vec<Order>> {
+async fn list(session: &mut impl Session, filter: &OrderFilter) -> Outcome<Vec<Order>> {
     let after_paid = match filter.before {
         Some(no) if filter.by_payment() => {
             let paid_ms = one(session, no).await?.and_then(|order| order.paid_ms);
@@ -122,20 +123,20 @@ pub(super) async fn list(session: &mut Session, filter: &OrderFilter) -> Outcome
         }
         _ => None,
     };
-    let asked: [(&str, Option<Value>); 9] = [
-        ("order_no = ?", filter.order_no.map(|no| no.to_string().into())),
-        ("user_id = ?", filter.user.as_ref().map(|user| user.as_str().into())),
-        ("activity_id = ?", filter.activity.map(|id| id.0.into())),
-        ("product_id = ?", filter.item.map(|id| id.0.into())),
-        ("status = ?", filter.status.map(|status| status.code().into())),
-        ("created_at >= ?", filter.from_ms.map(Value::from)),
-        ("created_at < ?", filter.to_ms.map(Value::from)),
-        ("paid_at >= ?", filter.paid_from_ms.map(Value::from)),
-        ("paid_at < ?", filter.paid_below_ms(after_paid).map(Value::from)),
+    let asked: [(&str, Value<'_>); 9] = [
+        ("order_no = ?", filter.order_no.into()),
+        ("user_id = ?", filter.user.as_ref().into()),
+        ("activity_id = ?", filter.activity.into()),
+        ("product_id = ?", filter.item.into()),
+        ("status = ?", filter.status.map(OrderStatus::code).into()),
+        ("created_at >= ?", filter.from_ms.into()),
+        ("created_at < ?", filter.to_ms.into()),
+        ("paid_at >= ?", filter.paid_from_ms.into()),
+        ("paid_at < ?", filter.paid_below_ms(after_paid).into()),
     ];
     let (mut conditions, mut values) = (String::from("TRUE"), Vec::new());
     for (condition, value) in asked {
-        if let Some(value) = value {
+        if value != Value::Null {
             conditions.push_str(" AND ");
             conditions.push_str(condition);
             values.push(value);
@@ -149,45 +150,47 @@ pub(super) async fn list(session: &mut Session, filter: &OrderFilter) -> Outcome
         };
         conditions.push_str(page);
         values.extend(after_paid.map(Value::from));
-        values.push(before.to_string().into());
+        values.push(before.into());
     }
-    values.push(at_most(filter.limit).into());
+    values.push(filter.limit.into());
     let sequence =
         if filter.by_payment() { "paid_at DESC, order_no DESC" } else { "order_no DESC" };
     let sql = format!(
         "SELECT {ORDER_COLUMNS} FROM tb_seckill_order WHERE {conditions}
          ORDER BY {sequence} LIMIT ?"
     );
-    session.all(&sql, values, order).await
+    session.rows(&sql, &values, order).await
 }
 
-pub(super) async fn count(
-    session: &mut Session,
+async fn count(
+    session: &mut impl Session,
     item: ItemId,
     after: Option<OrderNo>,
     limit: usize,
 ) -> Outcome<OrderCount> {
     // By the item's index and no other: all orders there ever were are many more.
-    let sql = "SELECT status, COUNT(*), CAST(SUM(quantity) AS SIGNED), CAST(SUM(amount) AS SIGNED),
+    let sql = format!(
+        "SELECT status, COUNT(*), CAST(SUM(quantity) AS SIGNED), CAST(SUM(amount) AS SIGNED),
              MAX(order_no)
          FROM (
-             SELECT status, quantity, amount, order_no
-             FROM tb_seckill_order FORCE INDEX (ix_order_product)
+             SELECT status, quantity, amount, order_no FROM tb_seckill_order {}
              WHERE product_id = ? AND order_no > ? ORDER BY order_no LIMIT ?
-         ) AS piece GROUP BY status";
+         ) AS piece GROUP BY status",
+        session.dialect().by_index("ix_order_product")
+    );
     let after = after.map(|no| no.to_string()).unwrap_or_default();
-    let read = |row: &Row| {
+    let read = |row: &dyn Row| {
         let count = StatusCount { orders: get(row, 1)?, units: get(row, 2)?, amount: get(row, 3)? };
         Ok((coded(row, 0, OrderStatus::from_code)?, count, parsed(row, 4)?))
     };
-    let rows = session.all(sql, (item.0, after, at_most(limit)), read).await?;
+    let rows = session.rows(&sql, values![item, after, limit], read).await?;
     Ok(OrderCount::of(rows, limit))
 }
 
 /// Found without a lock: before an order is closed its providers are asked, and no lock should wait
 /// for them. Two instances may find the same orders; [`close`] lets one of them have each.
-pub(super) async fn overdue(
-    session: &mut Session,
+async fn overdue(
+    session: &mut impl Session,
     now_ms: Millis,
     limit: usize,
 ) -> Outcome<Vec<Overdue>> {
@@ -195,8 +198,8 @@ pub(super) async fn overdue(
         "SELECT {ORDER_COLUMNS} FROM tb_seckill_order
          WHERE status = ? AND pay_deadline <= ? ORDER BY pay_deadline, order_no LIMIT ?"
     );
-    let asked = (OrderStatus::Unpaid.code(), now_ms, at_most(limit));
-    let orders = session.all(&sql, asked, order).await?;
+    let asked = values![OrderStatus::Unpaid.code(), now_ms, limit];
+    let orders = session.rows(&sql, asked, order).await?;
     let mut opened = providers_of(session, orders.iter().map(|order| order.order_no)).await?;
     let late = |order: Order| Overdue {
         providers: opened.remove(&order.order_no).unwrap_or_default(),
@@ -207,38 +210,29 @@ pub(super) async fn overdue(
 
 /// Where payments were opened for these orders.
 async fn providers_of(
-    session: &mut Session,
+    session: &mut impl Session,
     orders: impl Iterator<Item = OrderNo>,
 ) -> Outcome<HashMap<OrderNo, Vec<String>>> {
+    let sql =
+        "SELECT order_no, provider FROM tb_payment WHERE order_no IN ? AND kind = ? ORDER BY id";
+    let read = |row: &dyn Row| Ok((parsed::<OrderNo>(row, 0)?, get::<String>(row, 1)?));
+    let asked = [Value::list(orders), PaymentKind::Open.code().into()];
     let mut opened: HashMap<OrderNo, Vec<String>> = HashMap::new();
-    for numbers in number_lists(orders) {
-        let kind = PaymentKind::Open.code();
-        let sql = format!(
-            "SELECT order_no, provider FROM tb_payment
-             WHERE order_no IN {numbers} AND kind = {kind} ORDER BY id"
-        );
-        let read = |row: &Row| Ok((parsed::<OrderNo>(row, 0)?, get::<String>(row, 1)?));
-        for (no, provider) in session.all_of_text(&sql, read).await? {
-            opened.entry(no).or_default().push(provider);
-        }
+    for (no, provider) in session.rows(sql, &asked, read).await? {
+        opened.entry(no).or_default().push(provider);
     }
     Ok(opened)
 }
 
-pub(super) async fn close(
-    tx: &mut Session,
+async fn close(
+    tx: &mut impl Session,
     orders: &[Closing],
     reason: CloseReason,
     now_ms: Millis,
 ) -> Outcome<Vec<OrderNo>> {
-    let mut found = HashMap::new();
-    let mut sorted: Vec<OrderNo> = orders.iter().map(|closing| closing.order_no).collect();
-    sorted.sort_unstable();
-    for numbers in number_lists(sorted) {
-        for release in lock_closable(tx, &numbers, reason, now_ms).await? {
-            found.insert(release.order_no, release);
-        }
-    }
+    let found = lock_closable(tx, orders, reason, now_ms).await?;
+    let mut found: HashMap<OrderNo, Release> =
+        found.into_iter().map(|release| (release.order_no, release)).collect();
     // Whoever notes a payment holds the order's lock, so none can be noted after this reading.
     let opened = providers_of(tx, found.keys().copied()).await?;
     let covered = |closing: &&Closing| {
@@ -261,24 +255,25 @@ pub(super) async fn close(
 /// over rows somebody else holds at this moment: they are being paid or closed, and the next run
 /// finds what is left. A buyer who cancels waits for them, to be told what is true.
 async fn lock_closable(
-    tx: &mut Session,
-    numbers: &str,
+    tx: &mut impl Session,
+    orders: &[Closing],
     reason: CloseReason,
     now_ms: Millis,
 ) -> Outcome<Vec<Release>> {
-    let (due_by, wait) = match reason {
-        CloseReason::Timeout => (now_ms, "SKIP LOCKED"),
-        CloseReason::Cancelled => (Millis::MAX, ""),
+    let dialect = tx.dialect();
+    let (due_by, for_update) = match reason {
+        CloseReason::Timeout => (now_ms, dialect.for_update_skipping()),
+        CloseReason::Cancelled => (Millis::MAX, dialect.for_update()),
     };
-    let unpaid = OrderStatus::Unpaid.code();
     // By the primary key, so that everybody takes the rows in the same order and no others.
     let sql = format!(
-        "SELECT product_id, user_id, order_no, quantity
-         FROM tb_seckill_order FORCE INDEX (PRIMARY)
-         WHERE order_no IN {numbers} AND status = {unpaid} AND pay_deadline <= {due_by}
-         ORDER BY order_no FOR UPDATE {wait}"
+        "SELECT product_id, user_id, order_no, quantity FROM tb_seckill_order {}
+         WHERE order_no IN ? AND status = ? AND pay_deadline <= ? ORDER BY order_no {for_update}",
+        dialect.by_primary_key()
     );
-    let read = |row: &Row| {
+    let sorted: BTreeSet<OrderNo> = orders.iter().map(|closing| closing.order_no).collect();
+    let asked = [Value::list(sorted), OrderStatus::Unpaid.code().into(), due_by.into()];
+    let read = |row: &dyn Row| {
         Ok(Release {
             item: ItemId(get(row, 0)?),
             user: parsed::<UserId>(row, 1)?,
@@ -286,33 +281,27 @@ async fn lock_closable(
             quantity: get(row, 3)?,
         })
     };
-    tx.all_of_text(&sql, read).await
+    tx.rows(&sql, &asked, read).await
 }
 
 async fn move_to_closed(
-    tx: &mut Session,
+    tx: &mut impl Session,
     orders: &[OrderNo],
     reason: CloseReason,
     now_ms: Millis,
 ) -> Outcome<()> {
     let (from, to) = (OrderStatus::Unpaid, OrderStatus::Closed);
     from.may_become(to).map_err(|illegal| Failure::Broken(illegal.to_string()))?;
-    let reason = quoted(Reason::from(reason).as_str());
-    let mut moved = 0;
-    for numbers in number_lists(orders.iter().copied()) {
-        let sql = format!(
-            "UPDATE tb_seckill_order SET status = {}, close_reason = {reason}, closed_at = {now_ms}
-             WHERE order_no IN {numbers} AND status = {}",
-            to.code(),
-            from.code()
-        );
-        moved += tx.change_by_text(&sql).await?;
-    }
+    let sql = "UPDATE tb_seckill_order SET status = ?, close_reason = ?, closed_at = ?
+         WHERE order_no IN ? AND status = ?";
+    let numbers = Value::list(orders.iter().copied());
+    let reason = Reason::from(reason).as_str();
+    let moved = tx.execute(sql, values![to.code(), reason, now_ms, numbers, from.code()]).await?;
     if moved == orders.len() as u64 { Ok(()) } else { Err(Failure::Contended) }
 }
 
-pub(super) async fn void(
-    tx: &mut Session,
+async fn void(
+    tx: &mut impl Session,
     claims: &[Claim],
     reason: VoidReason,
     now_ms: Millis,
@@ -331,12 +320,11 @@ pub(super) async fn void(
             Some(_) => given_up.extend(dead_letters::give_up(tx, claim, now_ms).await?),
         }
     }
-    let items: HashSet<ItemId> = voided.iter().map(|claim| claim.item).collect();
+    let items: BTreeSet<ItemId> = voided.iter().map(|claim| claim.item).collect();
     for item in items {
-        let found = locked_shelf(tx, item).await?;
-        let shelf = found.map_or_else(Shelf::empty, Ok).map_err(Failure::Broken)?;
+        let offer = locked_offer(tx, item).await?.unwrap_or_else(Offer::unknown);
         let of_item = voided.iter().filter(|claim| claim.item == item);
-        insert(tx, &shelf, of_item.map(|claim| (*claim, Entry::Void(reason))), now_ms).await?;
+        insert(tx, &offer, of_item.map(|claim| (*claim, EnterAs::Void(reason))), now_ms).await?;
     }
     let numbers: Vec<OrderNo> = voided.iter().map(|claim| claim.order_no).collect();
     dead_letters::resolve(tx, numbers, DeadLetterState::Voided, now_ms).await?;
@@ -350,7 +338,7 @@ pub(super) async fn void(
 
 /// Whose those of these numbers are that are orders (or void) already.
 pub(super) async fn owners(
-    session: &mut Session,
+    session: &mut impl Session,
     numbers: impl Iterator<Item = OrderNo>,
 ) -> Outcome<HashMap<OrderNo, Owner>> {
     owners_in(session, "tb_seckill_order", numbers).await
@@ -358,44 +346,98 @@ pub(super) async fn owners(
 
 /// The same for any table that numbers claims.
 pub(super) async fn owners_in(
-    session: &mut Session,
+    session: &mut impl Session,
     table: &str,
     numbers: impl Iterator<Item = OrderNo>,
 ) -> Outcome<HashMap<OrderNo, Owner>> {
-    let mut owners = HashMap::new();
-    for numbers in number_lists(numbers) {
-        let sql = format!(
-            "SELECT order_no, product_id, user_id FROM {table} WHERE order_no IN {numbers}"
-        );
-        let read = |row: &Row| {
-            Ok((parsed(row, 0)?, Owner { item: ItemId(get(row, 1)?), user: get(row, 2)? }))
-        };
-        owners.extend(session.all_of_text(&sql, read).await?);
-    }
-    Ok(owners)
+    let sql = format!("SELECT order_no, product_id, user_id FROM {table} WHERE order_no IN ?");
+    let read = |row: &dyn Row| {
+        Ok((parsed(row, 0)?, Owner { item: ItemId(get(row, 1)?), user: get(row, 2)? }))
+    };
+    Ok(session.rows(&sql, &[Value::list(numbers)], read).await?.into_iter().collect())
 }
 
 /// Which of these are orders (or void) already. The list may hold a hundred thousand.
-pub(super) async fn settled_among(session: &mut Session, orders: &[OrderNo]) -> Outcome<OrderNos> {
-    let mut settled = OrderNos::new();
-    for numbers in number_lists(orders.iter().copied()) {
-        let sql = format!("SELECT order_no FROM tb_seckill_order WHERE order_no IN {numbers}");
-        settled.extend(session.all_of_text(&sql, |row| parsed::<OrderNo>(row, 0)).await?);
-    }
-    Ok(settled)
+pub(super) async fn settled_among(
+    session: &mut impl Session,
+    orders: &[OrderNo],
+) -> Outcome<OrderNos> {
+    let sql = "SELECT order_no FROM tb_seckill_order WHERE order_no IN ?";
+    let asked = [Value::list(orders.iter().copied())];
+    Ok(session.rows(sql, &asked, |row| parsed(row, 0)).await?.into_iter().collect())
 }
 
 /// The largest number the ledger has seen, whatever it numbers: orders, adjustments, failed claims.
-pub(super) async fn last_no(session: &mut Session) -> Outcome<Option<OrderNo>> {
+async fn last_no(session: &mut impl Session) -> Outcome<Option<OrderNo>> {
     let sql = "SELECT MAX(order_no) FROM (
              SELECT MAX(order_no) AS order_no FROM tb_seckill_order
              UNION ALL SELECT MAX(order_no) FROM tb_stock_log
              UNION ALL SELECT MAX(order_no) FROM tb_dead_letter) AS seen";
-    Ok(session.first(sql, (), |row| parsed_or_null(row, 0)).await?.flatten())
+    Ok(session.first(sql, &[], |row| parsed_or_null(row, 0)).await?.flatten())
 }
 
-/// Can orders be read at all?
-pub(super) async fn any(session: &mut Session) -> Outcome<()> {
-    session.first("SELECT order_no FROM tb_seckill_order LIMIT 1", (), |_| Ok(())).await?;
-    Ok(())
+#[async_trait]
+impl<E: Engine> Orders for SqlLedger<E> {
+    async fn order(&self, no: OrderNo) -> Result<Option<Order>> {
+        self.run(Access::Statement, (), move |session, ()| Box::pin(one(session, no))).await
+    }
+
+    async fn orders_by_no(&self, numbers: &[OrderNo]) -> Result<Vec<Order>> {
+        self.run(Access::Statement, numbers.to_vec(), |session, numbers| {
+            Box::pin(by_no(session, numbers))
+        })
+        .await
+    }
+
+    async fn orders(&self, filter: &OrderFilter) -> Result<Vec<Order>> {
+        self.run(Access::Statement, filter.clone(), |session, filter| {
+            Box::pin(list(session, filter))
+        })
+        .await
+    }
+
+    async fn count_orders(
+        &self,
+        item: ItemId,
+        after: Option<OrderNo>,
+        limit: usize,
+    ) -> Result<OrderCount> {
+        self.run(Access::Snapshot, (), move |session, ()| {
+            Box::pin(count(session, item, after, limit))
+        })
+        .await
+    }
+
+    async fn overdue(&self, now_ms: Millis, limit: usize) -> Result<Vec<Overdue>> {
+        self.run(Access::Snapshot, (), move |session, ()| Box::pin(overdue(session, now_ms, limit)))
+            .await
+    }
+
+    async fn close(
+        &self,
+        orders: &[Closing],
+        reason: CloseReason,
+        now_ms: Millis,
+    ) -> Result<Vec<OrderNo>> {
+        self.run(Access::Write, orders.to_vec(), move |tx, orders| {
+            Box::pin(close(tx, orders, reason, now_ms))
+        })
+        .await
+    }
+
+    async fn void(
+        &self,
+        claims: &[Claim],
+        reason: VoidReason,
+        now_ms: Millis,
+    ) -> Result<Vec<OrderNo>> {
+        self.run(Access::Write, claims.to_vec(), move |tx, claims| {
+            Box::pin(void(tx, claims, reason, now_ms))
+        })
+        .await
+    }
+
+    async fn last_order_no(&self) -> Result<Option<OrderNo>> {
+        self.run(Access::Statement, (), |session, ()| Box::pin(last_no(session))).await
+    }
 }

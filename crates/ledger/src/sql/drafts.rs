@@ -1,31 +1,34 @@
 //! Activities before they open: drafts edited as a whole, windows moved, drafts that publish themselves.
+//!
+//! An item begins without a stock log: its first row starts from the stock it was made with. Once there
+//! is a row, the stock changes by further rows only, or the chain would break; and the item stays, or
+//! its rows would be of nothing.
 
-use sale::{Activity, ActivityId, ActivityState, DraftPlan, Item, ItemId, Millis, NewItem};
+use sale::{
+    Activity, ActivityId, ActivityState, DraftPlan, Invalid, Item, ItemId, Millis, NewItem,
+};
 
 use super::{
     activities::{create_items, locked_state, one},
-    columns::{at_most, get},
-    connections::Session,
+    columns::get,
     failure::{Failure, Outcome},
     operators,
+    session::{Session, values},
 };
-use crate::{
-    AuditEntry, EditedActivity,
-    drafts::{history_stays, stock_stays},
-};
+use crate::{AuditEntry, EditedActivity};
 
-async fn found(session: &mut Session, id: ActivityId) -> Outcome<Activity> {
+async fn found(session: &mut impl Session, id: ActivityId) -> Outcome<Activity> {
     one(session, id).await?.ok_or(Failure::NotFound)
 }
 
 /// As nobody else can change it before this transaction ends.
-async fn locked(tx: &mut Session, id: ActivityId) -> Outcome<Activity> {
+async fn locked(tx: &mut impl Session, id: ActivityId) -> Outcome<Activity> {
     locked_state(tx, id).await?;
     found(tx, id).await
 }
 
 pub(super) async fn edit(
-    tx: &mut Session,
+    tx: &mut impl Session,
     id: ActivityId,
     version: i64,
     new: &DraftPlan,
@@ -37,24 +40,26 @@ pub(super) async fn edit(
         return Ok(EditedActivity { activity: before, edited: false });
     }
     let plan = &new.plan;
-    tx.change(
+    tx.execute(
         "UPDATE tb_seckill_activity SET name = ?, opens_at = ?, closes_at = ?, pay_within_ms = ?,
              publish_at = ?, updated_at = ?, version = version + 1
          WHERE id = ?",
-        (
+        values![
             &plan.name,
             plan.opens_ms,
             plan.closes_ms,
             plan.pay_within_ms,
             plan.publish_ms,
             now_ms,
-            id.0,
-        ),
+            id,
+        ],
     )
     .await?;
     // Whoever adjusts the stock of an item holds its row until that is in the stock log.
-    let lock = "SELECT id FROM tb_seckill_product WHERE activity_id = ? ORDER BY id FOR UPDATE";
-    tx.all(lock, (id.0,), |row| get::<i64>(row, 0)).await?;
+    let for_update = tx.dialect().for_update();
+    let lock =
+        format!("SELECT id FROM tb_seckill_product WHERE activity_id = ? ORDER BY id {for_update}");
+    tx.rows(&lock, values![id], |row| get::<i64>(row, 0)).await?;
     for item in before.items.iter().filter(|item| !new.ids.contains(&Some(item.id))) {
         remove_item(tx, item.id).await?;
     }
@@ -65,36 +70,43 @@ pub(super) async fn edit(
             None => added.push(item),
         }
     }
-    if !added.is_empty() {
-        create_items(tx, id, added).await?;
-    }
+    create_items(tx, id, added.into_iter()).await?;
     operators::audit(tx, audit, now_ms).await?;
     Ok(EditedActivity { activity: found(tx, id).await?, edited: true })
 }
 
-async fn has_history(session: &mut Session, id: ItemId) -> Outcome<bool> {
-    let sql = "SELECT id FROM tb_stock_log WHERE product_id = ? LIMIT 1 LOCK IN SHARE MODE";
-    Ok(session.first(sql, (id.0,), |row| get::<i64>(row, 0)).await?.is_some())
+/// The caller holds the item's row, without which nobody writes to its log.
+async fn has_history(session: &mut impl Session, id: ItemId) -> Outcome<bool> {
+    let sql = "SELECT id FROM tb_stock_log WHERE product_id = ? LIMIT 1";
+    Ok(session.first(sql, values![id], |row| get::<i64>(row, 0)).await?.is_some())
 }
 
-async fn remove_item(tx: &mut Session, id: ItemId) -> Outcome<()> {
+async fn remove_item(tx: &mut impl Session, id: ItemId) -> Outcome<()> {
     if has_history(tx, id).await? {
-        return Err(Failure::Refused(history_stays(id)));
+        let problem = format!("must keep item {id}: its stock was adjusted, and that is on record");
+        let refused = Invalid::new("items", problem);
+        return Err(Failure::Refused(refused.zh(format!("必须保留商品 {id}：其库存调整已有记录"))));
     }
-    tx.change("DELETE FROM tb_seckill_product WHERE id = ?", (id.0,)).await?;
+    tx.execute("DELETE FROM tb_seckill_product WHERE id = ?", values![id]).await?;
     Ok(())
 }
 
-async fn change_item(tx: &mut Session, n: usize, before: &Item, new: &NewItem) -> Outcome<()> {
+fn stock_stays(n: usize, total: i64) -> Failure {
+    let problem = format!("was adjusted and is {total}: change it by another adjustment");
+    let refused = Invalid::new(format!("items[{n}].stock"), problem);
+    Failure::Refused(refused.zh(format!("已做过库存调整，现为 {total}，请继续通过库存调整修改")))
+}
+
+async fn change_item(tx: &mut impl Session, n: usize, before: &Item, new: &NewItem) -> Outcome<()> {
     if new.stock != before.total && has_history(tx, before.id).await? {
-        return Err(Failure::Refused(stock_stays(n, before.total)));
+        return Err(stock_stays(n, before.total));
     }
-    tx.change(
+    tx.execute(
         "UPDATE tb_seckill_product SET name = ?, image_url = ?, price = ?, origin_price = ?,
              currency = ?, stock = ?, total = ?, limit_per_user = ?, shards = ?,
              version = version + 1
          WHERE id = ?",
-        (
+        values![
             &new.name,
             &new.image_url,
             new.price,
@@ -104,15 +116,15 @@ async fn change_item(tx: &mut Session, n: usize, before: &Item, new: &NewItem) -
             new.stock,
             new.limit_per_user,
             new.shards,
-            before.id.0,
-        ),
+            before.id,
+        ],
     )
     .await?;
     Ok(())
 }
 
 pub(super) async fn postpone(
-    tx: &mut Session,
+    tx: &mut impl Session,
     id: ActivityId,
     version: i64,
     (opens_ms, closes_ms): (Millis, Millis),
@@ -125,19 +137,22 @@ pub(super) async fn postpone(
     }
     let sql = "UPDATE tb_seckill_activity
          SET opens_at = ?, closes_at = ?, updated_at = ?, version = version + 1 WHERE id = ?";
-    tx.change(sql, (opens_ms, closes_ms, now_ms, id.0)).await?;
+    tx.execute(sql, values![opens_ms, closes_ms, now_ms, id]).await?;
     operators::audit(tx, audit, now_ms).await?;
     Ok(EditedActivity { activity: found(tx, id).await?, edited: true })
 }
 
 pub(super) async fn publish_due(
-    session: &mut Session,
+    session: &mut impl Session,
     now_ms: Millis,
     limit: usize,
 ) -> Outcome<Vec<Activity>> {
-    let sql = "SELECT id FROM tb_seckill_activity FORCE INDEX (ix_activity_publish)
-         WHERE state = 0 AND publish_at <= ? ORDER BY publish_at, id LIMIT ?";
-    let ids = session.all(sql, (now_ms, at_most(limit)), |row| get::<i64>(row, 0)).await?;
+    let sql = format!(
+        "SELECT id FROM tb_seckill_activity {}
+         WHERE state = 0 AND publish_at <= ? ORDER BY publish_at, id LIMIT ?",
+        session.dialect().by_index("ix_activity_publish")
+    );
+    let ids = session.rows(&sql, values![now_ms, limit], |row| get::<i64>(row, 0)).await?;
     let mut due = Vec::with_capacity(ids.len());
     for id in ids {
         due.push(found(session, ActivityId(id)).await?);
@@ -146,7 +161,7 @@ pub(super) async fn publish_due(
 }
 
 pub(super) async fn publish_planned(
-    tx: &mut Session,
+    tx: &mut impl Session,
     id: ActivityId,
     version: i64,
     audit: &AuditEntry,
@@ -157,7 +172,7 @@ pub(super) async fn publish_planned(
 }
 
 pub(super) async fn forget_publish(
-    tx: &mut Session,
+    tx: &mut impl Session,
     id: ActivityId,
     version: i64,
     audit: &AuditEntry,
@@ -168,7 +183,7 @@ pub(super) async fn forget_publish(
 
 /// One thing of a draft, if nobody has changed it since.
 async fn change_plan(
-    tx: &mut Session,
+    tx: &mut impl Session,
     change: &str,
     id: ActivityId,
     version: i64,
@@ -179,7 +194,7 @@ async fn change_plan(
         "UPDATE tb_seckill_activity SET {change}, updated_at = ?, version = version + 1
          WHERE id = ? AND state = 0 AND version = ?"
     );
-    let changed = tx.change(&sql, (now_ms, id.0, version)).await? == 1;
+    let changed = tx.execute(&sql, values![now_ms, id, version]).await? == 1;
     if changed {
         operators::audit(tx, audit, now_ms).await?;
     }

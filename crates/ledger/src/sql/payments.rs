@@ -12,25 +12,44 @@
 //! Whatever concerns the money of an order begins by locking the order's row: two callbacks that
 //! arrive at once on two instances are then one after the other.
 
-use mysql_async::Row;
+use async_trait::async_trait;
 use sale::{Invalid, Millis, Order, OrderNo, OrderStatus};
 
 use super::{
-    columns::{at_most, coded, get, money, parsed},
-    connections::Session,
+    Access, Engine, SqlLedger,
+    columns::{coded, get, money, parsed},
     failure::{Failure, Outcome},
     operators,
     orders::{self, move_status},
-    outbox, stock,
-    text::{id_lists, number_lists},
+    outbox,
+    session::{Row, Session, Value, values},
+    stock,
 };
 use crate::{
     AuditEntry, Credit, Moved, OpenPayment, OutboxMessage, PaymentKind, PaymentNotice,
-    PaymentProblem, PaymentRow, RefundDone, Release,
-    columns::{NOT_REFUNDED, OPEN_PAYMENT, OPEN_PAYMENT_COLUMNS, OWED, PAYMENT_COLUMNS},
+    PaymentProblem, PaymentRow, Payments, RefundDone, Release, Result,
 };
 
-fn read(row: &Row) -> Outcome<PaymentRow> {
+const PAYMENT_COLUMNS: &str =
+    "provider, provider_txn, order_no, kind, amount, currency, created_at";
+
+/// Of a payment `p`: it was not given back.
+const NOT_REFUNDED: &str = "NOT EXISTS (SELECT 1 FROM tb_payment AS r
+     WHERE r.provider = p.provider AND r.provider_txn = p.provider_txn AND r.kind = 2)";
+
+/// Of a payment `p`: it was opened, its provider has not told us of money, and may still have some.
+/// Yesterday's binary credits money without marking the payment as over.
+const OPEN_PAYMENT: &str = "p.kind = 0 AND p.over_at IS NULL
+     AND NOT EXISTS (SELECT 1 FROM tb_payment AS m
+         WHERE m.order_no = p.order_no AND m.provider = p.provider AND m.kind = 1)";
+
+/// Of a payment `p` and its order `o`: the money is not ours to keep, and was not given back.
+/// An unpaid order cannot have money; if it has, the problem is another one.
+const OWED: &str = "p.kind = 1
+     AND (o.status IN (2, 3, 4, 5) OR EXISTS (SELECT 1 FROM tb_payment AS earlier
+         WHERE earlier.order_no = p.order_no AND earlier.kind = 1 AND earlier.id < p.id))";
+
+fn read(row: &dyn Row) -> Outcome<PaymentRow> {
     Ok(PaymentRow {
         provider: get(row, 0)?,
         provider_txn: get(row, 1)?,
@@ -42,29 +61,33 @@ fn read(row: &Row) -> Outcome<PaymentRow> {
 }
 
 /// Writes a row unless this payment has one of this kind. Answers whether it wrote.
-async fn insert(tx: &mut Session, row: &PaymentRow, paid_ms: Option<Millis>) -> Outcome<bool> {
+async fn insert(tx: &mut impl Session, row: &PaymentRow, paid_ms: Option<Millis>) -> Outcome<bool> {
+    let sql = format!(
+        "INSERT INTO tb_payment
+             (provider, provider_txn, order_no, kind, amount, currency, created_at, paid_at)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?) {}",
+        tx.dialect().keep("kind")
+    );
     let written = tx
-        .change(
-            "INSERT INTO tb_payment
-                 (provider, provider_txn, order_no, kind, amount, currency, created_at, paid_at)
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON DUPLICATE KEY UPDATE kind = VALUES(kind)",
-            (
+        .execute(
+            &sql,
+            values![
                 &row.provider,
                 &row.provider_txn,
-                row.order_no.to_string(),
+                row.order_no,
                 row.kind.code(),
                 row.amount.minor,
                 row.amount.currency.as_str(),
                 row.created_ms,
                 paid_ms,
-            ),
+            ],
         )
         .await?;
     Ok(written == 1)
 }
 
 async fn find(
-    session: &mut Session,
+    session: &mut impl Session,
     provider: &str,
     provider_txn: &str,
     kind: PaymentKind,
@@ -73,32 +96,24 @@ async fn find(
         "SELECT {PAYMENT_COLUMNS} FROM tb_payment
          WHERE provider = ? AND provider_txn = ? AND kind = ?"
     );
-    session.first(&sql, (provider, provider_txn, kind.code()), read).await
+    session.first(&sql, values![provider, provider_txn, kind.code()], read).await
 }
 
-pub(super) async fn of_order(session: &mut Session, no: OrderNo) -> Outcome<Vec<PaymentRow>> {
+async fn of_order(session: &mut impl Session, no: OrderNo) -> Outcome<Vec<PaymentRow>> {
     let sql = format!("SELECT {PAYMENT_COLUMNS} FROM tb_payment WHERE order_no = ? ORDER BY id");
-    session.all(&sql, (no.to_string(),), read).await
+    session.rows(&sql, values![no], read).await
 }
 
-pub(super) async fn received(
-    session: &mut Session,
-    orders: &[OrderNo],
-) -> Outcome<Vec<PaymentRow>> {
-    let mut found = Vec::new();
-    let kind = PaymentKind::Pay.code();
-    for numbers in number_lists(orders.iter().copied()) {
-        let sql = format!(
-            "SELECT {PAYMENT_COLUMNS} FROM tb_payment
-             WHERE order_no IN {numbers} AND kind = {kind} ORDER BY id"
-        );
-        found.extend(session.all_of_text(&sql, read).await?);
-    }
-    Ok(found)
+async fn received(session: &mut impl Session, orders: &[OrderNo]) -> Outcome<Vec<PaymentRow>> {
+    let sql = format!(
+        "SELECT {PAYMENT_COLUMNS} FROM tb_payment WHERE order_no IN ? AND kind = ? ORDER BY id"
+    );
+    let orders = Value::list(orders.iter().copied());
+    session.rows(&sql, values![orders, PaymentKind::Pay.code()], read).await
 }
 
-pub(super) async fn open(
-    tx: &mut Session,
+async fn open(
+    tx: &mut impl Session,
     no: OrderNo,
     provider: &str,
     now_ms: Millis,
@@ -119,11 +134,7 @@ pub(super) async fn open(
     Ok(Moved::Done)
 }
 
-pub(super) async fn credit(
-    tx: &mut Session,
-    notice: &PaymentNotice,
-    now_ms: Millis,
-) -> Outcome<Credit> {
+async fn credit(tx: &mut impl Session, notice: &PaymentNotice, now_ms: Millis) -> Outcome<Credit> {
     let order = orders::locked(tx, notice.order_no).await?;
     let known = find(tx, &notice.provider, &notice.provider_txn, PaymentKind::Pay).await?;
     if let Some(known) = known {
@@ -160,17 +171,22 @@ pub(super) async fn credit(
 }
 
 /// The first money of an unpaid order.
-async fn pay(tx: &mut Session, order: &Order, paid_ms: Millis, now_ms: Millis) -> Outcome<Credit> {
+async fn pay(
+    tx: &mut impl Session,
+    order: &Order,
+    paid_ms: Millis,
+    now_ms: Millis,
+) -> Outcome<Credit> {
     move_or_contended(tx, order, OrderStatus::Paid).await?;
     let sql = "UPDATE tb_seckill_order SET paid_at = ? WHERE order_no = ?";
-    tx.change(sql, (paid_ms, order.order_no.to_string())).await?;
+    tx.execute(sql, values![paid_ms, order.order_no]).await?;
     outbox::push_news(tx, vec![(order.order_no, order.user.clone())], now_ms).await?;
     Ok(Credit::Paid)
 }
 
 /// Money nobody may keep: the order was over, or this is not its first payment.
 async fn give_back(
-    tx: &mut Session,
+    tx: &mut impl Session,
     order: &Order,
     row: &PaymentRow,
     now_ms: Millis,
@@ -185,13 +201,17 @@ async fn give_back(
 
 /// The transaction holds the order's lock, so the status cannot have moved since it was read; if it
 /// did all the same, nothing is committed and all is read again.
-async fn move_or_contended(tx: &mut Session, order: &Order, to: OrderStatus) -> Outcome<()> {
+async fn move_or_contended(tx: &mut impl Session, order: &Order, to: OrderStatus) -> Outcome<()> {
     let moved = move_status(tx, order.order_no, order.status, to).await?;
     if moved { Ok(()) } else { Err(Failure::Contended) }
 }
 
 /// False if a refund of this payment waits already.
-async fn queue_refund(tx: &mut Session, payment: &PaymentRow, now_ms: Millis) -> Outcome<bool> {
+async fn queue_refund(
+    tx: &mut impl Session,
+    payment: &PaymentRow,
+    now_ms: Millis,
+) -> Outcome<bool> {
     let message = OutboxMessage::Refund {
         provider: payment.provider.clone(),
         provider_txn: payment.provider_txn.clone(),
@@ -202,16 +222,16 @@ async fn queue_refund(tx: &mut Session, payment: &PaymentRow, now_ms: Millis) ->
 }
 
 /// Payments of an order that were not given back.
-async fn unrefunded(session: &mut Session, no: OrderNo) -> Outcome<Vec<PaymentRow>> {
+async fn unrefunded(session: &mut impl Session, no: OrderNo) -> Outcome<Vec<PaymentRow>> {
     let sql = format!(
         "SELECT {PAYMENT_COLUMNS} FROM tb_payment AS p
          WHERE order_no = ? AND kind = 1 AND {NOT_REFUNDED} ORDER BY id"
     );
-    session.all(&sql, (no.to_string(),), read).await
+    session.rows(&sql, values![no], read).await
 }
 
-pub(super) async fn start_refund(
-    tx: &mut Session,
+async fn start_refund(
+    tx: &mut impl Session,
     no: OrderNo,
     audit: &AuditEntry,
     now_ms: Millis,
@@ -244,7 +264,7 @@ pub(super) async fn start_refund(
     Ok(Moved::Done)
 }
 
-pub(super) async fn refunded(tx: &mut Session, done: &RefundDone, now_ms: Millis) -> Outcome<()> {
+async fn refunded(tx: &mut impl Session, done: &RefundDone, now_ms: Millis) -> Outcome<()> {
     let order = orders::locked(tx, done.order_no).await?;
     let paid = find(tx, &done.provider, &done.provider_txn, PaymentKind::Pay).await?;
     let paid = paid.ok_or(Failure::NotFound)?;
@@ -260,8 +280,8 @@ pub(super) async fn refunded(tx: &mut Session, done: &RefundDone, now_ms: Millis
     Ok(())
 }
 
-pub(super) async fn requeue_refund(
-    tx: &mut Session,
+async fn requeue_refund(
+    tx: &mut impl Session,
     provider: &str,
     provider_txn: &str,
     now_ms: Millis,
@@ -271,23 +291,24 @@ pub(super) async fn requeue_refund(
          FROM tb_payment AS p JOIN tb_seckill_order AS o ON o.order_no = p.order_no
          WHERE p.provider = ? AND p.provider_txn = ? AND {OWED} AND {NOT_REFUNDED}"
     );
-    match tx.first(&sql, (provider, provider_txn), read).await? {
+    match tx.first(&sql, values![provider, provider_txn], read).await? {
         Some(payment) => queue_refund(tx, &payment, now_ms).await,
         None => Ok(false),
     }
 }
 
-pub(super) async fn still_open(
-    session: &mut Session,
+async fn still_open(
+    session: &mut impl Session,
     after_id: i64,
     limit: usize,
 ) -> Outcome<Vec<OpenPayment>> {
     let sql = format!(
-        "SELECT {OPEN_PAYMENT_COLUMNS}
+        "SELECT p.id, p.order_no, p.provider, p.created_at, CASE o.status WHEN 0 THEN NULL
+             ELSE COALESCE(o.closed_at, o.paid_at, o.created_at) END
          FROM tb_payment AS p JOIN tb_seckill_order AS o ON o.order_no = p.order_no
          WHERE {OPEN_PAYMENT} AND p.id > ? ORDER BY p.id LIMIT ?"
     );
-    let read = |row: &Row| {
+    let read = |row: &dyn Row| {
         Ok(OpenPayment {
             id: get(row, 0)?,
             order_no: parsed(row, 1)?,
@@ -296,47 +317,52 @@ pub(super) async fn still_open(
             order_over_ms: get(row, 4)?,
         })
     };
-    session.all(&sql, (after_id, at_most(limit)), read).await
+    session.rows(&sql, values![after_id, limit], read).await
 }
 
-pub(super) async fn over(tx: &mut Session, ids: &[i64], now_ms: Millis) -> Outcome<()> {
-    for list in id_lists(ids.iter().copied()) {
-        let sql = format!(
-            "UPDATE tb_payment SET over_at = {now_ms}
-             WHERE id IN {list} AND kind = 0 AND over_at IS NULL"
-        );
-        tx.change_by_text(&sql).await?;
-    }
+async fn over(tx: &mut impl Session, ids: &[i64], now_ms: Millis) -> Outcome<()> {
+    let sql = "UPDATE tb_payment SET over_at = ? WHERE id IN ? AND kind = 0 AND over_at IS NULL";
+    tx.execute(sql, values![now_ms, Value::list(ids.iter().copied())]).await?;
     Ok(())
 }
 
 /// The provider has told of the money it was opened for.
-async fn answered(tx: &mut Session, notice: &PaymentNotice, now_ms: Millis) -> Outcome<()> {
+async fn answered(tx: &mut impl Session, notice: &PaymentNotice, now_ms: Millis) -> Outcome<()> {
     let sql = "UPDATE tb_payment SET over_at = ?
          WHERE order_no = ? AND provider = ? AND kind = 0 AND over_at IS NULL";
-    tx.change(sql, (now_ms, notice.order_no.to_string(), &notice.provider)).await?;
+    tx.execute(sql, values![now_ms, notice.order_no, &notice.provider]).await?;
     Ok(())
 }
 
-pub(super) async fn problems(session: &mut Session, limit: usize) -> Outcome<Vec<PaymentProblem>> {
+pub(super) async fn problems(
+    session: &mut impl Session,
+    limit: usize,
+) -> Outcome<Vec<PaymentProblem>> {
     let mut problems = paid_without_money(session, limit).await?;
     problems.extend(refunds_not_queued(session, limit).await?);
     problems.extend(refunded_too_much(session, limit).await?);
     Ok(problems)
 }
 
-async fn paid_without_money(session: &mut Session, limit: usize) -> Outcome<Vec<PaymentProblem>> {
+async fn paid_without_money(
+    session: &mut impl Session,
+    limit: usize,
+) -> Outcome<Vec<PaymentProblem>> {
     let sql = format!(
         "SELECT order_no FROM tb_seckill_order AS o
          WHERE status = ? AND NOT EXISTS (SELECT 1 FROM tb_payment AS p
              WHERE p.order_no = o.order_no AND p.kind = 1 AND {NOT_REFUNDED})
          ORDER BY order_no LIMIT ?"
     );
-    let problem = |row: &Row| Ok(PaymentProblem::PaidWithoutMoney { order_no: parsed(row, 0)? });
-    session.all(&sql, (OrderStatus::Paid.code(), at_most(limit)), problem).await
+    let problem =
+        |row: &dyn Row| Ok(PaymentProblem::PaidWithoutMoney { order_no: parsed(row, 0)? });
+    session.rows(&sql, values![OrderStatus::Paid.code(), limit], problem).await
 }
 
-async fn refunds_not_queued(session: &mut Session, limit: usize) -> Outcome<Vec<PaymentProblem>> {
+async fn refunds_not_queued(
+    session: &mut impl Session,
+    limit: usize,
+) -> Outcome<Vec<PaymentProblem>> {
     let sql = format!(
         "SELECT p.order_no, p.provider, p.provider_txn
          FROM tb_payment AS p JOIN tb_seckill_order AS o ON o.order_no = p.order_no
@@ -344,19 +370,96 @@ async fn refunds_not_queued(session: &mut Session, limit: usize) -> Outcome<Vec<
              WHERE w.provider = p.provider AND w.provider_txn = p.provider_txn)
          ORDER BY p.id LIMIT ?"
     );
-    let problem = |row: &Row| {
+    let problem = |row: &dyn Row| {
         Ok(PaymentProblem::RefundNotQueued {
             order_no: parsed(row, 0)?,
             provider: get(row, 1)?,
             provider_txn: get(row, 2)?,
         })
     };
-    session.all(&sql, (at_most(limit),), problem).await
+    session.rows(&sql, values![limit], problem).await
 }
 
-async fn refunded_too_much(session: &mut Session, limit: usize) -> Outcome<Vec<PaymentProblem>> {
+async fn refunded_too_much(
+    session: &mut impl Session,
+    limit: usize,
+) -> Outcome<Vec<PaymentProblem>> {
     let sql = "SELECT order_no FROM tb_payment WHERE kind IN (1, 2) GROUP BY order_no
          HAVING SUM(CASE kind WHEN 2 THEN amount ELSE -amount END) > 0 LIMIT ?";
-    let problem = |row: &Row| Ok(PaymentProblem::RefundedTooMuch { order_no: parsed(row, 0)? });
-    session.all(sql, (at_most(limit),), problem).await
+    let problem = |row: &dyn Row| Ok(PaymentProblem::RefundedTooMuch { order_no: parsed(row, 0)? });
+    session.rows(sql, values![limit], problem).await
+}
+
+#[async_trait]
+impl<E: Engine> Payments for SqlLedger<E> {
+    async fn open_payment(
+        &self,
+        no: OrderNo,
+        provider: &str,
+        now_ms: Millis,
+    ) -> Result<Moved<OrderStatus>> {
+        self.run(Access::Write, provider.to_owned(), move |tx, provider| {
+            Box::pin(open(tx, no, provider, now_ms))
+        })
+        .await
+    }
+
+    async fn credit(&self, notice: &PaymentNotice, now_ms: Millis) -> Result<Credit> {
+        self.run(Access::Write, notice.clone(), move |tx, notice| {
+            Box::pin(credit(tx, notice, now_ms))
+        })
+        .await
+    }
+
+    async fn start_refund(
+        &self,
+        no: OrderNo,
+        audit: &AuditEntry,
+        now_ms: Millis,
+    ) -> Result<Moved<OrderStatus>> {
+        self.run(Access::Write, audit.clone(), move |tx, audit| {
+            Box::pin(start_refund(tx, no, audit, now_ms))
+        })
+        .await
+    }
+
+    async fn refunded(&self, done: &RefundDone, now_ms: Millis) -> Result<()> {
+        self.run(Access::Write, done.clone(), move |tx, done| Box::pin(refunded(tx, done, now_ms)))
+            .await
+    }
+
+    async fn payments(&self, no: OrderNo) -> Result<Vec<PaymentRow>> {
+        self.run(Access::Statement, (), move |session, ()| Box::pin(of_order(session, no))).await
+    }
+
+    async fn money_of(&self, orders: &[OrderNo]) -> Result<Vec<PaymentRow>> {
+        self.run(Access::Snapshot, orders.to_vec(), |session, orders| {
+            Box::pin(received(session, orders))
+        })
+        .await
+    }
+
+    async fn open_payments(&self, after_id: i64, limit: usize) -> Result<Vec<OpenPayment>> {
+        self.run(Access::Statement, (), move |session, ()| {
+            Box::pin(still_open(session, after_id, limit))
+        })
+        .await
+    }
+
+    async fn payments_over(&self, ids: &[i64], now_ms: Millis) -> Result<()> {
+        self.run(Access::Write, ids.to_vec(), move |tx, ids| Box::pin(over(tx, ids, now_ms))).await
+    }
+
+    async fn requeue_refund(
+        &self,
+        provider: &str,
+        provider_txn: &str,
+        now_ms: Millis,
+    ) -> Result<bool> {
+        let payment = (provider.to_owned(), provider_txn.to_owned());
+        self.run(Access::Write, payment, move |tx, (provider, provider_txn)| {
+            Box::pin(requeue_refund(tx, provider, provider_txn, now_ms))
+        })
+        .await
+    }
 }

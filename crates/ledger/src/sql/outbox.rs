@@ -3,50 +3,47 @@
 //! A row is written in the transaction that causes it and deleted once delivered. It carries when to
 //! try next; zero means at once, so that clocks that differ a little delay nothing.
 //!
-//! Two leased jobs empty it, one per queue. Should two run at once, both deliver the same rows, which is idempotent
-//! at the other end; deleting or postponing a row that is gone changes nothing.
+//! Two leased jobs empty it, one per queue. Should two run at once, both deliver the same rows, which is
+//! idempotent at the other end; deleting or postponing a row that is gone changes nothing.
 
-use mysql_async::Row;
+use async_trait::async_trait;
 use sale::{Claim, Millis, OrderNo, UserId};
 
 use super::{
-    columns::{at_most, get, json},
-    connections::Session,
+    Access, Engine, SqlLedger,
+    columns::{get, json},
     failure::Outcome,
+    session::{Row, Session, Value, values},
 };
 use crate::{
-    OutboxMessage, OutboxQueue, OutboxRow, OutstandingRows, Release,
+    Outbox, OutboxMessage, OutboxQueue, OutboxRow, OutstandingRows, Release, Result,
     outbox::{
         ADJUST, OUTBOX_PAUSE_MS_MAX, RELEASE, kind_of, of_queue, payment_of, release_of, shortened,
     },
 };
 
-/// Ids of one DELETE.
-const IDS_PER_DELETE_MAX: usize = 500;
-
 /// Writes a row. A refund of a payment whose refund waits already is not written again; answers
 /// whether a row was written.
 pub(super) async fn push(
-    tx: &mut Session,
+    tx: &mut impl Session,
     message: &OutboxMessage,
     now_ms: Millis,
 ) -> Outcome<bool> {
     let (provider, provider_txn) = payment_of(message);
     let body = serde_json::to_string(message)?;
-    // Not INSERT IGNORE, which would ignore a body that does not fit as well.
-    let written = tx
-        .change(
-            "INSERT INTO tb_outbox (kind, body, provider, provider_txn, created_at)
-             VALUES (?, ?, ?, ?, ?) ON DUPLICATE KEY UPDATE tries = tries",
-            (kind_of(message), body, provider, provider_txn, now_ms),
-        )
-        .await?;
+    let sql = format!(
+        "INSERT INTO tb_outbox (kind, body, provider, provider_txn, created_at)
+         VALUES (?, ?, ?, ?, ?) {}",
+        tx.dialect().keep("tries")
+    );
+    let asked = values![kind_of(message), body, provider, provider_txn, now_ms];
+    let written = tx.execute(&sql, asked).await?;
     Ok(written == 1)
 }
 
 /// Tells the buyers of these orders that something changed.
 pub(super) async fn push_news(
-    tx: &mut Session,
+    tx: &mut impl Session,
     orders: Vec<(OrderNo, UserId)>,
     now_ms: Millis,
 ) -> Outcome<()> {
@@ -58,7 +55,7 @@ pub(super) async fn push_news(
 
 /// Gives the units of claims that never became live orders back to the gate.
 pub(super) async fn push_releases<'c>(
-    tx: &mut Session,
+    tx: &mut impl Session,
     claims: impl Iterator<Item = &'c Claim>,
     now_ms: Millis,
 ) -> Outcome<()> {
@@ -71,7 +68,7 @@ pub(super) async fn push_releases<'c>(
 
 /// A row, or only its id if this binary cannot read it (a newer one wrote it): it is passed over with
 /// an alarm, must not hold up the rows after it, and must not be lost.
-fn readable(row: &Row) -> Outcome<(i64, Option<OutboxRow>)> {
+fn readable(row: &dyn Row) -> Outcome<(i64, Option<OutboxRow>)> {
     let id = get(row, 0)?;
     let read = || -> Outcome<OutboxRow> {
         let (message, tries, created_ms) = (json(row, 1)?, get(row, 2)?, get(row, 3)?);
@@ -83,8 +80,8 @@ fn readable(row: &Row) -> Outcome<(i64, Option<OutboxRow>)> {
     Ok((id, read.ok()))
 }
 
-pub(super) async fn due(
-    session: &mut Session,
+async fn due(
+    session: &mut impl Session,
     queue: OutboxQueue,
     now_ms: Millis,
     limit: usize,
@@ -100,7 +97,7 @@ pub(super) async fn due(
     while due.len() < limit {
         let missing = limit - due.len();
         let page =
-            session.all(&sql, (now_ms, too_late_ms, last_id, at_most(missing)), readable).await?;
+            session.rows(&sql, values![now_ms, too_late_ms, last_id, missing], readable).await?;
         let ended = page.len() < missing;
         last_id = page.last().map_or(last_id, |(id, _)| *id);
         due.extend(page.into_iter().filter_map(|(_, row)| row));
@@ -112,41 +109,63 @@ pub(super) async fn due(
 }
 
 /// Every waiting row that is for the gate, due or not.
-pub(super) async fn waiting_for_gate(session: &mut Session) -> Outcome<Vec<OutboxMessage>> {
+pub(super) async fn waiting_for_gate(session: &mut impl Session) -> Outcome<Vec<OutboxMessage>> {
     let sql = "SELECT id, body, tries, created_at FROM tb_outbox WHERE kind IN (?, ?) ORDER BY id";
-    let rows = session.all(sql, (RELEASE, ADJUST), readable).await?;
+    let rows = session.rows(sql, values![RELEASE, ADJUST], readable).await?;
     Ok(rows.into_iter().filter_map(|(_, row)| row).map(|row| row.message).collect())
 }
 
-pub(super) async fn done(tx: &mut Session, ids: &[i64]) -> Outcome<()> {
-    for ids in ids.chunks(IDS_PER_DELETE_MAX) {
-        let ids: Vec<String> = ids.iter().map(i64::to_string).collect();
-        let sql = format!("DELETE FROM tb_outbox WHERE id IN ({})", ids.join(","));
-        tx.change_by_text(&sql).await?;
-    }
+async fn done(tx: &mut impl Session, ids: &[i64]) -> Outcome<()> {
+    let ids = Value::list(ids.iter().copied());
+    tx.execute("DELETE FROM tb_outbox WHERE id IN ?", &[ids]).await?;
     Ok(())
 }
 
-pub(super) async fn later(
-    tx: &mut Session,
-    id: i64,
-    next_try_ms: Millis,
-    cause: &str,
-) -> Outcome<()> {
+async fn later(tx: &mut impl Session, id: i64, next_try_ms: Millis, cause: &str) -> Outcome<()> {
     let sql = "UPDATE tb_outbox SET tries = tries + 1, next_try_at = ?, cause = ? WHERE id = ?";
-    tx.change(sql, (next_try_ms, shortened(cause), id)).await?;
+    tx.execute(sql, values![next_try_ms, shortened(cause), id]).await?;
     Ok(())
 }
 
-pub(super) async fn by_kind(session: &mut Session) -> Outcome<Vec<OutstandingRows>> {
+pub(super) async fn by_kind(session: &mut impl Session) -> Outcome<Vec<OutstandingRows>> {
     let sql = "SELECT kind, COUNT(*), MIN(created_at) FROM tb_outbox GROUP BY kind ORDER BY kind";
-    let read = |row: &Row| {
+    let read = |row: &dyn Row| {
         Ok(OutstandingRows { kind: get(row, 0)?, rows: get(row, 1)?, oldest_ms: get(row, 2)? })
     };
-    session.all(sql, (), read).await
+    session.rows(sql, &[], read).await
 }
 
-pub(super) async fn depth(session: &mut Session) -> Outcome<u64> {
-    let depth = session.first("SELECT COUNT(*) FROM tb_outbox", (), |row| get(row, 0)).await?;
+async fn depth(session: &mut impl Session) -> Outcome<u64> {
+    let depth = session.first("SELECT COUNT(*) FROM tb_outbox", &[], |row| get(row, 0)).await?;
     Ok(depth.unwrap_or(0))
+}
+
+#[async_trait]
+impl<E: Engine> Outbox for SqlLedger<E> {
+    async fn outbox_due(
+        &self,
+        queue: OutboxQueue,
+        now_ms: Millis,
+        limit: usize,
+    ) -> Result<Vec<OutboxRow>> {
+        self.run(Access::Statement, (), move |session, ()| {
+            Box::pin(due(session, queue, now_ms, limit))
+        })
+        .await
+    }
+
+    async fn outbox_done(&self, ids: &[i64]) -> Result<()> {
+        self.run(Access::Write, ids.to_vec(), |tx, ids| Box::pin(done(tx, ids))).await
+    }
+
+    async fn outbox_later(&self, id: i64, next_try_ms: Millis, cause: &str) -> Result<()> {
+        self.run(Access::Write, cause.to_owned(), move |tx, cause| {
+            Box::pin(later(tx, id, next_try_ms, cause))
+        })
+        .await
+    }
+
+    async fn outbox_depth(&self) -> Result<u64> {
+        self.run(Access::Statement, (), |session, ()| Box::pin(depth(session))).await
+    }
 }

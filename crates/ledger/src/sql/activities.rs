@@ -1,0 +1,376 @@
+//! Activities and their items: made, shown, moved through their states, and warmed.
+
+use std::collections::BTreeSet;
+
+use async_trait::async_trait;
+use sale::{
+    Activity, ActivityId, ActivityMove, ActivityState, DraftPlan, Epoch, Item, ItemId, ItemState,
+    Millis, NewActivity, NewItem, OrderNo,
+};
+
+use super::{
+    Access, Engine, SqlLedger,
+    columns::{CLAIM_COLUMNS, claim, coded, get, money},
+    dead_letters, drafts,
+    failure::{Failure, Outcome},
+    operators, orders,
+    session::{Row, Session, Value, values},
+    stock,
+};
+use crate::{
+    Activities, ActivityFilter, ActivityKey, AuditEntry, EditedActivity, MovedActivity, Result,
+    WarmBasis,
+    activities::{ACTIVITY_COLUMNS, put_items},
+};
+
+const ITEM_COLUMNS: &str = "id, activity_id, name, image_url, price, currency, origin_price, stock, \
+     total, limit_per_user, shards, version, epoch, state";
+
+fn read_activity(row: &dyn Row) -> Outcome<Activity> {
+    Ok(Activity {
+        id: ActivityId(get(row, 0)?),
+        name: get(row, 1)?,
+        opens_ms: get(row, 2)?,
+        closes_ms: get(row, 3)?,
+        pay_within_ms: get(row, 4)?,
+        state: coded(row, 5, ActivityState::from_code)?,
+        publish_ms: get(row, 6)?,
+        version: get(row, 7)?,
+        items: Vec::new(),
+    })
+}
+
+fn read_item(row: &dyn Row) -> Outcome<Item> {
+    Ok(Item {
+        id: ItemId(get(row, 0)?),
+        activity: ActivityId(get(row, 1)?),
+        name: get(row, 2)?,
+        image_url: get(row, 3)?,
+        price: money(row, 4, 5)?,
+        origin_price: get(row, 6)?,
+        stock: get(row, 7)?,
+        total: get(row, 8)?,
+        limit_per_user: get(row, 9)?,
+        shards: get(row, 10)?,
+        version: get(row, 11)?,
+        epoch: get::<i64>(row, 12)? as u64,
+        state: coded(row, 13, ItemState::from_code)?,
+    })
+}
+
+async fn create(tx: &mut impl Session, new: &NewActivity, now_ms: Millis) -> Outcome<Activity> {
+    tx.execute(
+        "INSERT INTO tb_seckill_activity
+             (name, opens_at, closes_at, pay_within_ms, publish_at, state, created_at, updated_at)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        values![
+            &new.name,
+            new.opens_ms,
+            new.closes_ms,
+            new.pay_within_ms,
+            new.publish_ms,
+            ActivityState::Draft.code(),
+            now_ms,
+            now_ms,
+        ],
+    )
+    .await?;
+    let id = ActivityId(tx.inserted_id()?);
+    create_items(tx, id, new.items.iter()).await?;
+    one(tx, id).await?.ok_or(Failure::NotFound)
+}
+
+pub(super) async fn create_items<'i>(
+    tx: &mut impl Session,
+    activity: ActivityId,
+    items: impl Iterator<Item = &'i NewItem> + Send,
+) -> Outcome<()> {
+    let rows = items.map(|item| {
+        [
+            activity.into(),
+            (&item.name).into(),
+            (&item.image_url).into(),
+            item.price.into(),
+            item.origin_price.into(),
+            item.currency.as_str().into(),
+            item.stock.into(),
+            item.stock.into(),
+            item.limit_per_user.into(),
+            item.shards.into(),
+            ItemState::Draft.code().into(),
+        ]
+    });
+    let into = "tb_seckill_product (activity_id, name, image_url, price, origin_price, currency,
+         stock, total, limit_per_user, shards, state)";
+    tx.insert(into, rows, "").await
+}
+
+pub(super) async fn one(session: &mut impl Session, id: ActivityId) -> Outcome<Option<Activity>> {
+    let sql = format!("SELECT {ACTIVITY_COLUMNS} FROM tb_seckill_activity WHERE id = ?");
+    let found = session.first(&sql, values![id], read_activity).await?;
+    Ok(with_items(session, found.into_iter().collect()).await?.pop())
+}
+
+async fn newest(
+    session: &mut impl Session,
+    before: Option<ActivityId>,
+    limit: usize,
+) -> Outcome<Vec<Activity>> {
+    let sql = format!(
+        "SELECT {ACTIVITY_COLUMNS} FROM tb_seckill_activity WHERE id < ? ORDER BY id DESC LIMIT ?"
+    );
+    let before = before.map_or(i64::MAX, |id| id.0);
+    let found = session.rows(&sql, values![before, limit], read_activity).await?;
+    with_items(session, found).await
+}
+
+async fn page(
+    session: &mut impl Session,
+    filter: &ActivityFilter,
+    after: Option<ActivityKey>,
+    limit: usize,
+) -> Outcome<Vec<Activity>> {
+    let (sql, asked) = filter.page(after);
+    let mut asked = asked.map(Value::from).to_vec();
+    asked.push(limit.into());
+    let found = session.rows(&sql, &asked, read_activity).await?;
+    with_items(session, found).await
+}
+
+async fn of(
+    session: &mut impl Session,
+    activities: &[ActivityId],
+    items: &[ItemId],
+) -> Outcome<Vec<Activity>> {
+    let mut ids: BTreeSet<i64> = activities.iter().map(|id| id.0).collect();
+    let sql = "SELECT activity_id FROM tb_seckill_product WHERE id IN ?";
+    let items = Value::list(items.iter().copied());
+    ids.extend(session.rows(sql, &[items], |row| get::<i64>(row, 0)).await?);
+    let sql = format!("SELECT {ACTIVITY_COLUMNS} FROM tb_seckill_activity WHERE id IN ?");
+    let found = session.rows(&sql, &[Value::list(ids)], read_activity).await?;
+    with_items(session, found).await
+}
+
+/// The items of all of them are read at once.
+async fn with_items(
+    session: &mut impl Session,
+    mut activities: Vec<Activity>,
+) -> Outcome<Vec<Activity>> {
+    let sql =
+        format!("SELECT {ITEM_COLUMNS} FROM tb_seckill_product WHERE activity_id IN ? ORDER BY id");
+    let ids = Value::list(activities.iter().map(|activity| activity.id));
+    let items = session.rows(&sql, &[ids], read_item).await?;
+    put_items(&mut activities, items);
+    Ok(activities)
+}
+
+pub(super) async fn item(session: &mut impl Session, id: ItemId) -> Outcome<Option<Item>> {
+    let sql = format!("SELECT {ITEM_COLUMNS} FROM tb_seckill_product WHERE id = ?");
+    session.first(&sql, values![id], read_item).await
+}
+
+/// The state of an activity nobody else can move before this transaction ends.
+pub(super) async fn locked_state(tx: &mut impl Session, id: ActivityId) -> Outcome<ActivityState> {
+    let for_update = tx.dialect().for_update();
+    let sql = format!("SELECT state FROM tb_seckill_activity WHERE id = ? {for_update}");
+    let read = |row: &dyn Row| coded(row, 0, ActivityState::from_code);
+    tx.first(&sql, values![id], read).await?.ok_or(Failure::NotFound)
+}
+
+async fn move_by(
+    tx: &mut impl Session,
+    id: ActivityId,
+    step: ActivityMove,
+    audit: Option<&AuditEntry>,
+    now_ms: Millis,
+) -> Outcome<MovedActivity> {
+    let (from, to) = (locked_state(tx, id).await?, step.to());
+    let before = one(tx, id).await?.ok_or(Failure::NotFound)?;
+    let moved = step.may_leave(from);
+    if moved {
+        step.check_window(before.closes_ms, now_ms).map_err(Failure::Refused)?;
+        tx.execute(
+            "UPDATE tb_seckill_activity SET state = ?, updated_at = ?, version = version + 1
+             WHERE id = ? AND state = ?",
+            values![to.code(), now_ms, id, from.code()],
+        )
+        .await?;
+        if to == ActivityState::Ended {
+            let sql = "UPDATE tb_seckill_product SET state = ? WHERE activity_id = ?";
+            tx.execute(sql, values![ItemState::Ended.code(), id]).await?;
+        }
+    }
+    if let Some(entry) = audit.and_then(|audit| audit.of_move(step, from)) {
+        operators::audit(tx, &entry, now_ms).await?;
+    }
+    let activity = one(tx, id).await?.ok_or(Failure::NotFound)?;
+    Ok(MovedActivity { activity, moved })
+}
+
+pub(super) async fn begin_warm(
+    tx: &mut impl Session,
+    id: ItemId,
+    expected: Epoch,
+) -> Outcome<Option<Epoch>> {
+    let begun = tx
+        .execute(
+            "UPDATE tb_seckill_product SET state = ?, epoch = epoch + 1
+             WHERE id = ? AND epoch = ? AND state <> ?",
+            values![ItemState::Warming.code(), id, expected as i64, ItemState::Ended.code()],
+        )
+        .await?;
+    if begun == 0 && item(tx, id).await?.is_none() {
+        return Err(Failure::NotFound);
+    }
+    Ok((begun == 1).then_some(expected + 1))
+}
+
+pub(super) async fn finish_warm(tx: &mut impl Session, id: ItemId, epoch: Epoch) -> Outcome<bool> {
+    let finished = tx
+        .execute(
+            "UPDATE tb_seckill_product SET state = ? WHERE id = ? AND epoch = ? AND state = ?",
+            values![ItemState::Ready.code(), id, epoch as i64, ItemState::Warming.code()],
+        )
+        .await?;
+    Ok(finished == 1)
+}
+
+pub(super) async fn warm_basis(
+    session: &mut impl Session,
+    id: ItemId,
+    in_flight: &[OrderNo],
+) -> Outcome<WarmBasis> {
+    let item = item(session, id).await?.ok_or(Failure::NotFound)?;
+    let activity = one(session, item.activity).await?.ok_or(Failure::NotFound)?;
+    let sql = format!(
+        "SELECT {CLAIM_COLUMNS} FROM tb_seckill_order
+         WHERE product_id = ? AND status IN (0, 1) ORDER BY order_no"
+    );
+    Ok(WarmBasis {
+        activity,
+        item,
+        marks: session.rows(&sql, values![id], claim).await?,
+        settled: orders::settled_among(session, in_flight).await?,
+        failed: dead_letters::open_of(session, id).await?,
+        adjusted: stock::adjustments_of(session, id).await?,
+    })
+}
+
+#[async_trait]
+impl<E: Engine> Activities for SqlLedger<E> {
+    async fn create_activity(&self, new: &NewActivity, now_ms: Millis) -> Result<Activity> {
+        self.run(Access::Write, new.clone(), move |tx, new| Box::pin(create(tx, new, now_ms))).await
+    }
+
+    async fn activity(&self, id: ActivityId) -> Result<Option<Activity>> {
+        self.run(Access::Snapshot, (), move |session, ()| Box::pin(one(session, id))).await
+    }
+
+    async fn activities(&self, before: Option<ActivityId>, limit: usize) -> Result<Vec<Activity>> {
+        self.run(Access::Snapshot, (), move |session, ()| Box::pin(newest(session, before, limit)))
+            .await
+    }
+
+    async fn activities_where(
+        &self,
+        filter: &ActivityFilter,
+        after: Option<ActivityKey>,
+        limit: usize,
+    ) -> Result<Vec<Activity>> {
+        self.run(Access::Snapshot, *filter, move |session, filter| {
+            Box::pin(page(session, filter, after, limit))
+        })
+        .await
+    }
+
+    async fn activities_of(
+        &self,
+        activities: &[ActivityId],
+        items: &[ItemId],
+    ) -> Result<Vec<Activity>> {
+        let asked = (activities.to_vec(), items.to_vec());
+        self.run(Access::Snapshot, asked, |session, (activities, items)| {
+            Box::pin(of(session, activities, items))
+        })
+        .await
+    }
+
+    async fn item(&self, id: ItemId) -> Result<Option<Item>> {
+        self.run(Access::Statement, (), move |session, ()| Box::pin(item(session, id))).await
+    }
+
+    async fn move_activity(
+        &self,
+        id: ActivityId,
+        step: ActivityMove,
+        audit: Option<&AuditEntry>,
+        now_ms: Millis,
+    ) -> Result<MovedActivity> {
+        self.run(Access::Write, audit.cloned(), move |tx, audit| {
+            Box::pin(move_by(tx, id, step, audit.as_ref(), now_ms))
+        })
+        .await
+    }
+
+    async fn edit_draft(
+        &self,
+        id: ActivityId,
+        version: i64,
+        new: &DraftPlan,
+        audit: &AuditEntry,
+        now_ms: Millis,
+    ) -> Result<EditedActivity> {
+        let asked = (new.clone(), audit.clone());
+        self.run(Access::Write, asked, move |tx, (new, audit)| {
+            Box::pin(drafts::edit(tx, id, version, new, audit, now_ms))
+        })
+        .await
+    }
+
+    async fn postpone(
+        &self,
+        id: ActivityId,
+        version: i64,
+        window: (Millis, Millis),
+        audit: &AuditEntry,
+        now_ms: Millis,
+    ) -> Result<EditedActivity> {
+        self.run(Access::Write, audit.clone(), move |tx, audit| {
+            Box::pin(drafts::postpone(tx, id, version, window, audit, now_ms))
+        })
+        .await
+    }
+
+    async fn publish_due(&self, now_ms: Millis, limit: usize) -> Result<Vec<Activity>> {
+        self.run(Access::Snapshot, (), move |session, ()| {
+            Box::pin(drafts::publish_due(session, now_ms, limit))
+        })
+        .await
+    }
+
+    async fn publish_planned(
+        &self,
+        id: ActivityId,
+        version: i64,
+        audit: &AuditEntry,
+        now_ms: Millis,
+    ) -> Result<bool> {
+        self.run(Access::Write, audit.clone(), move |tx, audit| {
+            Box::pin(drafts::publish_planned(tx, id, version, audit, now_ms))
+        })
+        .await
+    }
+
+    async fn forget_publish(
+        &self,
+        id: ActivityId,
+        version: i64,
+        audit: &AuditEntry,
+        now_ms: Millis,
+    ) -> Result<bool> {
+        self.run(Access::Write, audit.clone(), move |tx, audit| {
+            Box::pin(drafts::forget_publish(tx, id, version, audit, now_ms))
+        })
+        .await
+    }
+}

@@ -1,0 +1,85 @@
+//! The words that SQLite and MySQL do not share.
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "mysql"), allow(dead_code))]
+pub enum Dialect {
+    Sqlite,
+    /// MySQL and MariaDB: the SQL keeps to what both understand.
+    Mysql,
+}
+
+impl Dialect {
+    /// Holds the rows that are read until the transaction ends. In SQLite there is one writer, which
+    /// holds the whole file.
+    pub(crate) fn for_update(self) -> &'static str {
+        match self {
+            Dialect::Sqlite => "",
+            Dialect::Mysql => "FOR UPDATE",
+        }
+    }
+
+    /// The same, passing over rows that somebody else holds.
+    pub(crate) fn for_update_skipping(self) -> &'static str {
+        match self {
+            Dialect::Sqlite => "",
+            Dialect::Mysql => "FOR UPDATE SKIP LOCKED",
+        }
+    }
+
+    /// Behind a table: read it by this index and no other.
+    pub(crate) fn by_index(self, name: &str) -> String {
+        match self {
+            Dialect::Sqlite => format!("INDEXED BY {name}"),
+            Dialect::Mysql => format!("FORCE INDEX ({name})"),
+        }
+    }
+
+    /// Behind a table: read it by its primary key, so that rows are locked in its order and no others are.
+    pub(crate) fn by_primary_key(self) -> &'static str {
+        match self {
+            Dialect::Sqlite => "",
+            Dialect::Mysql => "FORCE INDEX (PRIMARY)",
+        }
+    }
+
+    /// Behind an INSERT: a row whose key is taken stays as it is, and does not count as written. MySQL
+    /// wants a column to leave alone; its INSERT IGNORE would ignore a value that does not fit as well.
+    pub(crate) fn keep(self, column: &str) -> String {
+        match self {
+            Dialect::Sqlite => "ON CONFLICT DO NOTHING".into(),
+            Dialect::Mysql => format!("ON DUPLICATE KEY UPDATE {column} = {column}"),
+        }
+    }
+
+    /// Behind an INSERT: a row of the same `key` takes these columns from the new one.
+    pub(crate) fn replace(self, key: &str, columns: &[&str]) -> String {
+        let taken: Vec<String> = match self {
+            Dialect::Sqlite => columns.iter().map(|c| format!("{c} = excluded.{c}")).collect(),
+            Dialect::Mysql => columns.iter().map(|c| format!("{c} = VALUES({c})")).collect(),
+        };
+        let taken = taken.join(", ");
+        match self {
+            Dialect::Sqlite => format!("ON CONFLICT ({key}) DO UPDATE SET {taken}"),
+            Dialect::Mysql => format!("ON DUPLICATE KEY UPDATE {taken}"),
+        }
+    }
+
+    /// Of an admin token that is not revoked: it has this secret. Each by its own unique index.
+    pub(crate) fn has_live_secret(self) -> &'static str {
+        match self {
+            Dialect::Sqlite => "secret_hash = ? AND revoked_at IS NULL",
+            Dialect::Mysql => "live_secret = ?",
+        }
+    }
+
+    /// What time it is at the server, if there is one. Not by way of local time, which has one hour twice
+    /// a year.
+    pub(crate) fn server_clock(self) -> Option<&'static str> {
+        match self {
+            Dialect::Sqlite => None,
+            Dialect::Mysql => {
+                Some("SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000")
+            }
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! A conversation with a database in which SQL is written once for all engines.
+//!
+//! A noun's functions are generic over [`Session`]. MySQL answers over the network; SQLite is called on a
+//! thread of its own, so that its futures are ready when they are made and are never waited for.
+//!
+//! Two words stand for what the engines write differently at every turn: a [`Value::List`] stands behind
+//! `IN ?` and may have any length, and [`Session::insert`] writes any number of rows.
+
+use std::borrow::Cow;
+
+use sale::{ActivityId, ItemId, OrderNo, UserId};
+
+use super::{dialect::Dialect, failure::Outcome};
+
+/// What goes into a statement, and what comes out of a row.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value<'v> {
+    Null,
+    Int(i64),
+    Text(Cow<'v, str>),
+    Bytes(&'v [u8]),
+    /// The values behind `IN ?`. MySQL is asked in pieces; several lists of one statement are equally
+    /// long and cut at the same places.
+    List(Vec<Value<'v>>),
+}
+
+/// The values of a statement, in the order of its question marks.
+macro_rules! values {
+    ($($value:expr),* $(,)?) => {
+        &[$($crate::sql::session::Value::from($value)),*]
+    };
+}
+pub(crate) use values;
+
+impl<'v> Value<'v> {
+    pub(crate) fn list<V: Into<Value<'v>>>(values: impl IntoIterator<Item = V>) -> Value<'v> {
+        Value::List(values.into_iter().map(Into::into).collect())
+    }
+
+    pub(crate) fn is_list(&self) -> bool {
+        matches!(self, Value::List(_))
+    }
+}
+
+impl From<i64> for Value<'_> {
+    fn from(number: i64) -> Self {
+        Value::Int(number)
+    }
+}
+
+impl From<u32> for Value<'_> {
+    fn from(number: u32) -> Self {
+        Value::Int(i64::from(number))
+    }
+}
+
+impl From<bool> for Value<'_> {
+    fn from(yes: bool) -> Self {
+        Value::Int(i64::from(yes))
+    }
+}
+
+/// A limit of rows. SQLite would take a negative number for none at all.
+impl From<usize> for Value<'_> {
+    fn from(limit: usize) -> Self {
+        Value::Int(i64::try_from(limit).unwrap_or(i64::MAX))
+    }
+}
+
+impl<'v> From<&'v str> for Value<'v> {
+    fn from(text: &'v str) -> Self {
+        Value::Text(Cow::Borrowed(text))
+    }
+}
+
+impl<'v> From<&'v String> for Value<'v> {
+    fn from(text: &'v String) -> Self {
+        Value::Text(Cow::Borrowed(text))
+    }
+}
+
+impl From<String> for Value<'_> {
+    fn from(text: String) -> Self {
+        Value::Text(Cow::Owned(text))
+    }
+}
+
+impl<'v> From<&'v [u8]> for Value<'v> {
+    fn from(bytes: &'v [u8]) -> Self {
+        Value::Bytes(bytes)
+    }
+}
+
+impl From<OrderNo> for Value<'_> {
+    fn from(no: OrderNo) -> Self {
+        no.to_string().into()
+    }
+}
+
+impl<'v> From<&'v UserId> for Value<'v> {
+    fn from(user: &'v UserId) -> Self {
+        user.as_str().into()
+    }
+}
+
+impl From<ItemId> for Value<'_> {
+    fn from(id: ItemId) -> Self {
+        Value::Int(id.0)
+    }
+}
+
+impl From<ActivityId> for Value<'_> {
+    fn from(id: ActivityId) -> Self {
+        Value::Int(id.0)
+    }
+}
+
+impl<'v, V: Into<Value<'v>>> From<Option<V>> for Value<'v> {
+    fn from(value: Option<V>) -> Self {
+        value.map_or(Value::Null, Into::into)
+    }
+}
+
+/// A row of an answer.
+pub trait Row {
+    /// The value of a column; nothing if there is no such column, or its value is of no kind of ours.
+    fn value(&self, column: usize) -> Option<Value<'_>>;
+
+    /// The column's name, for an error that names it.
+    fn name(&self, column: usize) -> Option<String>;
+}
+
+/// One connection, in use by one piece of work.
+pub trait Session: Send {
+    fn dialect(&self) -> Dialect;
+
+    /// Whether a batch may be taken for new without reading first, so that the keys of the tables object
+    /// if it is not: worth it where reading is a journey, and only until they have objected.
+    fn may_skip_reading(&self) -> bool;
+
+    /// All rows of a statement.
+    fn rows<T: Send>(
+        &mut self,
+        sql: &str,
+        values: &[Value<'_>],
+        read: impl Fn(&dyn Row) -> Outcome<T> + Send + Sync,
+    ) -> impl Future<Output = Outcome<Vec<T>>> + Send;
+
+    /// How many rows a statement changed.
+    fn execute(
+        &mut self,
+        sql: &str,
+        values: &[Value<'_>],
+    ) -> impl Future<Output = Outcome<u64>> + Send;
+
+    /// Writes rows `into` a table and its columns, as in `tb_lease (name, holder)`. What follows them,
+    /// such as a [`Dialect::keep`], is `or_else`.
+    fn insert<'v, const N: usize>(
+        &mut self,
+        into: &str,
+        rows: impl Iterator<Item = [Value<'v>; N]> + Send,
+        or_else: &str,
+    ) -> impl Future<Output = Outcome<()>> + Send;
+
+    /// The id that the last insert was given; the first one if it wrote several rows.
+    fn inserted_id(&mut self) -> Outcome<i64>;
+
+    /// The row of a statement that has one at most.
+    fn first<T: Send>(
+        &mut self,
+        sql: &str,
+        values: &[Value<'_>],
+        read: impl Fn(&dyn Row) -> Outcome<T> + Send + Sync,
+    ) -> impl Future<Output = Outcome<Option<T>>> + Send {
+        async move { Ok(self.rows(sql, values, read).await?.into_iter().next()) }
+    }
+}

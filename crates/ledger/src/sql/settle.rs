@@ -1,0 +1,150 @@
+//! Settling: a batch of claims of one item becomes orders, or void.
+//!
+//! The life of a batch, all in one transaction:
+//!
+//! 1. Lock the item's row and read its stock and version; whoever settles, returns or adjusts units
+//!    of the same item waits here, instead of losing a race and doing everything again.
+//! 2. Decide each claim in the order of the batch (`decide`, a pure function), by which of the claims are
+//!    orders already and which of the buyers own an order of the item. Almost every batch is new and all
+//!    of it good; where reading costs a journey to a server, the first try takes that for granted, and
+//!    reads if the primary keys of orders and user records object, or a claim is not good.
+//! 3. Take the units: `stock − n, version + 1 WHERE version = … AND stock >= n`. No row means that
+//!    somebody was faster all the same: roll back, read again in a new transaction, a few times.
+//! 4. Write orders, stock log, user records, and what others have to be told.
+//! 5. Commit.
+//!
+//! A crash of ours or the server's before the commit leaves nothing. A commit whose answer was lost
+//! is *unknown*: the worker delivers the batch again, and every claim that is an order already is a
+//! repetition that changes nothing. A claim the tables refuse takes the whole batch with it: nothing
+//! of it is written, and the worker finds the culprit by halving.
+
+use async_trait::async_trait;
+use sale::{
+    BookError, Claim, FailedClaim, ItemId, Millis, OrderBook, OrderNo, Settled, VoidReason,
+};
+
+use super::{
+    Access, Engine, SqlLedger,
+    columns::{get, parsed},
+    dead_letters,
+    failure::{Failure, Outcome},
+    orders, outbox,
+    session::{Row, Session, Value, values},
+    stock::{StockChange, log_changes},
+};
+use crate::{
+    DeadLetterState, StockLogType,
+    decide::{Known, decide},
+    offer::{EnterAs, Offer},
+};
+
+/// One try. [`Failure::Contended`] if the version of the item moved between reading and taking.
+async fn settle(
+    tx: &mut impl Session,
+    item: ItemId,
+    claims: &[Claim],
+    now_ms: Millis,
+) -> Outcome<Settled> {
+    let offer = orders::locked_offer(tx, item).await?;
+    let decided =
+        |known: &Known| decide(item, claims, known, offer.as_ref()).map_err(Failure::Rejected);
+    let taken_for_new = tx.may_skip_reading();
+    let facts = if taken_for_new { Known::default() } else { known(tx, item, claims).await? };
+    let mut decisions = decided(&facts)?;
+    if taken_for_new && decisions.good.len() < claims.len() {
+        decisions = decided(&known(tx, item, claims).await?)?;
+    }
+    let offer = offer.unwrap_or_else(Offer::unknown);
+    take_units(tx, item, &offer, &decisions.good).await?;
+    write_good(tx, item, &offer, &decisions.good, now_ms).await?;
+    write_void(tx, &offer, &decisions.void, now_ms).await?;
+    let news = decisions.changed().map(|claim| (claim.order_no, claim.user.clone())).collect();
+    outbox::push_news(tx, news, now_ms).await?;
+    let numbers: Vec<OrderNo> = claims.iter().map(|claim| claim.order_no).collect();
+    dead_letters::resolve(tx, numbers, DeadLetterState::Settled, now_ms).await?;
+    Ok(decisions.into_settled())
+}
+
+/// What the ledger knows of a batch before it decides.
+async fn known(tx: &mut impl Session, item: ItemId, claims: &[Claim]) -> Outcome<Known> {
+    let orders = orders::owners(tx, claims.iter().map(|claim| claim.order_no)).await?;
+    let sql = "SELECT user_id, order_no FROM tb_user_seckill WHERE product_id = ? AND user_id IN ?";
+    let users = Value::list(claims.iter().map(|claim| &claim.user));
+    let read = |row: &dyn Row| Ok((get(row, 0)?, parsed(row, 1)?));
+    let buyers = tx.rows(sql, values![item, users], read).await?;
+    Ok(Known { orders, buyers: buyers.into_iter().collect() })
+}
+
+async fn take_units(
+    tx: &mut impl Session,
+    item: ItemId,
+    offer: &Offer,
+    good: &[&Claim],
+) -> Outcome<()> {
+    if good.is_empty() {
+        return Ok(());
+    }
+    let units: i64 = good.iter().map(|claim| i64::from(claim.quantity)).sum();
+    let sql = "UPDATE tb_seckill_product SET stock = stock - ?, version = version + 1
+         WHERE id = ? AND version = ? AND stock >= ?";
+    let taken = tx.execute(sql, values![units, item, offer.version, units]).await?;
+    if taken == 1 { Ok(()) } else { Err(Failure::Contended) }
+}
+
+async fn write_good(
+    tx: &mut impl Session,
+    item: ItemId,
+    offer: &Offer,
+    good: &[&Claim],
+    now_ms: Millis,
+) -> Outcome<()> {
+    orders::insert(tx, offer, good.iter().map(|claim| (*claim, EnterAs::Unpaid)), now_ms).await?;
+    let changes = good
+        .iter()
+        .map(|claim| StockChange { order_no: claim.order_no, quantity: claim.quantity.into() });
+    let before = (item, offer.name.as_str(), offer.stock);
+    log_changes(tx, before, StockLogType::Deduct, changes, now_ms).await?;
+    let records = good.iter().map(|claim| {
+        let (user, item) = ((&claim.user).into(), claim.item.into());
+        [user, item, claim.order_no.into(), claim.quantity.into(), now_ms.into()]
+    });
+    let into = "tb_user_seckill (user_id, product_id, order_no, quantity, create_time)";
+    tx.insert(into, records, "").await
+}
+
+async fn write_void(
+    tx: &mut impl Session,
+    offer: &Offer,
+    void: &[(&Claim, VoidReason)],
+    now_ms: Millis,
+) -> Outcome<()> {
+    let entries = void.iter().map(|(claim, reason)| (*claim, EnterAs::Void(*reason)));
+    orders::insert(tx, offer, entries, now_ms).await?;
+    outbox::push_releases(tx, void.iter().map(|(claim, _)| *claim), now_ms).await
+}
+
+#[async_trait]
+impl<E: Engine> OrderBook for SqlLedger<E> {
+    async fn settle(&self, item: ItemId, claims: &[Claim]) -> Result<Settled, BookError> {
+        let clock = self.clock.clone();
+        self.run(Access::Write, claims.to_vec(), move |tx, claims| {
+            Box::pin(settle(tx, item, claims, clock.now_ms()))
+        })
+        .await
+    }
+
+    async fn defer(&self, failed: &[FailedClaim]) -> Result<(), BookError> {
+        let now_ms = self.clock.now_ms();
+        self.run(Access::Write, failed.to_vec(), move |tx, failed| {
+            Box::pin(dead_letters::defer(tx, failed, now_ms))
+        })
+        .await
+    }
+
+    async fn due(&self, now_ms: Millis, limit: usize) -> Result<Vec<FailedClaim>, BookError> {
+        self.run(Access::Statement, (), move |session, ()| {
+            Box::pin(dead_letters::due(session, now_ms, limit))
+        })
+        .await
+    }
+}

@@ -1,0 +1,295 @@
+//! Stock: adjusted by operators, returned by orders that are over, and the log of every change.
+//!
+//! The rows of one item form a chain in the order of their ids: each `before_stock` is the
+//! `after_stock` of the row before. Creating an item writes no row; its first change starts the
+//! chain at the item's initial total.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use async_trait::async_trait;
+use sale::{Epoch, Invalid, ItemId, Millis, OrderNo};
+
+use super::{
+    Access, Engine, SqlLedger, activities,
+    columns::{coded, get, parsed},
+    failure::{Failure, Outcome},
+    operators, outbox,
+    session::{Row, Session, Value, values},
+};
+use crate::{
+    Adjusted, AuditEntry, KnownAdjustment, OutboxMessage, Release, Result, Stock, StockLogRow,
+    StockLogType, WarmBasis, offer::StockLevel,
+};
+
+const STOCK_LOG_COLUMNS: &str = "id, order_no, product_id, product_name, quantity, before_stock, \
+     after_stock, type, create_time";
+
+fn read_log(row: &dyn Row) -> Outcome<StockLogRow> {
+    Ok(StockLogRow {
+        id: get(row, 0)?,
+        order_no: parsed(row, 1)?,
+        item: ItemId(get(row, 2)?),
+        item_name: get(row, 3)?,
+        quantity: get(row, 4)?,
+        before_stock: get(row, 5)?,
+        after_stock: get(row, 6)?,
+        kind: coded(row, 7, StockLogType::from_code)?,
+        created_ms: get(row, 8)?,
+    })
+}
+
+/// One change of an item's stock, as the log has it.
+#[derive(Clone)]
+pub(super) struct StockChange {
+    pub(super) order_no: OrderNo,
+    /// Units moved; signed for an adjustment.
+    pub(super) quantity: i64,
+}
+
+/// Appends changes of one kind to the chain of an item that has this much stock and whose row is locked.
+/// Answers its stock after them.
+pub(super) async fn log_changes(
+    tx: &mut impl Session,
+    (item, name, stock): (ItemId, &str, i64),
+    kind: StockLogType,
+    changes: impl Iterator<Item = StockChange> + Clone + Send,
+    now_ms: Millis,
+) -> Outcome<i64> {
+    let signed = move |change: &StockChange| match kind {
+        StockLogType::Deduct => -change.quantity,
+        StockLogType::Return | StockLogType::Adjust => change.quantity,
+    };
+    let after_all = stock + changes.clone().map(|change| signed(&change)).sum::<i64>();
+    if after_all < 0 {
+        return Err(Failure::Broken(format!("item {item} would have a stock of {after_all}")));
+    }
+    let rows = changes.scan(stock, |stock, change| {
+        let before = *stock;
+        *stock += signed(&change);
+        Some([
+            change.order_no.into(),
+            item.into(),
+            name.into(),
+            change.quantity.into(),
+            before.into(),
+            (*stock).into(),
+            kind.code().into(),
+            now_ms.into(),
+        ])
+    });
+    let into = "tb_stock_log (order_no, product_id, product_name, quantity, before_stock, after_stock, \
+         type, create_time)";
+    tx.insert(into, rows, "").await?;
+    Ok(after_all)
+}
+
+/// The item's stock, which nobody else can change before this transaction ends.
+async fn locked_level(tx: &mut impl Session, item: ItemId) -> Outcome<Option<StockLevel>> {
+    let read = |row: &dyn Row| {
+        Ok(StockLevel {
+            name: get(row, 0)?,
+            stock: get(row, 1)?,
+            total: get(row, 2)?,
+            version: get(row, 3)?,
+        })
+    };
+    let sql = format!(
+        "SELECT name, stock, total, version FROM tb_seckill_product WHERE id = ? {}",
+        tx.dialect().for_update()
+    );
+    tx.first(&sql, values![item], read).await
+}
+
+/// Holds the rows of these items, in the order everybody takes them in.
+pub(super) async fn lock_items(
+    tx: &mut impl Session,
+    items: impl Iterator<Item = ItemId>,
+) -> Outcome<()> {
+    let items: BTreeSet<ItemId> = items.collect();
+    let for_update = tx.dialect().for_update();
+    let sql = format!("SELECT id FROM tb_seckill_product WHERE id = ? {for_update}");
+    for item in items {
+        tx.first(&sql, values![item], |row| get::<i64>(row, 0)).await?;
+    }
+    Ok(())
+}
+
+async fn adjust(
+    tx: &mut impl Session,
+    item: ItemId,
+    delta: i64,
+    adjust_no: OrderNo,
+    audit: &AuditEntry,
+    now_ms: Millis,
+) -> Outcome<Adjusted> {
+    let level = locked_level(tx, item).await?;
+    if let Some(done) = adjusted(tx, adjust_no).await? {
+        if (done.item, done.quantity) != (item, delta) {
+            let problem = "was used for another adjustment";
+            return Err(Failure::Refused(Invalid::new("adjust_no", problem)));
+        }
+        return Ok(Adjusted { before: done.before_stock, after: done.after_stock, repeated: true });
+    }
+    let level = level.ok_or(Failure::NotFound)?;
+    level.check(delta).map_err(Failure::Refused)?;
+    let changed = tx
+        .execute(
+            "UPDATE tb_seckill_product
+             SET stock = stock + ?, total = total + ?, version = version + 1
+             WHERE id = ? AND version = ?",
+            values![delta, delta, item, level.version],
+        )
+        .await?;
+    if changed == 0 {
+        return Err(Failure::Contended);
+    }
+    let change = StockChange { order_no: adjust_no, quantity: delta };
+    let before = (item, level.name.as_str(), level.stock);
+    let after = log_changes(tx, before, StockLogType::Adjust, [change].into_iter(), now_ms).await?;
+    outbox::push(tx, &OutboxMessage::Adjust { item, adjust_no, delta }, now_ms).await?;
+    let entry = audit.with("before", level.stock).with("after", after);
+    operators::audit(tx, &entry, now_ms).await?;
+    Ok(Adjusted { before: level.stock, after, repeated: false })
+}
+
+/// The log row of an adjustment made earlier.
+async fn adjusted(session: &mut impl Session, adjust_no: OrderNo) -> Outcome<Option<StockLogRow>> {
+    let sql =
+        format!("SELECT {STOCK_LOG_COLUMNS} FROM tb_stock_log WHERE order_no = ? AND type = ?");
+    session.first(&sql, values![adjust_no, StockLogType::Adjust.code()], read_log).await
+}
+
+/// The numbers of all adjustments of an item.
+pub(super) async fn adjustments_of(
+    session: &mut impl Session,
+    item: ItemId,
+) -> Outcome<Vec<OrderNo>> {
+    let sql = "SELECT order_no FROM tb_stock_log WHERE product_id = ? AND type = 3 ORDER BY id";
+    session.rows(sql, values![item], |row| parsed(row, 0)).await
+}
+
+async fn log(
+    session: &mut impl Session,
+    item: ItemId,
+    after_id: i64,
+    limit: usize,
+) -> Outcome<Vec<StockLogRow>> {
+    let sql = format!(
+        "SELECT {STOCK_LOG_COLUMNS} FROM tb_stock_log WHERE product_id = ? AND id > ?
+         ORDER BY id LIMIT ?"
+    );
+    session.rows(&sql, values![item, after_id, limit], read_log).await
+}
+
+/// Gives the units of orders that just stopped being live back to their items, forgets their
+/// buyers' records, and leaves the gate's share of the work in the outbox.
+///
+/// The caller has moved each order out of its live status in this transaction; that move is what
+/// makes a second return impossible, and the unique `(order_no, type)` of the log says so again.
+pub(super) async fn return_units(
+    tx: &mut impl Session,
+    releases: Vec<Release>,
+    now_ms: Millis,
+) -> Outcome<()> {
+    let mut by_item: BTreeMap<ItemId, Vec<&Release>> = BTreeMap::new();
+    for release in &releases {
+        by_item.entry(release.item).or_default().push(release);
+    }
+    for (item, releases) in by_item {
+        return_to_item(tx, item, &releases, now_ms).await?;
+    }
+    if !releases.is_empty() {
+        outbox::push(tx, &OutboxMessage::Release { releases }, now_ms).await?;
+    }
+    Ok(())
+}
+
+async fn return_to_item(
+    tx: &mut impl Session,
+    item: ItemId,
+    releases: &[&Release],
+    now_ms: Millis,
+) -> Outcome<()> {
+    let level = locked_level(tx, item).await?;
+    let level =
+        level.ok_or_else(|| Failure::Broken(format!("item {item} has orders but no row")))?;
+    let changes = releases.iter().map(|release| StockChange {
+        order_no: release.order_no,
+        quantity: release.quantity.into(),
+    });
+    let before = (item, level.name.as_str(), level.stock);
+    let stock = log_changes(tx, before, StockLogType::Return, changes, now_ms).await?;
+    forget_buyers(tx, item, releases).await?;
+    let sql = "UPDATE tb_seckill_product SET stock = ?, version = version + 1
+         WHERE id = ? AND version = ?";
+    let changed = tx.execute(sql, values![stock, item, level.version]).await?;
+    if changed == 0 { Err(Failure::Contended) } else { Ok(()) }
+}
+
+/// Deletes the records of these orders. A record names an order of its own buyer, so a record of one
+/// of these buyers that names one of these orders is the record of one of these pairs.
+async fn forget_buyers(tx: &mut impl Session, item: ItemId, releases: &[&Release]) -> Outcome<()> {
+    let users = Value::list(releases.iter().map(|release| &release.user));
+    let numbers = Value::list(releases.iter().map(|release| release.order_no));
+    let sql = "DELETE FROM tb_user_seckill
+         WHERE product_id = ? AND user_id IN ? AND order_no IN ?";
+    tx.execute(sql, values![item, users, numbers]).await?;
+    Ok(())
+}
+
+#[async_trait]
+impl<E: Engine> Stock for SqlLedger<E> {
+    async fn begin_warm(&self, item: ItemId, expected: Epoch) -> Result<Option<Epoch>> {
+        self.run(Access::Write, (), move |tx, ()| {
+            Box::pin(activities::begin_warm(tx, item, expected))
+        })
+        .await
+    }
+
+    async fn warm_basis(&self, item: ItemId, in_flight: &[OrderNo]) -> Result<WarmBasis> {
+        self.run(Access::Snapshot, in_flight.to_vec(), move |session, in_flight| {
+            Box::pin(activities::warm_basis(session, item, in_flight))
+        })
+        .await
+    }
+
+    async fn finish_warm(&self, item: ItemId, epoch: Epoch) -> Result<bool> {
+        self.run(Access::Write, (), move |tx, ()| {
+            Box::pin(activities::finish_warm(tx, item, epoch))
+        })
+        .await
+    }
+
+    async fn adjust_stock(
+        &self,
+        item: ItemId,
+        delta: i64,
+        adjust_no: OrderNo,
+        audit: &AuditEntry,
+        now_ms: Millis,
+    ) -> Result<Adjusted> {
+        self.run(Access::Write, audit.clone(), move |tx, audit| {
+            Box::pin(adjust(tx, item, delta, adjust_no, audit, now_ms))
+        })
+        .await
+    }
+
+    async fn adjustment(&self, adjust_no: OrderNo) -> Result<Option<KnownAdjustment>> {
+        let found: Result<Option<StockLogRow>> = self
+            .run(Access::Statement, (), move |session, ()| Box::pin(adjusted(session, adjust_no)))
+            .await;
+        Ok(found?.map(Into::into))
+    }
+
+    async fn stock_log(
+        &self,
+        item: ItemId,
+        after_id: i64,
+        limit: usize,
+    ) -> Result<Vec<StockLogRow>> {
+        self.run(Access::Statement, (), move |session, ()| {
+            Box::pin(log(session, item, after_id, limit))
+        })
+        .await
+    }
+}

@@ -1,0 +1,141 @@
+//! What the instances on one ledger share: its clock, its leases, the runs of its jobs, one secret.
+
+use async_trait::async_trait;
+use sale::Millis;
+
+use super::{
+    Access, Engine, SqlLedger,
+    columns::{get, json},
+    failure::{Failure, Outcome},
+    session::{Row, Session, values},
+};
+use crate::{JobRun, NewJobRun, Result, Upkeep};
+
+/// Runs remembered of each job; a reconcile every few seconds would otherwise fill the disk.
+const RUNS_KEPT_MAX: usize = 1_000;
+
+/// The time at the server; ours if the ledger has none.
+pub(crate) async fn now_ms(session: &mut impl Session, ours_ms: Millis) -> Outcome<Millis> {
+    let Some(sql) = session.dialect().server_clock() else { return Ok(ours_ms) };
+    Ok(session.first(sql, &[], |row| get(row, 0)).await?.unwrap_or(0))
+}
+
+async fn shared_secret(tx: &mut impl Session, candidate: &str, now_ms: Millis) -> Outcome<String> {
+    // Whoever comes second waits here for the first, and then reads what that one wrote.
+    let sql = format!(
+        "INSERT INTO tb_secret (id, secret, created_at) VALUES (1, ?, ?) {}",
+        tx.dialect().keep("id")
+    );
+    tx.execute(&sql, values![candidate, now_ms]).await?;
+    let secret = tx.first("SELECT secret FROM tb_secret", &[], |row| get(row, 0)).await?;
+    secret.ok_or(Failure::NotFound)
+}
+
+async fn take_lease(
+    tx: &mut impl Session,
+    name: &str,
+    holder: &str,
+    for_ms: Millis,
+    ours_ms: Millis,
+) -> Outcome<bool> {
+    let now_ms = now_ms(tx, ours_ms).await?;
+    let until_ms = now_ms.saturating_add(for_ms);
+    let dialect = tx.dialect();
+    // First a row to lock, then the decision: two who come at once find each other's.
+    let sql = format!(
+        "INSERT INTO tb_lease (name, holder, until_at) VALUES (?, ?, ?) {}",
+        dialect.keep("name")
+    );
+    tx.execute(&sql, values![name, holder, until_ms]).await?;
+    let sql =
+        format!("SELECT holder, until_at FROM tb_lease WHERE name = ? {}", dialect.for_update());
+    let read = |row: &dyn Row| Ok((get::<String>(row, 0)?, get::<Millis>(row, 1)?));
+    let held = tx.first(&sql, values![name], read).await?;
+    if held.is_some_and(|(by, until_ms)| by != holder && until_ms > now_ms) {
+        return Ok(false);
+    }
+    let sql = "UPDATE tb_lease SET holder = ?, until_at = ? WHERE name = ?";
+    tx.execute(sql, values![holder, until_ms, name]).await?;
+    Ok(true)
+}
+
+async fn record_run(tx: &mut impl Session, run: &NewJobRun) -> Outcome<i64> {
+    tx.execute(
+        "INSERT INTO tb_job_run (job, started_at, ended_at, ok, report) VALUES (?, ?, ?, ?, ?)",
+        values![&run.job, run.started_ms, run.ended_ms, run.ok, run.report.to_string()],
+    )
+    .await?;
+    let id = tx.inserted_id()?;
+    // In two statements: MySQL does not delete from a table it reads in the same statement.
+    let sql = "SELECT id FROM tb_job_run WHERE job = ? ORDER BY id DESC LIMIT 1 OFFSET ?";
+    let old = tx.first(sql, values![&run.job, RUNS_KEPT_MAX], |row| get::<i64>(row, 0)).await?;
+    if let Some(old) = old {
+        let sql = "DELETE FROM tb_job_run WHERE job = ? AND id <= ?";
+        tx.execute(sql, values![&run.job, old]).await?;
+    }
+    Ok(id)
+}
+
+async fn job_runs(session: &mut impl Session, job: &str, limit: usize) -> Outcome<Vec<JobRun>> {
+    let read = |row: &dyn Row| {
+        Ok(JobRun {
+            id: get(row, 0)?,
+            job: get(row, 1)?,
+            started_ms: get(row, 2)?,
+            ended_ms: get(row, 3)?,
+            ok: get(row, 4)?,
+            report: json(row, 5)?,
+        })
+    };
+    let sql = "SELECT id, job, started_at, ended_at, ok, report FROM tb_job_run
+         WHERE job = ? ORDER BY id DESC LIMIT ?";
+    session.rows(sql, values![job, limit], read).await
+}
+
+/// Can orders be read at all?
+async fn read_any(session: &mut impl Session) -> Outcome<()> {
+    session.first("SELECT order_no FROM tb_seckill_order LIMIT 1", &[], |_| Ok(())).await?;
+    Ok(())
+}
+
+#[async_trait]
+impl<E: Engine> Upkeep for SqlLedger<E> {
+    async fn shared_secret(&self, candidate: &str, now_ms: Millis) -> Result<String> {
+        self.run(Access::Write, candidate.to_owned(), move |tx, candidate| {
+            Box::pin(shared_secret(tx, candidate, now_ms))
+        })
+        .await
+    }
+
+    async fn take_lease(&self, name: &str, holder: &str, for_ms: Millis) -> Result<bool> {
+        let (asked, now_ms) = ((name.to_owned(), holder.to_owned()), self.clock.now_ms());
+        self.run(Access::Write, asked, move |tx, (name, holder)| {
+            Box::pin(take_lease(tx, name, holder, for_ms, now_ms))
+        })
+        .await
+    }
+
+    async fn record_run(&self, run: &NewJobRun) -> Result<i64> {
+        self.run(Access::Write, run.clone(), |tx, run| Box::pin(record_run(tx, run))).await
+    }
+
+    async fn job_runs(&self, job: &str, limit: usize) -> Result<Vec<JobRun>> {
+        self.run(Access::Statement, job.to_owned(), move |session, job| {
+            Box::pin(job_runs(session, job, limit))
+        })
+        .await
+    }
+
+    async fn now_ms(&self) -> Result<Millis> {
+        let ours_ms = self.clock.now_ms();
+        if E::DIALECT.server_clock().is_none() {
+            return Ok(ours_ms);
+        }
+        self.run(Access::Statement, (), move |session, ()| Box::pin(now_ms(session, ours_ms))).await
+    }
+
+    async fn ping(&self) -> Result<()> {
+        self.engine.check()?;
+        self.run(Access::Statement, (), |session, ()| Box::pin(read_any(session))).await
+    }
+}
