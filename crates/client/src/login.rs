@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use hmac::{Hmac, KeyInit, Mac};
-use sale::{Clock, ItemId, Keys, SaleToken, SystemClock};
+use sale::{Clock, ItemId, SaleToken, SigningKeys, SystemClock};
 use serde_json::{Value, json};
 use sha2::Sha256;
 
@@ -89,7 +89,7 @@ pub async fn sale_tokens(
 /// Sale tokens signed here, with the deployment's own secret: where fetching them would take longer
 /// than what is measured.
 pub fn signed_sale_tokens(secret: &str, item: i64, name: &str, count: usize) -> SaleTokens {
-    let keys = Keys::from_secret(secret.as_bytes()).expect("the secret is long enough");
+    let keys = SigningKeys::from_secret(secret.as_bytes()).expect("the secret is long enough");
     let expires_ms = SystemClock.now_ms() + 600_000;
     let signed = |n: usize| {
         let name = format!("{name}{n}");

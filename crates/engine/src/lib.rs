@@ -51,8 +51,8 @@ use payment::{
     sandbox::{Sandbox, SandboxOptions},
 };
 use sale::{
-    Activity, ActivityId, BookError, Claim, FailedClaim, ItemId, Keys, Millis, OrderBook, OrderNo,
-    OrderNumbers, Settled, SharedClock,
+    Activity, ActivityId, BookError, Claim, FailedClaim, ItemId, Millis, OrderBook, OrderNo,
+    OrderNumbers, Settled, SharedClock, SigningKeys,
 };
 use sha2::{Digest, Sha256};
 use tokio::{
@@ -98,7 +98,7 @@ pub struct Engine {
     /// The directory that is ours.
     data: PathBuf,
     pub clock: SharedClock,
-    pub keys: Keys,
+    pub keys: SigningKeys,
     pub numbers: Arc<OrderNumbers>,
     pub gate: Arc<dyn Gate>,
     pub lanes: Lanes,
@@ -149,7 +149,7 @@ impl Engine {
         settings: Settings,
         data: &Path,
         secret: &[u8],
-        keys: Keys,
+        keys: SigningKeys,
         clock: SharedClock,
         parts: Parts,
     ) -> Result<Arc<Engine>, OpenError> {

@@ -94,7 +94,7 @@ mod tests {
         let first = load_or_create(&none, &data).unwrap();
         assert_eq!(first.expose().len(), 64);
         assert_eq!(load_or_create(&none, &data).unwrap(), first);
-        assert!(sale::Keys::from_secret(first.expose().as_bytes()).is_some());
+        assert!(sale::SigningKeys::from_secret(first.expose().as_bytes()).is_some());
 
         let other_home = tempfile::tempdir().unwrap();
         assert_ne!(load_or_create(&none, &open(&other_home)).unwrap(), first);

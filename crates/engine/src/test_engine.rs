@@ -17,8 +17,8 @@ use payment::{
     QueryOutcome, RefundOutcome, RefundRequest,
 };
 use sale::{
-    Activity, ActivityId, ActivityMove, ActivityState, Currency, ItemId, Keys, ManualClock, Millis,
-    Money, NewActivity, NewItem, OrderNo,
+    Activity, ActivityId, ActivityMove, ActivityState, Currency, ItemId, ManualClock, Millis,
+    Money, NewActivity, NewItem, OrderNo, SigningKeys,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -53,7 +53,7 @@ impl TestEngine {
         clock: Arc<ManualClock>,
         data: tempfile::TempDir,
     ) -> TestEngine {
-        let keys = Keys::from_secret(b"a secret of the tests").unwrap();
+        let keys = SigningKeys::from_secret(b"a secret of the tests").unwrap();
         let parts = Parts::open(&settings, data.path(), clock.clone()).await.unwrap();
         let opened = Engine::open(settings, data.path(), b"x", keys, clock.clone(), parts).await;
         TestEngine { engine: opened.unwrap(), clock, data }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::{Epoch, ItemId, Keys, Millis, OrderNo, Receipt, UserId};
+use crate::{Epoch, ItemId, Millis, OrderNo, Receipt, SigningKeys, UserId};
 
 /// The first eight bytes of a hash over buyer and `Idempotency-Key`. Eight bytes are enough: it is
 /// only compared with the key of the one claim that same buyer holds on that same item.
@@ -37,7 +37,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    pub fn receipt(&self, keys: &Keys) -> String {
+    pub fn receipt(&self, keys: &SigningKeys) -> String {
         Receipt {
             order_no: self.order_no,
             user: self.user.clone(),

@@ -14,13 +14,13 @@ mod claim;
 mod clock;
 mod edit;
 mod ids;
-mod keys;
 mod log;
 mod money;
 mod order;
 mod order_no;
 mod receipt;
 mod sale_token;
+mod signing_keys;
 mod text;
 mod time;
 
@@ -35,13 +35,13 @@ pub use claim::{Claim, KeyHash};
 pub use clock::{Clock, ManualClock, SharedClock, SystemClock};
 pub use edit::{ActivityEdit, DraftPlan, ItemEdit};
 pub use ids::{ActivityId, InvalidUserId, ItemId, USER_ID_CHARS_MAX, UserId};
-pub use keys::{Keys, MAC_BYTES};
 pub use log::{ClaimLog, EntryId, LogEntry, LogError};
 pub use money::{Currency, InvalidAmount, InvalidCurrency, Money};
 pub use order::{CloseReason, IllegalMove, Order, OrderStatus, Reason, VoidReason};
 pub use order_no::{InvalidOrderNo, NODES_MAX, OrderNo, OrderNumbers};
 pub use receipt::{RECEIPT_CHARS_MAX, Receipt};
 pub use sale_token::SaleToken;
+pub use signing_keys::{MAC_BYTES, SigningKeys};
 pub use text::is_plain_id;
 pub use time::{
     InvalidTime, TIME_MS_MAX, TIME_MS_MIN, check_time, iso_time, parse_iso_time, parse_time,

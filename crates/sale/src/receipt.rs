@@ -8,7 +8,7 @@
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 
-use crate::{Epoch, ItemId, KeyHash, Keys, MAC_BYTES, OrderNo, UserId};
+use crate::{Epoch, ItemId, KeyHash, MAC_BYTES, OrderNo, SigningKeys, UserId};
 
 const VERSION: u8 = 2;
 const HEAD_BYTES: usize = 1 + 8 + 8 + 4 + 8 + 8;
@@ -30,7 +30,7 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    pub fn sign(&self, keys: &Keys) -> String {
+    pub fn sign(&self, keys: &SigningKeys) -> String {
         let mut bytes = Vec::with_capacity(HEAD_BYTES + self.user.as_str().len() + MAC_BYTES);
         bytes.push(VERSION);
         bytes.extend(self.order_no.as_u64().to_be_bytes());
@@ -44,7 +44,7 @@ impl Receipt {
         URL_SAFE_NO_PAD.encode(bytes)
     }
 
-    pub fn verify(text: &str, keys: &Keys) -> Option<Receipt> {
+    pub fn verify(text: &str, keys: &SigningKeys) -> Option<Receipt> {
         if text.len() > RECEIPT_CHARS_MAX {
             return None;
         }
@@ -90,12 +90,12 @@ mod tests {
 
     #[test]
     fn a_receipt_proves_one_claim() {
-        let keys = Keys::from_secret(b"a secret for the tests").unwrap();
+        let keys = SigningKeys::from_secret(b"a secret for the tests").unwrap();
         let receipt = receipt(Some(KeyHash(77)));
         let text = receipt.sign(&keys);
         assert_eq!(Receipt::verify(&text, &keys), Some(receipt.clone()));
         let forged = Receipt { quantity: 200, ..receipt };
-        let body = forged.sign(&Keys::from_secret(b"another secret, not ours").unwrap());
+        let body = forged.sign(&SigningKeys::from_secret(b"another secret, not ours").unwrap());
         assert_eq!(Receipt::verify(&body, &keys), None);
         for bad in ["", "AAAA", &text[1..], "ÿÿÿÿ"] {
             assert_eq!(Receipt::verify(bad, &keys), None, "{bad}");
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn receipts_from_before_keys_were_kept_are_still_good() {
-        let keys = Keys::from_secret(b"a secret for the tests").unwrap();
+        let keys = SigningKeys::from_secret(b"a secret for the tests").unwrap();
         let receipt = receipt(None);
         let mut old = vec![1];
         old.extend(receipt.order_no.as_u64().to_be_bytes());

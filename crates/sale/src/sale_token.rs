@@ -6,7 +6,7 @@
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 
-use crate::{ItemId, Keys, MAC_BYTES, Millis, UserId};
+use crate::{ItemId, MAC_BYTES, Millis, SigningKeys, UserId};
 
 const VERSION: u8 = 1;
 const HEAD_BYTES: usize = 1 + 8 + 8;
@@ -21,7 +21,7 @@ pub struct SaleToken {
 }
 
 impl SaleToken {
-    pub fn sign(&self, keys: &Keys) -> String {
+    pub fn sign(&self, keys: &SigningKeys) -> String {
         let mut bytes = Vec::with_capacity(HEAD_BYTES + self.user.as_str().len() + MAC_BYTES);
         bytes.push(VERSION);
         bytes.extend(self.item.0.to_be_bytes());
@@ -34,7 +34,7 @@ impl SaleToken {
 
     /// The token, if we signed it and it has not expired. Whether it is for the item at hand is the
     /// caller's to compare.
-    pub fn verify(text: &str, keys: &Keys, now_ms: Millis) -> Option<SaleToken> {
+    pub fn verify(text: &str, keys: &SigningKeys, now_ms: Millis) -> Option<SaleToken> {
         if text.len() > TEXT_BYTES_MAX {
             return None;
         }
@@ -60,8 +60,8 @@ mod tests {
 
     use super::*;
 
-    fn keys() -> Keys {
-        Keys::from_secret(b"a secret for the tests").unwrap()
+    fn keys() -> SigningKeys {
+        SigningKeys::from_secret(b"a secret for the tests").unwrap()
     }
 
     #[test]
@@ -71,7 +71,7 @@ mod tests {
         let text = token.sign(&keys());
         assert_eq!(SaleToken::verify(&text, &keys(), 999), Some(token));
         assert_eq!(SaleToken::verify(&text, &keys(), 1_000), None);
-        let others = Keys::from_secret(b"another secret, not ours").unwrap();
+        let others = SigningKeys::from_secret(b"another secret, not ours").unwrap();
         assert_eq!(SaleToken::verify(&text, &others, 999), None);
     }
 

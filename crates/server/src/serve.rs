@@ -9,7 +9,7 @@ use std::{
 };
 
 use ledger::{AuditEntry, Role};
-use sale::{Clock, Keys, SharedClock, SystemClock};
+use sale::{Clock, SharedClock, SigningKeys, SystemClock};
 use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, TcpSocket};
 
@@ -89,7 +89,7 @@ pub async fn open_in(config: Config, data: DataDir) -> Result<Opened, CannotStar
         Parts::open(&settings, data.path(), clock.clone()).await.map_err(CannotStart::because)?;
     let secret = secret(&config, &data, &parts).await?;
     let bytes = secret.expose().as_bytes();
-    let keys = Keys::from_secret(bytes)
+    let keys = SigningKeys::from_secret(bytes)
         .ok_or_else(|| CannotStart("the secret is too short: 16 characters at least".into()))?;
     let engine = Engine::open(settings, data.path(), bytes, keys, clock, parts)
         .await

@@ -20,7 +20,7 @@ use http::{
     header::{CACHE_CONTROL, CONTENT_TYPE},
 };
 use listener::FastRequest;
-use sale::{Claim, ItemId, KeyHash, Keys, Millis, OrderNo, SaleToken, UserId};
+use sale::{Claim, ItemId, KeyHash, Millis, OrderNo, SaleToken, SigningKeys, UserId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -133,7 +133,7 @@ pub(super) struct Wanted {
 impl Wanted {
     /// Take apart a claim that is here in full.
     pub(super) fn read(
-        keys: &Keys,
+        keys: &SigningKeys,
         now_ms: Millis,
         item: ItemId,
         request: &FastRequest<'_>,
@@ -146,7 +146,7 @@ impl Wanted {
 
     /// What the head says; how much is wanted is not known yet.
     fn ask(
-        keys: &Keys,
+        keys: &SigningKeys,
         now_ms: Millis,
         item: ItemId,
         fields: &impl Fields,
@@ -180,7 +180,7 @@ fn only_token(fields: &impl Fields) -> Result<Option<&[u8]>, Problem> {
 fn named_by_token(
     token: Option<&[u8]>,
     item: ItemId,
-    keys: &Keys,
+    keys: &SigningKeys,
     now_ms: Millis,
 ) -> Result<UserId, Problem> {
     let text = token.and_then(|value| std::str::from_utf8(value).ok());
@@ -207,7 +207,7 @@ fn idempotency_key<'a>(
     Ok(Some(KeyHash::of(user, key)))
 }
 
-pub(super) fn told(answer: ClaimAnswer, keys: &Keys) -> Result<Admitted, Problem> {
+pub(super) fn told(answer: ClaimAnswer, keys: &SigningKeys) -> Result<Admitted, Problem> {
     Err(match answer {
         ClaimAnswer::Admitted { claim, position, eta_ms } => {
             return Ok(Admitted::of(&claim, keys, position, eta_ms));
@@ -248,7 +248,7 @@ fn paused() -> Problem {
 }
 
 impl Admitted {
-    fn of(claim: &Claim, keys: &Keys, position: u64, eta_ms: u64) -> Admitted {
+    fn of(claim: &Claim, keys: &SigningKeys, position: u64, eta_ms: u64) -> Admitted {
         Admitted {
             order_no: claim.order_no,
             receipt: claim.receipt(keys),
@@ -291,8 +291,8 @@ mod tests {
     use super::*;
     use crate::problem::Lang;
 
-    fn keys() -> Keys {
-        Keys::from_secret(b"a secret of the tests").unwrap()
+    fn keys() -> SigningKeys {
+        SigningKeys::from_secret(b"a secret of the tests").unwrap()
     }
 
     fn check(answer: ClaimAnswer, status: u16, code: &str, extra: &[(&str, Value)]) {

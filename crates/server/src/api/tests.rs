@@ -159,7 +159,7 @@ async fn without_a_good_sale_token_the_body_is_not_even_looked_at() {
     // Another last letter of the signature.
     let last = if forged.pop() == Some('A') { 'Q' } else { 'A' };
     forged.push(last);
-    let keys = sale::Keys::from_secret(b"a secret of others").unwrap();
+    let keys = sale::SigningKeys::from_secret(b"a secret of others").unwrap();
     let by_others = SaleToken { expires_ms: CLOSES_MS, ..expired.clone() }.sign(&keys);
     let receipt_like = shop.jwt("ann");
     for token in [

@@ -62,7 +62,7 @@ pub(crate) struct Traffic {
 struct Street {
     name: String,
     item: i64,
-    keys: sale::Keys,
+    keys: sale::SigningKeys,
     /// The servers that are believed to run.
     addresses: Mutex<Vec<SocketAddr>>,
     /// Who has to come back.

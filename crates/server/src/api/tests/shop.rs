@@ -7,7 +7,7 @@ use gate::Gate;
 use http::{HeaderMap, Method, Request};
 use http_body_util::BodyExt;
 use ledger::Role;
-use sale::{ItemId, Keys, ManualClock, Millis, SaleToken, UserId};
+use sale::{ItemId, ManualClock, Millis, SaleToken, SigningKeys, UserId};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tower::ServiceExt;
@@ -145,7 +145,7 @@ impl Shop {
         let clock = ManualClock::at(NOW_MS);
         let mut config = Config::defaults();
         change(&mut config);
-        let keys = Keys::from_secret(SECRET).unwrap();
+        let keys = SigningKeys::from_secret(SECRET).unwrap();
         let settings = config.engine();
         let mut parts = Parts::open(&settings, data.path(), clock.clone()).await.unwrap();
         parts.gate = wrap(parts.gate);

@@ -14,24 +14,24 @@ pub const MAC_BYTES: usize = 16;
 const SECRET_BYTES_MIN: usize = 16;
 
 #[derive(Clone)]
-pub struct Keys {
+pub struct SigningKeys {
     pub(crate) sale_token: Signer,
     pub(crate) receipt: Signer,
 }
 
-impl Keys {
+impl SigningKeys {
     /// `None` if the secret is too short to be one.
     pub fn from_secret(secret: &[u8]) -> Option<Self> {
-        (secret.len() >= SECRET_BYTES_MIN).then(|| Keys {
+        (secret.len() >= SECRET_BYTES_MIN).then(|| SigningKeys {
             sale_token: Signer::derive(secret, "seckill sale token v1"),
             receipt: Signer::derive(secret, "seckill receipt v1"),
         })
     }
 }
 
-impl fmt::Debug for Keys {
+impl fmt::Debug for SigningKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Keys(redacted)")
+        f.write_str("SigningKeys(redacted)")
     }
 }
 
