@@ -354,7 +354,8 @@ fn only_a_mark(claim: &Claim) -> LookupError {
 }
 
 fn not_now() -> LookupError {
-    gate::GateError("the item is not at the gate".into()).into()
+    let reason = gate::GateFailure::BeingLoaded;
+    gate::GateError::new(reason, "the item is not at the gate").into()
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use std::sync::{
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use gate::{
-    AdjustOutcome, Attempt, Changed, Gate, GateError, GiveBack, Loaded, Loading, Reading,
-    Readmitted, Shut, Verdict, Writable,
+    AdjustOutcome, Attempt, Changed, Gate, GateError, GateFailure, GiveBack, Loaded, Loading,
+    Reading, Readmitted, Shut, Verdict, Writable,
 };
 use parking_lot::Mutex;
 use sale::{Claim, ClaimLog, EntryId, Epoch, ItemId, LogEntry, LogError, OrderNo, UserId};
@@ -46,12 +46,16 @@ pub type Meanwhile = BoxFuture<'static, ()>;
 impl Told {
     fn can_tell(&self) -> Result<()> {
         let cannot = self.cannot_tell.load(Ordering::SeqCst);
-        if cannot { Err(GateError("the item is being loaded".into())) } else { Ok(()) }
+        if cannot {
+            Err(GateError::new(GateFailure::BeingLoaded, "the item is being loaded"))
+        } else {
+            Ok(())
+        }
     }
 
     fn answers(&self) -> Result<()> {
         let away = self.away.load(Ordering::SeqCst);
-        if away { Err(GateError("it is away".into())) } else { Ok(()) }
+        if away { Err(GateError::new(GateFailure::Unreachable, "it is away")) } else { Ok(()) }
     }
 }
 

@@ -153,7 +153,8 @@ async fn check_redis(redis: &settings::Redis) -> Result<(), OpenError> {
     let findings = checkup::redis::look(redis).await;
     checkup::log(findings).map_err(OpenError::Unfit)?;
     let agreed = checkup::redis::agree_on_partitions(redis).await;
-    let agreed = agreed.map_err(|error| gate::GateError(error.to_string()))?;
+    let agreed =
+        agreed.map_err(|error| gate::GateError::new(gate::GateFailure::Unreachable, error))?;
     checkup::log(vec![agreed]).map_err(OpenError::Unfit)
 }
 

@@ -15,6 +15,7 @@
 //! A crash after step 1 leaves items shut, one after step 2 with the old window: the warm job compares
 //! both with the ledger, and opens or loads them.
 
+use gate::{GateError, GateFailure};
 use ledger::EditedActivity;
 use sale::{
     Activity, ActivityEdit, ActivityId, ActivityState, DraftPlan, Invalid, ItemState, Millis,
@@ -129,7 +130,7 @@ impl Engine {
             return Ok(our_ms);
         }
         let gates_ms = self.coordination.now_ms().await;
-        Ok(our_ms.max(gates_ms.map_err(gate::GateError)?))
+        Ok(our_ms.max(gates_ms.map_err(|why| GateError::new(GateFailure::Unreachable, why))?))
     }
 }
 

@@ -222,9 +222,33 @@ pub struct Writable {
     pub cause: Option<String>,
 }
 
+/// The gate did not do what was asked, or nobody knows whether it did.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("the gate does not answer: {0}")]
-pub struct GateError(pub String);
+#[error("the gate does not answer: {detail}")]
+pub struct GateError {
+    pub reason: GateFailure,
+    /// For the log and for operators.
+    pub detail: String,
+}
+
+/// Why the gate does not answer. Whoever acts on an error looks at this and never at its text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GateFailure {
+    /// It cannot be reached, or not in time: what became of the call is unknown.
+    Unreachable,
+    /// The item, or a part of it, is being loaded: ask again.
+    BeingLoaded,
+    /// It cannot write, and nothing was changed.
+    Unwritable,
+    /// What it answered or holds cannot be read.
+    Unreadable,
+}
+
+impl GateError {
+    pub fn new(reason: GateFailure, detail: impl std::fmt::Display) -> GateError {
+        GateError { reason, detail: detail.to_string() }
+    }
+}
 
 pub type Result<T> = std::result::Result<T, GateError>;
 
@@ -354,6 +378,10 @@ pub trait Gate: ClaimLog {
     /// Answers if the gate, or at least a part of it, could take a claim now.
     async fn ping(&self) -> Result<()> {
         let Writable { partitions, silent, cause } = self.check().await;
-        if silent < partitions { Ok(()) } else { Err(GateError(cause.unwrap_or_default())) }
+        if silent < partitions {
+            Ok(())
+        } else {
+            Err(GateError::new(GateFailure::Unwritable, cause.unwrap_or_default()))
+        }
     }
 }

@@ -33,7 +33,7 @@ use super::{
     scripts,
 };
 use crate::{
-    GateError, Result,
+    Result,
     mark::{Bytes, Garbled, decode_claims},
 };
 
@@ -250,7 +250,7 @@ fn read_rows(partition: usize, rows: Value) -> Page {
 }
 
 fn read_id(partition: usize, id: Value) -> Result<EntryId> {
-    let id: String = from_redis_value(id).map_err(|error| GateError(error.to_string()))?;
+    let id: String = from_redis_value(id).map_err(|_| Garbled("id of a log entry"))?;
     entry_id(partition, &id)
 }
 
@@ -410,7 +410,7 @@ impl Inner {
             Ok(0) => {}
             Ok(gone) => tracing::info!(partition, gone, "consumers that are gone were forgotten"),
             // Nobody has read the stream yet.
-            Err(error) if error.to_string().contains("NOGROUP") => {}
+            Err(error) if error.code() == Some("NOGROUP") => {}
             Err(error) => return Err(error.into()),
         }
         Ok(())

@@ -62,8 +62,8 @@ use redis::{RedisError, Value};
 use sale::{Claim, ClaimLog, EntryId, Epoch, ItemId, LogEntry, LogError, OrderNo, UserId};
 
 use crate::{
-    AdjustOutcome, Attempt, Busy, Changed, Gate, GateError, GiveBack, Loaded, Loading, Reading,
-    Readmitted, Result, Shut, Verdict, Writable,
+    AdjustOutcome, Attempt, Busy, Changed, Gate, GateError, GateFailure, GiveBack, Loaded, Loading,
+    Reading, Readmitted, Result, Shut, Verdict, Writable,
     mark::{Garbled, Mark, put_mark},
     rush::Rush,
 };
@@ -90,7 +90,7 @@ const GONE_KEPT: Duration = Duration::from_secs(600);
 const TIDY_EVERY: Duration = Duration::from_secs(600);
 /// What a check writes is forgotten after this.
 const PROBE_KEPT_MS: u64 = 60_000;
-/// How the scripts begin an error that says: not while the item is being loaded.
+/// The code of the errors by which the scripts say: not while the item is being loaded.
 const FROZEN: &str = "FROZEN";
 /// Rows per page of a scan.
 const SCAN_ROWS: usize = 1_000;
@@ -170,13 +170,17 @@ struct Inner {
 
 impl From<RedisError> for GateError {
     fn from(error: RedisError) -> Self {
-        GateError(error.to_string())
+        let reason = match error.code() {
+            Some(FROZEN) => GateFailure::BeingLoaded,
+            _ => GateFailure::Unreachable,
+        };
+        GateError::new(reason, error)
     }
 }
 
 impl From<Garbled> for GateError {
     fn from(error: Garbled) -> Self {
-        GateError(error.to_string())
+        GateError::new(GateFailure::Unreadable, error)
     }
 }
 
@@ -746,7 +750,8 @@ impl Inner {
                 ShardAdjusted::Otherwise => changed = true,
             }
         }
-        Err(GateError("an adjustment changes under our hands".into()))
+        let detail = "others keep changing the adjustment; ask again";
+        Err(GateError::new(GateFailure::Unreachable, detail))
     }
 
     fn adjusted(&self, item: ItemId, units: i64) -> AdjustOutcome {
@@ -1154,7 +1159,7 @@ impl Gate for RedisGate {
             match mark {
                 Ok(claim) => claims.extend(claim),
                 // One item that is being loaded does not hide the others.
-                Err(error) if error.0.contains(FROZEN) => {}
+                Err(error) if error.reason == GateFailure::BeingLoaded => {}
                 Err(error) => return Err(error),
             }
         }

@@ -30,7 +30,7 @@ use super::{
     load::{Look, whole},
     scripts,
 };
-use crate::{GateError, Result};
+use crate::{GateError, GateFailure, Result};
 
 /// A move open longer than this is finished by whoever sees it.
 const OPEN_MAX: Duration = Duration::from_secs(1);
@@ -70,7 +70,8 @@ impl FirstSeen {
 impl Mover {
     pub(super) fn new() -> Result<Mover> {
         let mut name = [0; 8];
-        getrandom::fill(&mut name).map_err(|error| GateError(error.to_string()))?;
+        getrandom::fill(&mut name)
+            .map_err(|error| GateError::new(GateFailure::Unreachable, error))?;
         let seen = FirstSeen::default();
         Ok(Mover { name: u64::from_le_bytes(name), count: AtomicU64::new(0), seen })
     }
@@ -300,7 +301,7 @@ fn richest_but(looks: &[Look], to: usize) -> Option<(Epoch, usize)> {
 }
 
 fn being_loaded() -> GateError {
-    GateError("a part of the item is being loaded".into())
+    GateError::new(GateFailure::BeingLoaded, "a part of the item is being loaded")
 }
 
 #[cfg(test)]

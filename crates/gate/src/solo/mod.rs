@@ -51,8 +51,8 @@ use record::Record;
 use shelf::Shelf;
 
 use crate::{
-    AdjustOutcome, Attempt, Busy, Changed, Gate, GateError, GiveBack, Loaded, Loading, Presence,
-    Reading, Readmitted, Result, Shut, Verdict, Writable, rush::Rush,
+    AdjustOutcome, Attempt, Busy, Changed, Gate, GateError, GateFailure, GiveBack, Loaded, Loading,
+    Presence, Reading, Readmitted, Result, Shut, Verdict, Writable, rush::Rush,
 };
 
 /// The journal's file in the data directory.
@@ -232,12 +232,12 @@ impl SoloGate {
             let mut pen = inner.pen.lock();
             let done = change(&inner, &mut pen);
             done.map_err(|error| {
-                let told = GateError(error.to_string());
+                let told = GateError::new(GateFailure::Unwritable, &error);
                 inner.note_failure(&mut pen, error);
                 told
             })
         });
-        done.await.map_err(|e| GateError(e.to_string()))?
+        done.await.map_err(|e| GateError::new(GateFailure::Unwritable, e))?
     }
 }
 
@@ -541,7 +541,7 @@ impl ClaimLog for SoloGate {
             }
             Ok(())
         });
-        acked.await.map_err(|e| LogError(e.0))
+        acked.await.map_err(|e| LogError(e.detail))
     }
 
     async fn give_back(&self, entries: Vec<LogEntry>) {
@@ -803,7 +803,7 @@ impl Gate for SoloGate {
 
     async fn check(&self) -> Writable {
         let probed = self.with_pen(|_, pen| pen.journal()?.probe()).await;
-        let cause = probed.err().map(|error| error.0);
+        let cause = probed.err().map(|error| error.detail);
         Writable { partitions: 1, silent: usize::from(cause.is_some()), cause }
     }
 }

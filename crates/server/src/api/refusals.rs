@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn what_does_not_answer_is_busy_and_what_makes_no_sense_is_invalid() {
         let down = || LedgerError::Unavailable("disk full".into());
-        let gate = || GateError("no".into());
+        let gate = || GateError::new(gate::GateFailure::Unreachable, "no");
         for (problem, code) in [
             (Problem::from(LookupError::Ledger(down())), Code::Busy),
             (Problem::from(LookupError::Gate(gate())), Code::Busy),
