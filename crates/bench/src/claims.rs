@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gate::{Attempt, Loading, Verdict};
+use gate::{ClaimRequest, Decision, Loading, NumberedRequest};
 use sale::{Claim, Clock, ItemId, OrderNo, OrderNumbers, SharedClock, SystemClock, UserId};
 
 use crate::Failure;
@@ -35,12 +35,16 @@ impl Crowd {
         Ok((UserId::new(&format!("u{scattered:010}"))?, self.numbers.next()))
     }
 
-    pub(crate) fn attempts(&mut self, item: ItemId, n: usize) -> Result<Vec<Attempt>, Failure> {
-        let attempt = |_| {
+    pub(crate) fn requests(
+        &mut self,
+        item: ItemId,
+        n: usize,
+    ) -> Result<Vec<NumberedRequest>, Failure> {
+        let request = |_| {
             let (user, order_no) = self.buyer()?;
-            Ok(Attempt { order_no, item, user, quantity: 1, key: None })
+            Ok((order_no, ClaimRequest { item, user, quantity: 1, key: None }))
         };
-        (0..n).map(attempt).collect()
+        (0..n).map(request).collect()
     }
 
     pub(crate) fn claims(&mut self, item: ItemId, n: usize) -> Result<Vec<Claim>, Failure> {
@@ -71,9 +75,9 @@ pub(crate) fn open_item(item: ItemId, left: usize, shards: u32, marks: Vec<Claim
 }
 
 /// Every one of them must have won: a rate of refusals would be another figure.
-pub(crate) fn all_admitted(verdicts: &[Verdict]) -> Result<(), Failure> {
-    let lost = verdicts.iter().find(|v| !matches!(v, Verdict::Admitted { repeated: false, .. }));
-    lost.map_or(Ok(()), |verdict| Err(format!("a claim was not admitted: {verdict:?}").into()))
+pub(crate) fn all_admitted(decisions: &[Decision]) -> Result<(), Failure> {
+    let lost = decisions.iter().find(|v| !matches!(v, Decision::Admitted { repeated: false, .. }));
+    lost.map_or(Ok(()), |decision| Err(format!("a claim was not admitted: {decision:?}").into()))
 }
 
 /// In batches of this size.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use faults::services::{Redis, RedisOptions as Engine};
 use gate::{
-    Attempt, Gate,
+    Gate, NumberedRequest,
     redis::{RedisGate, RedisOptions},
 };
 use sale::ItemId;
@@ -93,9 +93,9 @@ async fn ours(
     let loading = open_item(item, 2 * BATCHED, lanes as u32, Vec::new());
     gate.begin_load(item, loading.epoch, loading.shards).await?;
     gate.load(loading).await?;
-    let mut waiting: Vec<Vec<Attempt>> = vec![Vec::new(); gate.partitions()];
-    for attempt in crowd.attempts(item, BATCHED)? {
-        waiting[gate.partition_of(item, &attempt.user)].push(attempt);
+    let mut waiting: Vec<Vec<NumberedRequest>> = vec![Vec::new(); gate.partitions()];
+    for request in crowd.requests(item, BATCHED)? {
+        waiting[gate.partition_of(item, &request.1.user)].push(request);
     }
     let mut running = JoinSet::new();
     let began = Instant::now();
@@ -129,8 +129,8 @@ impl Script {
         redis.call(&["SET", &format!("seckill:stock:{item}"), &buyers.to_string()])?;
         let connections = BUYERS_AT_ONCE / pipeline;
         let mut lines = Vec::new();
-        for attempts in batches(crowd.attempts(item, buyers)?, buyers / connections) {
-            lines.push(self.line(redis.address(), &attempts, pipeline).await?);
+        for requests in batches(crowd.requests(item, buyers)?, buyers / connections) {
+            lines.push(self.line(redis.address(), &requests, pipeline).await?);
         }
         let mut running = JoinSet::new();
         let began = Instant::now();

@@ -56,7 +56,7 @@ pub(crate) async fn per_second(
         for (best, (size, buyers)) in best.iter_mut().zip([(64, 200_000), (256, 500_000)]) {
             let data = data.join(format!("solo-{round}-{size}"));
             let gate = open(&data, buyers).await?;
-            let batches = batches(Crowd::new().attempts(ITEM, buyers)?, size);
+            let batches = batches(Crowd::new().requests(ITEM, buyers)?, size);
             let began = Instant::now();
             for batch in batches {
                 all_admitted(&gate.admit(batch).await)?;
@@ -134,17 +134,17 @@ async fn bursts(
 ) -> Result<(), Failure> {
     for _ in 0..rounds {
         for (gate, best) in gates.iter_mut() {
-            let attempts = crowd.attempts(ITEM, BURST_BATCHES * BURST_BATCH)?;
-            let units: Vec<GiveBack> = attempts
+            let requests = crowd.requests(ITEM, BURST_BATCHES * BURST_BATCH)?;
+            let units: Vec<GiveBack> = requests
                 .iter()
-                .map(|a| GiveBack {
-                    item: a.item,
-                    user: a.user.clone(),
-                    order_no: a.order_no,
-                    quantity: a.quantity,
+                .map(|(order_no, request)| GiveBack {
+                    item: request.item,
+                    user: request.user.clone(),
+                    order_no: *order_no,
+                    quantity: request.quantity,
                 })
                 .collect();
-            let batches = batches(attempts, BURST_BATCH);
+            let batches = batches(requests, BURST_BATCH);
             let began = Instant::now();
             for batch in batches {
                 all_admitted(&gate.admit(batch).await)?;
@@ -194,7 +194,7 @@ pub(crate) async fn probe_memory(data: &Path) -> Result<(), Failure> {
 
 async fn mark(gate: &SoloGate, crowd: &mut Crowd, batches: usize) -> Result<(), Failure> {
     for _ in 0..batches {
-        all_admitted(&gate.admit(crowd.attempts(ITEM, 1_000)?).await)?;
+        all_admitted(&gate.admit(crowd.requests(ITEM, 1_000)?).await)?;
         settle_all(gate).await?;
     }
     Ok(())
@@ -212,7 +212,7 @@ fn resident_bytes() -> Result<f64, Failure> {
 pub(crate) async fn start(plan: &Plan, data: &Path, figures: &mut Figures) -> Result<(), Failure> {
     let written = data.join("start");
     let gate = open(&written, MILLION).await?;
-    for batch in batches(Crowd::new().attempts(ITEM, MILLION)?, START_BATCH) {
+    for batch in batches(Crowd::new().requests(ITEM, MILLION)?, START_BATCH) {
         all_admitted(&gate.admit(batch).await)?;
     }
     drop(gate);

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use gate::{Busy, Entered, Place, Readmitted, TooHot, Verdict};
+use gate::{Busy, ClaimRequest, Decision, Place, Readmitted};
 use ledger::LedgerError;
 use sale::{
-    ActivityState, Claim, ItemId, KeyHash, Millis, Order, OrderNo, OrderStatus, Receipt, UserId,
-    VoidReason,
+    ActivityState, Claim, ItemId, Millis, Order, OrderNo, OrderStatus, Receipt, UserId, VoidReason,
 };
 
 use super::Engine;
@@ -16,36 +15,6 @@ use crate::coordination::OrderCopy;
 const COPY_MS_MAX: Millis = 10_000;
 /// How long the ledger is waited for by a buyer whom something else can be told.
 const LEDGER_WAIT_MAX: Duration = Duration::from_secs(2);
-
-/// What the buyer is told.
-#[derive(Clone, Debug)]
-pub enum ClaimAnswer {
-    Admitted {
-        claim: Claim,
-        position: u64,
-        eta_ms: u64,
-    },
-    AlreadyBought {
-        order_no: OrderNo,
-    },
-    /// The key was answered with this claim, which is for something else.
-    KeyReused {
-        order_no: OrderNo,
-    },
-    SoldOut {
-        left: i64,
-    },
-    NotStarted {
-        opens_ms: Millis,
-    },
-    Ended,
-    OverLimit {
-        limit: u32,
-    },
-    TooHot,
-    Busy(Busy),
-    UnknownItem,
-}
 
 /// An order as its buyer sees it: a row of the ledger, or a claim still on its way there.
 #[derive(Clone, Debug)]
@@ -90,75 +59,45 @@ pub enum LookupError {
 }
 
 impl Engine {
-    pub async fn claim(
-        &self,
-        item: ItemId,
-        user: UserId,
-        quantity: u32,
-        key: Option<KeyHash>,
-    ) -> ClaimAnswer {
-        match self.enter(item, user, quantity, key) {
-            Err(answer) => answer,
+    /// One claim, from its request to the decision that its buyer is told.
+    pub async fn claim(&self, request: ClaimRequest) -> Decision {
+        let item = request.item;
+        match self.enter(request) {
+            Err(decision) => decision,
             Ok(place) => self.answer(item, place.await).await,
         }
     }
 
-    /// A place in a lane, or, if the answer is already known, that.
-    pub fn enter(
-        &self,
-        item: ItemId,
-        user: UserId,
-        quantity: u32,
-        key: Option<KeyHash>,
-    ) -> Result<Place, ClaimAnswer> {
-        match self.lanes.enter(item, user, quantity, key) {
-            Ok(Entered::Waits(place)) => Ok(place),
-            Ok(Entered::Decided(Verdict::SoldOut { left, .. })) => {
-                Err(ClaimAnswer::SoldOut { left })
-            }
-            Ok(Entered::Decided(Verdict::KeyReused { order_no })) => {
-                Err(ClaimAnswer::KeyReused { order_no })
-            }
-            Ok(Entered::Decided(_)) => Err(ClaimAnswer::Busy(Busy::Unwritable)),
-            Err(TooHot) => Err(ClaimAnswer::TooHot),
-        }
+    /// A place in a lane, or the decision if it is known already.
+    pub fn enter(&self, request: ClaimRequest) -> Result<Place, Decision> {
+        self.lanes.enter(request)
     }
 
-    /// What the gate's verdict means for the buyer.
-    pub async fn answer(&self, item: ItemId, verdict: Verdict) -> ClaimAnswer {
-        match verdict {
-            Verdict::Admitted { claim, ahead, .. } => {
-                let position = ahead + 1;
-                ClaimAnswer::Admitted { claim, position, eta_ms: self.eta_ms(position) }
-            }
-            Verdict::AlreadyBought { order_no } => ClaimAnswer::AlreadyBought { order_no },
-            Verdict::KeyReused { order_no } => ClaimAnswer::KeyReused { order_no },
-            Verdict::SoldOut { left, .. } => ClaimAnswer::SoldOut { left },
-            Verdict::NotStarted { opens_ms } => ClaimAnswer::NotStarted { opens_ms },
-            Verdict::Ended => ClaimAnswer::Ended,
-            Verdict::OverLimit { limit } => ClaimAnswer::OverLimit { limit },
-            Verdict::Busy(Busy::NotLoaded) => self.not_at_the_gate(item).await,
-            Verdict::Busy(why) => ClaimAnswer::Busy(why),
+    /// What the gate's decision means for the buyer.
+    pub async fn answer(&self, item: ItemId, decision: Decision) -> Decision {
+        match decision {
+            Decision::Busy(Busy::NotLoaded) => self.not_at_the_gate(item).await,
+            decided => decided,
         }
     }
 
     /// The gate does not have the item. The catalogue may know a better "no" than *busy*; it never
     /// knows a yes.
-    async fn not_at_the_gate(&self, item: ItemId) -> ClaimAnswer {
+    async fn not_at_the_gate(&self, item: ItemId) -> Decision {
         let shown = match self.item_on_show(item).await {
             Ok(Some(shown)) => shown,
-            Ok(None) => return ClaimAnswer::UnknownItem,
+            Ok(None) => return Decision::UnknownItem,
             // Nobody can tell whether there is such an item.
-            Err(_) => return ClaimAnswer::Busy(Busy::NotLoaded),
+            Err(_) => return Decision::Busy(Busy::NotLoaded),
         };
         let activity = shown.activity();
         let now_ms = self.clock.now_ms();
         if activity.state == ActivityState::Ended || now_ms >= activity.closes_ms {
-            ClaimAnswer::Ended
+            Decision::Ended
         } else if now_ms < activity.opens_ms {
-            ClaimAnswer::NotStarted { opens_ms: activity.opens_ms }
+            Decision::NotStarted { opens_ms: activity.opens_ms }
         } else {
-            ClaimAnswer::Busy(Busy::NotLoaded)
+            Decision::Busy(Busy::NotLoaded)
         }
     }
 
@@ -307,7 +246,7 @@ impl Engine {
                 }
                 // Only an item whose sale is over is gone for good.
                 match self.not_at_the_gate(claim.item).await {
-                    ClaimAnswer::Ended | ClaimAnswer::UnknownItem => VoidReason::Lost,
+                    Decision::Ended | Decision::UnknownItem => VoidReason::Lost,
                     _ => return Err(not_now()),
                 }
             }
@@ -362,10 +301,10 @@ fn not_now() -> LookupError {
 mod tests {
     use std::sync::atomic::Ordering;
 
-    use sale::ActivityMove;
+    use sale::{ActivityMove, KeyHash};
 
     use super::*;
-    use crate::test_engine::TestEngine;
+    use crate::test_engine::{TestEngine, one_unit};
 
     #[tokio::test]
     async fn a_receipt_of_an_item_that_has_left_is_looked_for_on_the_log() {
@@ -375,8 +314,8 @@ mod tests {
         let engine = &night.engine;
         let key = Some(KeyHash(7));
         let item = activity.items[0].id;
-        let answer = engine.claim(item, "ann".parse().unwrap(), 1, key).await;
-        let ClaimAnswer::Admitted { claim, .. } = answer else { panic!("{answer:?}") };
+        let answer = engine.claim(ClaimRequest { key, ..one_unit(item, "ann") }).await;
+        let Decision::Admitted { claim, .. } = answer else { panic!("{answer:?}") };
         engine.move_activity("op", activity.id, ActivityMove::End).await.unwrap();
         told.has_left.store(true, Ordering::SeqCst);
         let receipt = Receipt::verify(&claim.receipt(&engine.keys), &engine.keys).unwrap();

@@ -210,10 +210,8 @@ async fn read(ledger: &dyn Ledger, now_ms: Millis) -> ledger::Result<Vec<Activit
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        ClaimAnswer,
-        test_engine::{NOW_MS, TestEngine},
-    };
+    use crate::test_engine::{NOW_MS, TestEngine, one_unit};
+    use gate::Decision;
 
     #[tokio::test]
     async fn an_open_sale_is_shown_and_sold_whatever_is_newer() {
@@ -233,10 +231,10 @@ mod tests {
         assert_eq!(found.item().id, last);
         assert!(engine.activity_on_show(found.activity().id).await.unwrap().is_some());
         assert!(engine.item_on_show(ItemId(many.end)).await.unwrap().is_none());
-        let answer = engine.claim(item, "ann".parse().unwrap(), 1, None).await;
-        assert!(matches!(answer, ClaimAnswer::Admitted { .. }), "{answer:?}");
-        let answer = engine.claim(last, "ann".parse().unwrap(), 1, None).await;
-        assert!(matches!(answer, ClaimAnswer::NotStarted { .. }), "{answer:?}");
+        let answer = engine.claim(one_unit(item, "ann")).await;
+        assert!(matches!(answer, Decision::Admitted { .. }), "{answer:?}");
+        let answer = engine.claim(one_unit(last, "ann")).await;
+        assert!(matches!(answer, Decision::NotStarted { .. }), "{answer:?}");
     }
 
     #[tokio::test]
@@ -249,8 +247,8 @@ mod tests {
         engine.warm_activity("ann", sale.id, false).await.unwrap();
         assert!(engine.catalogue.snapshot().item(item).is_none());
         assert!(engine.item_on_show(item).await.unwrap().is_some());
-        let answer = engine.claim(item, "ann".parse().unwrap(), 1, None).await;
-        assert!(matches!(answer, ClaimAnswer::Admitted { .. }), "{answer:?}");
+        let answer = engine.claim(one_unit(item, "ann")).await;
+        assert!(matches!(answer, Decision::Admitted { .. }), "{answer:?}");
     }
 
     #[tokio::test]

@@ -62,7 +62,7 @@ use tokio::{
 };
 
 use adopting::Adopter;
-pub use buying::{ClaimAnswer, LookupError, OrderView};
+pub use buying::{LookupError, OrderView};
 pub use catalogue::{ACTIVITIES_SHOWN_MAX, Catalogue, NoCursor, OnShow, Place, Snapshot};
 pub use finding::{Found, fits};
 pub use health::{Health, OpenAlert, Part, Readiness, Word};

@@ -9,8 +9,8 @@ use std::sync::{
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use gate::{
-    AdjustOutcome, Attempt, Changed, Gate, GateError, GateFailure, GiveBack, Loaded, Loading,
-    Reading, Readmitted, Shut, Verdict, Writable,
+    AdjustOutcome, Changed, Decision, Gate, GateError, GateFailure, GiveBack, Loaded, Loading,
+    NumberedRequest, Reading, Readmitted, Shut, Writable,
 };
 use parking_lot::Mutex;
 use sale::{Claim, ClaimLog, EntryId, Epoch, ItemId, LogEntry, LogError, OrderNo, UserId};
@@ -106,7 +106,7 @@ impl Gate for MovingGate {
         self.gate.partition_of(item, user)
     }
 
-    async fn admit(&self, batch: Vec<Attempt>) -> Vec<Verdict> {
+    async fn admit(&self, batch: Vec<NumberedRequest>) -> Vec<Decision> {
         self.gate.admit(batch).await
     }
 

@@ -325,23 +325,21 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use gate::Decision;
     use std::sync::atomic::Ordering;
 
     use gate::Shut;
     use sale::{ActivityState, FailedClaim};
 
     use super::*;
-    use crate::{
-        ClaimAnswer,
-        test_engine::{NOW_MS, TestEngine},
-    };
+    use crate::test_engine::{NOW_MS, TestEngine, one_unit};
 
     #[tokio::test]
     async fn a_move_that_the_gate_did_not_hear_of_is_done_and_reaches_it() {
         let (mut night, activity) = TestEngine::fall(|_| {}).await;
         let told = night.make_obedient();
         let (engine, item) = (&night.engine, activity.items[0].id);
-        let claim = async |user: &str| engine.claim(item, user.parse().unwrap(), 1, None).await;
+        let claim = async |user: &str| engine.claim(one_unit(item, user)).await;
         for (step, state) in [
             (ActivityMove::Pause, ActivityState::Paused),
             (ActivityMove::Resume, ActivityState::Published),
@@ -358,9 +356,9 @@ mod tests {
             engine.lifecycle().await.unwrap();
             let answer = claim(step.as_str()).await;
             match step {
-                ActivityMove::Pause => assert!(matches!(answer, ClaimAnswer::Busy { .. })),
-                ActivityMove::Resume => assert!(matches!(answer, ClaimAnswer::Admitted { .. })),
-                _ => assert!(matches!(answer, ClaimAnswer::Ended)),
+                ActivityMove::Pause => assert!(matches!(answer, Decision::Busy { .. })),
+                ActivityMove::Resume => assert!(matches!(answer, Decision::Admitted { .. })),
+                _ => assert!(matches!(answer, Decision::Ended)),
             }
         }
     }
@@ -401,8 +399,8 @@ mod tests {
         let (night, activity) = TestEngine::fall(|_| {}).await;
         let (engine, item) = (&night.engine, activity.items[0].id);
         engine.workers.as_ref().unwrap().stop().await;
-        let answer = engine.claim(item, "ann".parse().unwrap(), 1, None).await;
-        let ClaimAnswer::Admitted { claim, .. } = answer else { panic!("{answer:?}") };
+        let answer = engine.claim(one_unit(item, "ann")).await;
+        let Decision::Admitted { claim, .. } = answer else { panic!("{answer:?}") };
         let no = claim.order_no;
         let failed = FailedClaim { claim, tries: 1, next_try_ms: None, cause: "x".into() };
         engine.ledger.defer(&[failed]).await.unwrap();

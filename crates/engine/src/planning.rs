@@ -170,13 +170,11 @@ fn changes(draft: &Activity, new: &DraftPlan) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use gate::Decision;
     use sale::{ItemId, NewActivity};
 
     use super::*;
-    use crate::{
-        ClaimAnswer,
-        test_engine::{self, NOW_MS, TestEngine},
-    };
+    use crate::test_engine::{self, NOW_MS, TestEngine, one_unit};
 
     const HOUR_MS: Millis = 3_600_000;
 
@@ -184,8 +182,8 @@ mod tests {
         test_engine::plan("sale", (NOW_MS + HOUR_MS, NOW_MS + 2 * HOUR_MS), 60_000)
     }
 
-    async fn claim(night: &TestEngine, item: ItemId, user: &str) -> ClaimAnswer {
-        night.engine.claim(item, user.parse().unwrap(), 1, None).await
+    async fn claim(night: &TestEngine, item: ItemId, user: &str) -> Decision {
+        night.engine.claim(one_unit(item, user)).await
     }
 
     #[tokio::test]
@@ -207,7 +205,7 @@ mod tests {
         night.clock.set(NOW_MS + HOUR_MS);
         let early = claim(&night, item, "ann").await;
         assert!(
-            matches!(early, ClaimAnswer::NotStarted { opens_ms } if opens_ms == moved.opens_ms),
+            matches!(early, Decision::NotStarted { opens_ms } if opens_ms == moved.opens_ms),
             "{early:?}"
         );
         // Earlier again, and shorter.
@@ -218,11 +216,11 @@ mod tests {
         };
         let moved = engine.edit_activity("ann", draft.id, moved.version, &sooner).await.unwrap();
         night.clock.set(moved.opens_ms);
-        assert!(matches!(claim(&night, item, "ann").await, ClaimAnswer::Admitted { .. }));
+        assert!(matches!(claim(&night, item, "ann").await, Decision::Admitted { .. }));
         let late = engine.edit_activity("ann", draft.id, moved.version, &later).await;
         assert!(matches!(late, Err(OperateError::Conflict("open"))), "{late:?}");
         night.clock.set(moved.closes_ms);
-        assert!(matches!(claim(&night, item, "bob").await, ClaimAnswer::Ended));
+        assert!(matches!(claim(&night, item, "bob").await, Decision::Ended));
     }
 
     #[tokio::test]
@@ -239,13 +237,13 @@ mod tests {
         engine.gate.shut(item, Some(gate::Shut::Paused)).await.unwrap();
         engine.ledger.postpone(draft.id, seen.version, window, &deed, NOW_MS).await.unwrap();
         night.clock.set(NOW_MS + HOUR_MS);
-        assert!(matches!(claim(&night, item, "ann").await, ClaimAnswer::Busy(_)));
+        assert!(matches!(claim(&night, item, "ann").await, Decision::Busy(_)));
         engine.warm_due(NOW_MS + HOUR_MS).await.unwrap();
         let here = engine.gate.loaded().await.unwrap()[0];
         assert_eq!((here.window, here.shut), (window, None));
         let early = claim(&night, item, "ann").await;
-        assert!(matches!(early, ClaimAnswer::NotStarted { .. }), "{early:?}");
+        assert!(matches!(early, Decision::NotStarted { .. }), "{early:?}");
         night.clock.set(window.0);
-        assert!(matches!(claim(&night, item, "ann").await, ClaimAnswer::Admitted { .. }));
+        assert!(matches!(claim(&night, item, "ann").await, Decision::Admitted { .. }));
     }
 }

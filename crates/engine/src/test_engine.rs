@@ -10,6 +10,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use gate::{ClaimRequest, Decision};
 use ledger::PaymentNotice;
 use parking_lot::Mutex;
 use payment::{
@@ -27,13 +28,18 @@ use tokio::{
 };
 
 use super::{
-    ClaimAnswer, Engine, Parts,
+    Engine, Parts,
     moving_gate::{MovingGate, Told},
     with_timeout::{PROVIDER_ANSWER_MAX, WithTimeout},
 };
 use crate::{Secret, Settings};
 
 pub(super) const NOW_MS: Millis = 1_800_000_000_000;
+
+/// A buyer wants one, without a key.
+pub(super) fn one_unit(item: ItemId, user: &str) -> ClaimRequest {
+    ClaimRequest { item, user: user.parse().unwrap(), quantity: 1, key: None }
+}
 
 pub(super) struct TestEngine {
     pub(super) engine: Arc<Engine>,
@@ -143,8 +149,8 @@ impl TestEngine {
 
     /// Buys one, and waits until it is an order.
     pub(super) async fn buy(&self, item: ItemId, user: &str) -> OrderNo {
-        let answer = self.engine.claim(item, user.parse().unwrap(), 1, None).await;
-        let ClaimAnswer::Admitted { claim, .. } = answer else { panic!("{answer:?}") };
+        let answer = self.engine.claim(one_unit(item, user)).await;
+        let Decision::Admitted { claim, .. } = answer else { panic!("{answer:?}") };
         while self.engine.ledger.order(claim.order_no).await.unwrap().is_none() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

@@ -21,10 +21,10 @@ use std::{
 
 use futures_util::FutureExt;
 use parking_lot::Mutex;
-use sale::{Claim, ItemId, KeyHash, OrderNumbers, UserId};
+use sale::{Claim, ItemId, OrderNumbers, UserId};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::{Attempt, Busy, Changed, Gate, GiveBack, SoldOut, Verdict, spent_on::SpentOn};
+use crate::{Busy, Changed, ClaimRequest, Decision, Gate, GiveBack, SoldOut, spent_on::SpentOn};
 
 #[derive(Clone, Copy, Debug)]
 pub struct LaneOptions {
@@ -45,37 +45,23 @@ const GATHER: Duration = Duration::from_micros(100);
 /// while the lease surely holds.
 pub type MayNumber = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// The lane is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("too many claims are waiting")]
-pub struct TooHot;
-
-/// How far a claim came at once.
+/// A place in a lane; resolves to the decision.
 #[derive(Debug)]
-pub enum Entered {
-    Decided(Verdict),
-    Waits(Place),
-}
-
-/// A place in a lane; resolves to the verdict.
-#[derive(Debug)]
-pub struct Place(oneshot::Receiver<Verdict>);
+pub struct Place(oneshot::Receiver<Decision>);
 
 impl Future for Place {
-    type Output = Verdict;
+    type Output = Decision;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Verdict> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Decision> {
         // A lane that is gone decided nothing.
-        self.0.poll_unpin(cx).map(|verdict| verdict.unwrap_or(Verdict::Busy(Busy::Unwritable)))
+        self.0.poll_unpin(cx).map(|decision| decision.unwrap_or(Decision::Busy(Busy::Unwritable)))
     }
 }
 
-struct Waiting {
-    item: ItemId,
-    user: UserId,
-    quantity: u32,
-    key: Option<KeyHash>,
-    answer: oneshot::Sender<Verdict>,
+/// A request in a lane, and where its buyer waits for the decision.
+struct Queued {
+    request: ClaimRequest,
+    answer: oneshot::Sender<Decision>,
 }
 
 /// All lanes of one process, and the sold-out cache in front of them.
@@ -83,7 +69,7 @@ pub struct Lanes {
     gate: Arc<dyn Gate>,
     sold_out: Arc<SoldOut>,
     spent_on: Arc<SpentOn>,
-    lanes: Vec<mpsc::Sender<Waiting>>,
+    lanes: Vec<mpsc::Sender<Queued>>,
     stop: watch::Sender<bool>,
     running: Mutex<Vec<Running>>,
 }
@@ -139,43 +125,31 @@ impl Lanes {
         Ok(Lanes { gate, sold_out, spent_on, lanes, stop, running: Mutex::new(running) })
     }
 
-    /// One claim, from the door to the gate's verdict.
-    pub async fn claim(
-        &self,
-        item: ItemId,
-        user: UserId,
-        quantity: u32,
-        key: Option<KeyHash>,
-    ) -> Result<Verdict, TooHot> {
-        match self.enter(item, user, quantity, key)? {
-            Entered::Decided(verdict) => Ok(verdict),
-            Entered::Waits(verdict) => Ok(verdict.await),
+    /// One claim, from the door to the gate's decision.
+    pub async fn claim(&self, request: ClaimRequest) -> Decision {
+        match self.enter(request) {
+            Ok(place) => place.await,
+            Err(decision) => decision,
         }
     }
 
-    /// The part of a claim that takes no time: an answer, or a place in a lane.
-    pub fn enter(
-        &self,
-        item: ItemId,
-        user: UserId,
-        quantity: u32,
-        key: Option<KeyHash>,
-    ) -> Result<Entered, TooHot> {
+    /// The part of a claim that takes no time: a place in a lane, or the decision if it is known
+    /// already.
+    pub fn enter(&self, request: ClaimRequest) -> Result<Place, Decision> {
+        let ClaimRequest { item, ref user, key, .. } = request;
         if let Some(order_no) = key.and_then(|key| self.spent_on.elsewhere(key, item)) {
-            return Ok(Entered::Decided(Verdict::KeyReused { order_no }));
+            return Err(Decision::KeyReused { order_no });
         }
-        if self.is_sold_out(item, &user, key.is_some()) {
-            return Ok(Entered::Decided(Verdict::SoldOut { left: 0, version: 0 }));
+        if self.is_sold_out(item, user, key.is_some()) {
+            return Err(Decision::SoldOut { left: 0, version: 0 });
         }
-        let lane = &self.lanes[self.gate.partition_of(item, &user)];
-        let (answer, verdict) = oneshot::channel();
-        match lane.try_send(Waiting { item, user, quantity, key, answer }) {
-            Ok(()) => Ok(Entered::Waits(Place(verdict))),
-            Err(mpsc::error::TrySendError::Full(_)) => Err(TooHot),
-            // Stopping: nothing was decided.
-            Err(mpsc::error::TrySendError::Closed(_)) => {
-                Ok(Entered::Decided(Verdict::Busy(Busy::Unwritable)))
-            }
+        let lane = &self.lanes[self.gate.partition_of(item, user)];
+        let (answer, decision) = oneshot::channel();
+        match lane.try_send(Queued { request, answer }) {
+            Ok(()) => Ok(Place(decision)),
+            Err(mpsc::error::TrySendError::Full(_)) => Err(Decision::TooHot),
+            // The lane is stopping, and nothing was decided.
+            Err(mpsc::error::TrySendError::Closed(_)) => Err(Decision::Busy(Busy::Unwritable)),
         }
     }
 
@@ -230,7 +204,7 @@ impl Lanes {
 }
 
 struct Lane {
-    waiting: mpsc::Receiver<Waiting>,
+    waiting: mpsc::Receiver<Queued>,
     batch_max: usize,
     gate: Arc<dyn Gate>,
     numbers: Arc<OrderNumbers>,
@@ -246,40 +220,36 @@ impl Lane {
         while self.gather(&mut batch).await {
             if !(self.may_number)() {
                 // A number that another process may be handing out, too, is worse than none.
-                for waiting in batch.drain(..) {
-                    let _ = waiting.answer.send(Verdict::Busy(Busy::Unwritable));
+                for queued in batch.drain(..) {
+                    let _ = queued.answer.send(Decision::Busy(Busy::Unwritable));
                 }
                 continue;
             }
             let mut answers = Vec::with_capacity(batch.len());
-            let attempts = batch
+            let requests = batch
                 .drain(..)
-                .map(|waiting: Waiting| {
-                    answers.push((waiting.item, waiting.answer));
-                    Attempt {
-                        order_no: self.numbers.next(),
-                        item: waiting.item,
-                        user: waiting.user,
-                        quantity: waiting.quantity,
-                        key: waiting.key,
-                    }
+                .map(|Queued { request, answer }| {
+                    answers.push((request.item, answer));
+                    (self.numbers.next(), request)
                 })
                 .collect();
-            let verdicts = self.gate.admit(attempts).await;
-            debug_assert_eq!(verdicts.len(), answers.len());
-            let crowd = verdicts.len() >= GATHER_FROM;
-            for ((item, answer), verdict) in answers.into_iter().zip(verdicts) {
-                match &verdict {
-                    Verdict::SoldOut { left: ..=0, version } => {
+            let decisions = self.gate.admit(requests).await;
+            debug_assert_eq!(decisions.len(), answers.len());
+            let crowd = decisions.len() >= GATHER_FROM;
+            for ((item, answer), decision) in answers.into_iter().zip(decisions) {
+                match &decision {
+                    Decision::SoldOut { left: ..=0, version } => {
                         self.sold_out.put(item, *version, Instant::now());
                     }
-                    Verdict::Admitted { claim: Claim { key: Some(key), order_no, .. }, .. } => {
+                    Decision::Admitted {
+                        claim: Claim { key: Some(key), order_no, .. }, ..
+                    } => {
                         self.spent_on.note(*key, item, *order_no);
                     }
                     _ => {}
                 }
                 // A buyer who hung up does not hear it; the claim stands.
-                let _ = answer.send(verdict);
+                let _ = answer.send(decision);
             }
             // Only on a thread of our own; a gate elsewhere gives the crowd its time by itself.
             if crowd && self.gate.blocks() {
@@ -289,7 +259,7 @@ impl Lane {
     }
 
     /// Wait for claims. False when the lane is stopped and empty.
-    async fn gather(&mut self, batch: &mut Vec<Waiting>) -> bool {
+    async fn gather(&mut self, batch: &mut Vec<Queued>) -> bool {
         loop {
             tokio::select! {
                 biased;

@@ -22,23 +22,33 @@ mod spent_on;
 use async_trait::async_trait;
 use sale::{Claim, ClaimLog, Epoch, ItemId, KeyHash, Millis, OrderNo, UserId};
 
-pub use lane::{Entered, LaneOptions, Lanes, MayNumber, Place, TooHot};
+pub use lane::{LaneOptions, Lanes, MayNumber, Place};
 pub use sold_out::SoldOut;
 
-/// A buyer's wish as it arrives at the gate.
+/// Who wants how much of what: a claim from the socket to the gate.
 #[derive(Clone, Debug)]
-pub struct Attempt {
-    /// The number the claim gets if it is admitted.
-    pub order_no: OrderNo,
+pub struct ClaimRequest {
     pub item: ItemId,
     pub user: UserId,
     pub quantity: u32,
+    /// Present if the buyer sent an `Idempotency-Key`.
     pub key: Option<KeyHash>,
 }
 
-/// The gate's answer to one attempt.
+impl ClaimRequest {
+    /// The claim it becomes.
+    fn claim(&self, order_no: OrderNo, epoch: Epoch, claimed_ms: Millis) -> Claim {
+        let ClaimRequest { item, ref user, quantity, key } = *self;
+        Claim { order_no, item, user: user.clone(), quantity, epoch, claimed_ms, key }
+    }
+}
+
+/// A request, and the number its claim gets if it is admitted.
+pub type NumberedRequest = (OrderNo, ClaimRequest);
+
+/// The answer to one request, from the gate to the socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Decision {
     /// The units are this buyer's. `repeated`: they already were, and this is the same
     /// `Idempotency-Key` asking again. `ahead`: claims on the log before this one.
     Admitted {
@@ -67,6 +77,10 @@ pub enum Verdict {
     OverLimit {
         limit: u32,
     },
+    /// The lane is full: too many claims are waiting.
+    TooHot,
+    /// Nobody knows such an item. The gate itself says that it is not loaded.
+    UnknownItem,
     /// Not now, and nothing was decided: try again.
     Busy(Busy),
 }
@@ -259,9 +273,9 @@ pub trait Gate: ClaimLog {
     fn partition_of(&self, item: ItemId, user: &UserId) -> usize;
 
     /// Decide a batch: window, limit, stock, mark and log in one step that is durable when this
-    /// returns. One verdict per attempt, in order. A failure is the verdict `Busy`, never a guess.
+    /// returns. One decision per request, in order. A failure is the decision `Busy`, never a guess.
     /// May block its thread while it writes; each lane has a thread of its own for that.
-    async fn admit(&self, batch: Vec<Attempt>) -> Vec<Verdict>;
+    async fn admit(&self, batch: Vec<NumberedRequest>) -> Vec<Decision>;
 
     /// Admit a claim that was acknowledged once and is gone, if there is still a unit for it.
     async fn readmit(&self, claim: &Claim) -> Result<Readmitted>;

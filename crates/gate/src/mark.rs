@@ -6,7 +6,7 @@
 
 use sale::{Claim, Epoch, ItemId, KeyHash, Millis, OrderNo, UserId};
 
-use crate::{Attempt, Verdict};
+use crate::{ClaimRequest, Decision};
 
 #[derive(Debug, thiserror::Error)]
 #[error("these bytes are no {0}")]
@@ -53,14 +53,14 @@ impl Mark {
     }
 }
 
-/// The answer to an attempt whose key this mark carries: the claim it was given, unless the key now
+/// The answer to a request whose key this mark carries: the claim it was given, unless the key now
 /// asks for something else. Same key, same answer; a key for two things would be a lie about one.
-pub(crate) fn repeated(mark: Mark, attempt: &Attempt, ahead: u64) -> Verdict {
-    if mark.quantity != attempt.quantity {
-        return Verdict::KeyReused { order_no: mark.order_no };
+pub(crate) fn repeated(mark: Mark, request: &ClaimRequest, ahead: u64) -> Decision {
+    if mark.quantity != request.quantity {
+        return Decision::KeyReused { order_no: mark.order_no };
     }
-    let claim = mark.claim(attempt.item, attempt.user.clone(), mark.order_no.made_ms());
-    Verdict::Admitted { claim, repeated: true, ahead }
+    let claim = mark.claim(request.item, request.user.clone(), mark.order_no.made_ms());
+    Decision::Admitted { claim, repeated: true, ahead }
 }
 
 /// The winners of one batch: what the workers read.

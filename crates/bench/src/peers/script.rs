@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use faults::services::Redis;
-use gate::Attempt;
+use gate::NumberedRequest;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -35,21 +35,21 @@ impl Script {
     pub(crate) async fn line(
         &self,
         address: SocketAddr,
-        attempts: &[Attempt],
+        requests: &[NumberedRequest],
         pipeline: usize,
     ) -> Result<Line, Failure> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        let request = |together: &[Attempt]| {
-            let text: String = together.iter().map(|attempt| self.call(attempt)).collect();
+        let request = |together: &[NumberedRequest]| {
+            let text: String = together.iter().map(|request| self.call(request)).collect();
             (text.into_bytes(), together.len())
         };
-        Ok(Line { stream, requests: attempts.chunks(pipeline).map(request).collect() })
+        Ok(Line { stream, requests: requests.chunks(pipeline).map(request).collect() })
     }
 
-    fn call(&self, attempt: &Attempt) -> String {
-        let (item, order) = (attempt.item.to_string(), attempt.order_no.as_u64().to_string());
-        let words = ["EVALSHA", &self.sha, "0", &item, attempt.user.as_str(), &order];
+    fn call(&self, (order_no, request): &NumberedRequest) -> String {
+        let (item, order) = (request.item.to_string(), order_no.as_u64().to_string());
+        let words = ["EVALSHA", &self.sha, "0", &item, request.user.as_str(), &order];
         let mut call = format!("*{}\r\n", words.len());
         for word in words {
             call.push_str(&format!("${}\r\n{word}\r\n", word.len()));

@@ -109,7 +109,7 @@ mod tests {
     use sale::ActivityState;
 
     use super::*;
-    use crate::test_engine::{NOW_MS, TestEngine};
+    use crate::test_engine::{NOW_MS, TestEngine, one_unit};
 
     #[tokio::test]
     async fn what_is_over_ends_and_what_opens_is_warmed_whatever_was_planned_after_it() {
@@ -134,8 +134,8 @@ mod tests {
         let state = async |id| engine.ledger.activity(id).await.unwrap().unwrap().state;
         assert_eq!(state(activity.id).await, ActivityState::Ended);
         assert_eq!(state(soon.id).await, ActivityState::Published);
-        let answer = engine.claim(activity.items[0].id, "ann".parse().unwrap(), 1, None).await;
-        assert!(matches!(answer, crate::ClaimAnswer::Ended), "{answer:?}");
+        let answer = engine.claim(one_unit(activity.items[0].id, "ann")).await;
+        assert!(matches!(answer, gate::Decision::Ended), "{answer:?}");
     }
 
     #[tokio::test]
@@ -147,7 +147,7 @@ mod tests {
         let ended = engine.ledger.move_activity(activity.id, end, None, NOW_MS).await.unwrap();
         assert!(ended.moved);
         engine.lifecycle().await.unwrap();
-        let answer = engine.claim(item, "ann".parse().unwrap(), 1, None).await;
-        assert!(matches!(answer, crate::ClaimAnswer::Ended), "{answer:?}");
+        let answer = engine.claim(one_unit(item, "ann")).await;
+        assert!(matches!(answer, gate::Decision::Ended), "{answer:?}");
     }
 }

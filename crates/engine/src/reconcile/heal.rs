@@ -67,15 +67,18 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
-    use crate::{reconcile::compare::ADJUST_AGE_MS_MAX, test_engine::TestEngine};
+    use crate::{
+        reconcile::compare::ADJUST_AGE_MS_MAX,
+        test_engine::{TestEngine, one_unit},
+    };
 
     #[tokio::test]
     async fn an_ended_item_whose_claims_are_on_the_log_stays_at_the_gate() {
         let (night, activity) = TestEngine::fall(|_| {}).await;
         let (engine, item) = (&night.engine, activity.items[0].id);
         engine.workers.as_ref().unwrap().stop().await;
-        let answer = engine.claim(item, "ann".parse().unwrap(), 1, None).await;
-        assert!(matches!(answer, crate::ClaimAnswer::Admitted { .. }), "{answer:?}");
+        let answer = engine.claim(one_unit(item, "ann")).await;
+        assert!(matches!(answer, gate::Decision::Admitted { .. }), "{answer:?}");
         engine.move_activity("op", activity.id, sale::ActivityMove::End).await.unwrap();
         // Units that nobody can account for.
         engine.gate.adjust(item, engine.numbers.next(), 3, true).await.unwrap();

@@ -11,7 +11,7 @@
 //! `wait_replicas` that so many replicas have it.
 //!
 //! **An answer that does not come** is unknown, so the same call is made again, with the same order
-//! numbers: who was admitted by the first call is found marked with the very number of the attempt.
+//! numbers: who was admitted by the first call is found marked with the very number of the request.
 //! After a few tries the buyers are told *busy*, which is true whatever happened.
 //!
 //! **A shard that runs dry steals** ([`moves`]): units are taken from a richer shard, noted there as an
@@ -35,6 +35,7 @@
 //! that says *busy*, until the item has been warmed again from the ledger.
 
 mod cluster_line;
+mod decision;
 mod keys;
 mod link;
 mod load;
@@ -42,7 +43,6 @@ mod log;
 mod moves;
 mod on_log;
 mod scripts;
-mod verdict;
 mod watch;
 
 use std::{
@@ -62,8 +62,8 @@ use redis::{RedisError, Value};
 use sale::{Claim, ClaimLog, EntryId, Epoch, ItemId, LogEntry, LogError, OrderNo, UserId};
 
 use crate::{
-    AdjustOutcome, Attempt, Busy, Changed, Gate, GateError, GateFailure, GiveBack, Loaded, Loading,
-    Reading, Readmitted, Result, Shut, Verdict, Writable,
+    AdjustOutcome, Busy, Changed, ClaimRequest, Decision, Gate, GateError, GateFailure, GiveBack,
+    Loaded, Loading, NumberedRequest, Reading, Readmitted, Result, Shut, Writable,
     mark::{Garbled, Mark, put_mark},
     rush::Rush,
 };
@@ -297,20 +297,20 @@ impl Inner {
         Ok(())
     }
 
-    async fn admit(&self, batch: Vec<Attempt>) -> Vec<Verdict> {
+    async fn admit(&self, batch: Vec<NumberedRequest>) -> Vec<Decision> {
         let mut groups: BTreeMap<(usize, ItemId), Vec<usize>> = BTreeMap::new();
-        let mut verdicts = vec![Verdict::Busy(Busy::NotLoaded); batch.len()];
+        let mut decisions = vec![Decision::Busy(Busy::NotLoaded); batch.len()];
         let mut n = 0;
         // Neighbours mostly want the same item: look it up once per run of them.
-        for run in batch.chunk_by(|a, b| a.item == b.item) {
-            let item = run[0].item;
+        for run in batch.chunk_by(|(_, a), (_, b)| a.item == b.item) {
+            let item = run[0].1.item;
             if self.look_for(item).await.is_err() {
-                verdicts[n..n + run.len()].fill(Verdict::Busy(Busy::Unwritable));
+                decisions[n..n + run.len()].fill(Decision::Busy(Busy::Unwritable));
             }
             let shards = self.shards(item);
-            for attempt in run {
+            for (_, request) in run {
                 if let Some(shards) = shards {
-                    let partition = self.partition(item, shard_of(&attempt.user, shards));
+                    let partition = self.partition(item, shard_of(&request.user, shards));
                     groups.entry((partition, item)).or_default().push(n);
                 }
                 n += 1;
@@ -320,17 +320,18 @@ impl Inner {
             members.chunks(ADMIT_ATTEMPTS_MAX).map(|part| (*partition, *item, part))
         });
         let calls = parts.map(|(partition, item, members)| {
-            let attempts: Vec<&Attempt> = members.iter().map(|n| &batch[*n]).collect();
-            async move { (members, self.admit_group(partition, item, attempts).await) }
+            let requests: Vec<&NumberedRequest> = members.iter().map(|n| &batch[*n]).collect();
+            async move { (members, self.admit_group(partition, item, requests).await) }
         });
         for (members, decided) in join_all(calls).await {
-            for (n, verdict) in members.iter().zip(decided) {
-                verdicts[*n] = verdict;
+            for (n, decision) in members.iter().zip(decided) {
+                decisions[*n] = decision;
             }
         }
-        let won = |verdict: &&Verdict| matches!(verdict, Verdict::Admitted { repeated: false, .. });
-        self.rush.note(verdicts.iter().filter(won).count());
-        verdicts
+        let won =
+            |decision: &&Decision| matches!(decision, Decision::Admitted { repeated: false, .. });
+        self.rush.note(decisions.iter().filter(won).count());
+        decisions
     }
 
     /// Attempts on one item in one partition, with stealing if the shard is dry.
@@ -338,53 +339,59 @@ impl Inner {
         &self,
         partition: usize,
         item: ItemId,
-        attempts: Vec<&Attempt>,
-    ) -> Vec<Verdict> {
+        requests: Vec<&NumberedRequest>,
+    ) -> Vec<Decision> {
         let tick = self.tick();
-        let mut verdicts = self.decide(partition, item, &attempts).await;
+        let mut decisions = self.decide(partition, item, &requests).await;
         // Each round either finds units elsewhere or finds that there are none.
         for round in 0..=STEALS_MAX {
-            let dry: Vec<usize> = (0..verdicts.len())
-                .filter(|n| matches!(verdicts[*n], Verdict::SoldOut { .. }))
+            let dry: Vec<usize> = (0..decisions.len())
+                .filter(|n| matches!(decisions[*n], Decision::SoldOut { .. }))
                 .collect();
             if dry.is_empty() {
                 break;
             }
             if round == STEALS_MAX {
                 // There were units every time, only not for these: that is not sold out.
-                dry.iter().for_each(|n| verdicts[*n] = Verdict::Busy(Busy::Unwritable));
+                dry.iter().for_each(|n| decisions[*n] = Decision::Busy(Busy::Unwritable));
                 break;
             }
-            let wanted = || dry.iter().map(|n| i64::from(attempts[*n].quantity));
+            let wanted = || dry.iter().map(|n| i64::from(requests[*n].1.quantity));
             let (all, least) = (wanted().sum(), wanted().min().unwrap_or(1));
             match self.steal(partition, item, all, least).await {
                 Ok(0) => break,
                 Ok(_) => {}
                 Err(_) => {
                     // Nobody knows whether there are units left elsewhere.
-                    dry.iter().for_each(|n| verdicts[*n] = Verdict::Busy(Busy::Unwritable));
+                    dry.iter().for_each(|n| decisions[*n] = Decision::Busy(Busy::Unwritable));
                     break;
                 }
             }
-            let again: Vec<&Attempt> = dry.iter().map(|n| attempts[*n]).collect();
-            for (n, verdict) in dry.into_iter().zip(self.decide(partition, item, &again).await) {
-                verdicts[n] = verdict;
+            let again: Vec<&NumberedRequest> = dry.iter().map(|n| requests[*n]).collect();
+            for (n, decision) in dry.into_iter().zip(self.decide(partition, item, &again).await) {
+                decisions[n] = decision;
             }
         }
-        self.note(item, tick, &attempts, &mut verdicts);
-        verdicts
+        self.note(item, tick, &requests, &mut decisions);
+        decisions
     }
 
     /// Give "sold out" its place among the news, and remember who is known here to hold a mark.
-    fn note(&self, item: ItemId, tick: u64, attempts: &[&Attempt], verdicts: &mut [Verdict]) {
+    fn note(
+        &self,
+        item: ItemId,
+        tick: u64,
+        requests: &[&NumberedRequest],
+        decisions: &mut [Decision],
+    ) {
         let mut holders = Vec::new();
-        for (attempt, verdict) in attempts.iter().zip(verdicts) {
-            match verdict {
-                Verdict::SoldOut { version, .. } => *version = tick,
-                Verdict::Admitted { .. }
-                | Verdict::AlreadyBought { .. }
-                | Verdict::KeyReused { .. } => {
-                    holders.push(self.hasher.hash_one(&attempt.user));
+        for ((_, request), decision) in requests.iter().zip(decisions) {
+            match decision {
+                Decision::SoldOut { version, .. } => *version = tick,
+                Decision::Admitted { .. }
+                | Decision::AlreadyBought { .. }
+                | Decision::KeyReused { .. } => {
+                    holders.push(self.hasher.hash_one(&request.user));
                 }
                 _ => {}
             }
@@ -403,23 +410,28 @@ impl Inner {
         }
     }
 
-    async fn decide(&self, partition: usize, item: ItemId, attempts: &[&Attempt]) -> Vec<Verdict> {
-        let busy = |why| vec![Verdict::Busy(why); attempts.len()];
+    async fn decide(
+        &self,
+        partition: usize,
+        item: ItemId,
+        requests: &[&NumberedRequest],
+    ) -> Vec<Decision> {
+        let busy = |why| vec![Decision::Busy(why); requests.len()];
         if self.watch.is_suspect(item) {
             return busy(Busy::Frozen);
         }
         for _ in 0..ADMIT_TRIES_MAX {
             let seen = self.watch.seen(partition, item);
-            let call = self.admit_call(partition, item, attempts, seen);
+            let call = self.admit_call(partition, item, requests, seen);
             let Ok(reply) = self.link.run::<Vec<Value>>(&call).await else { continue };
-            match verdict::read(reply, attempts) {
+            match decision::read(reply, requests) {
                 Ok(Some(decided)) => {
                     let answered = (decided.epoch, decided.seq);
                     if !self.watch.note(partition, item, seen, answered, decided.changed) {
                         tracing::error!(%item, partition, "acknowledged writes were lost, the item is frozen");
                         return busy(Busy::Frozen);
                     }
-                    return self.durable(partition, decided.verdicts).await;
+                    return self.durable(partition, decided.decisions).await;
                 }
                 Ok(None) => return busy(Busy::NotLoaded),
                 Err(error) => {
@@ -436,7 +448,7 @@ impl Inner {
         &self,
         partition: usize,
         item: ItemId,
-        attempts: &[&Attempt],
+        requests: &[&NumberedRequest],
         seen: Seen,
     ) -> Call<'static> {
         let keys = &self.keys;
@@ -449,21 +461,20 @@ impl Inner {
             keys.backlog(partition),
         ];
         let mut users: Vec<u64> =
-            attempts.iter().map(|attempt| self.hasher.hash_one(&attempt.user)).collect();
+            requests.iter().map(|(_, request)| self.hasher.hash_one(&request.user)).collect();
         users.sort_unstable();
         let all_differ = users.windows(2).all(|two| two[0] != two[1]);
         let epoch = seen.filter(|_| all_differ).map_or(0, |(epoch, _)| epoch);
-        let mut winners = Vec::with_capacity(attempts.len() * 48);
-        for attempt in attempts {
-            let Attempt { order_no, quantity, key, .. } = attempt;
-            put_mark(&mut winners, &attempt.user, &Mark::new(*order_no, *quantity, epoch, *key));
+        let mut winners = Vec::with_capacity(requests.len() * 48);
+        for (order_no, ClaimRequest { user, quantity, key, .. }) in requests {
+            put_mark(&mut winners, user, &Mark::new(*order_no, *quantity, epoch, *key));
         }
-        let quantities = || attempts.iter().map(|attempt| u64::from(attempt.quantity));
-        let keyed = attempts.iter().any(|attempt| attempt.key.is_some());
+        let quantities = || requests.iter().map(|(_, request)| u64::from(request.quantity));
+        let keyed = requests.iter().any(|(_, request)| request.key.is_some());
         Call::new(&scripts::ADMIT, names)
             .arg(item.0)
             .arg(self.options.log_claims_max)
-            .arg(attempts.len() as u64)
+            .arg(requests.len() as u64)
             .arg(epoch)
             .arg(quantities().sum::<u64>())
             .arg(quantities().max().unwrap_or(0))
@@ -472,18 +483,18 @@ impl Inner {
     }
 
     /// With `wait_replicas`, a promise that too few replicas have is no promise yet.
-    async fn durable(&self, partition: usize, verdicts: Vec<Verdict>) -> Vec<Verdict> {
+    async fn durable(&self, partition: usize, decisions: Vec<Decision>) -> Vec<Decision> {
         // One that is repeated, or that stands in the way of another, may be of a call whose replicas
         // did not answer.
-        let promised = |v: &Verdict| {
-            use Verdict::{Admitted, AlreadyBought, KeyReused};
+        let promised = |v: &Decision| {
+            use Decision::{Admitted, AlreadyBought, KeyReused};
             matches!(v, Admitted { .. } | AlreadyBought { .. } | KeyReused { .. })
         };
-        if !verdicts.iter().any(promised) || self.is_replicated(partition).await {
-            return verdicts;
+        if !decisions.iter().any(promised) || self.is_replicated(partition).await {
+            return decisions;
         }
-        let unsure = |v| if promised(&v) { Verdict::Busy(Busy::Unwritable) } else { v };
-        verdicts.into_iter().map(unsure).collect()
+        let unsure = |v| if promised(&v) { Decision::Busy(Busy::Unwritable) } else { v };
+        decisions.into_iter().map(unsure).collect()
     }
 
     /// Do enough replicas have all that this partition has by now?
@@ -575,7 +586,7 @@ impl Inner {
             Some(b'K') => Readmitted::Known,
             Some(b'B') => {
                 let mark = reply.get(1).ok_or(Garbled("answer of readmit.lua"))?;
-                let order_no = verdict::claim_of(item, &claim.user, mark)?.order_no;
+                let order_no = decision::claim_of(item, &claim.user, mark)?.order_no;
                 Readmitted::AlreadyBought { order_no }
             }
             Some(b'S') => Readmitted::SoldOut,
@@ -634,7 +645,7 @@ impl Inner {
         let names = [self.keys.meta(partition, item), self.keys.users(partition, item)];
         let call = Call::new(&scripts::MARK_OF, names).arg(user.as_str());
         let reply: Vec<Vec<u8>> = self.link.run(&call).await?;
-        Ok(reply.first().map(|mark| verdict::claim_of(item, user, mark)).transpose()?)
+        Ok(reply.first().map(|mark| decision::claim_of(item, user, mark)).transpose()?)
     }
 
     /// What each item has of this buyer, or that it cannot tell.
@@ -846,7 +857,7 @@ impl Inner {
             left: looks.iter().map(|look| look.left).sum::<i64>() + in_moves,
             marks,
             marked_units: looks.iter().map(|look| look.units).sum(),
-            version: looks.iter().map(|look| verdict::version(look.epoch, look.seq)).sum(),
+            version: looks.iter().map(|look| decision::version(look.epoch, look.seq)).sum(),
             in_flight: self.in_flight(item).await?,
             adjusts: self.adjusts(item).await?,
         }))
@@ -881,7 +892,7 @@ impl Inner {
                 let (next, rows): (u64, Vec<(String, Vec<u8>)>) = self.link.ask(&scan).await?;
                 for (user, mark) in rows {
                     let user = UserId::stored(&user).map_err(|_| Garbled("user id"))?;
-                    found.push(verdict::claim_of(item, &user, &mark)?);
+                    found.push(decision::claim_of(item, &user, &mark)?);
                 }
                 if next == 0 {
                     break;
@@ -1051,7 +1062,7 @@ impl Gate for RedisGate {
         self.0.home(item, user).unwrap_or_else(|| self.0.partition(item, 0))
     }
 
-    async fn admit(&self, batch: Vec<Attempt>) -> Vec<Verdict> {
+    async fn admit(&self, batch: Vec<NumberedRequest>) -> Vec<Decision> {
         self.0.admit(batch).await
     }
 

@@ -51,8 +51,8 @@ use record::Record;
 use shelf::Shelf;
 
 use crate::{
-    AdjustOutcome, Attempt, Busy, Changed, Gate, GateError, GateFailure, GiveBack, Loaded, Loading,
-    Presence, Reading, Readmitted, Result, Shut, Verdict, Writable, rush::Rush,
+    AdjustOutcome, Busy, Changed, Decision, Gate, GateError, GateFailure, GiveBack, Loaded,
+    Loading, NumberedRequest, Presence, Reading, Readmitted, Result, Shut, Writable, rush::Rush,
 };
 
 /// The journal's file in the data directory.
@@ -327,33 +327,33 @@ impl Inner {
 
     /// Decide a batch in memory. Winners are on the shelves afterwards, and in the answer grouped
     /// by item, but not yet in the journal.
-    fn decide(&self, batch: &[Attempt]) -> (Vec<Verdict>, Vec<(ItemId, Record)>) {
+    fn decide(&self, batch: &[NumberedRequest]) -> (Vec<Decision>, Vec<(ItemId, Record)>) {
         let now_ms = self.clock.now_ms();
         let mut ahead = self.backlog.load(Ordering::Acquire);
-        let mut verdicts = Vec::with_capacity(batch.len());
+        let mut decisions = Vec::with_capacity(batch.len());
         let mut won: Vec<(ItemId, Record)> = Vec::new();
         // Neighbours mostly want the same item: look it up once per run of them.
-        for run in batch.chunk_by(|a, b| a.item == b.item) {
-            let Some(shelf) = self.shelf(run[0].item) else {
-                verdicts.extend(run.iter().map(|_| Verdict::Busy(Busy::NotLoaded)));
+        for run in batch.chunk_by(|(_, a), (_, b)| a.item == b.item) {
+            let Some(shelf) = self.shelf(run[0].1.item) else {
+                decisions.extend(run.iter().map(|_| Decision::Busy(Busy::NotLoaded)));
                 continue;
             };
             let mut shelf = shelf.write();
-            for attempt in run {
+            for numbered in run {
                 let full = ahead >= self.options.log_claims_max;
-                let verdict = if full && shelf.answered(attempt, ahead).is_none() {
-                    Verdict::Busy(Busy::LogFull)
+                let decision = if full && shelf.answered(&numbered.1, ahead).is_none() {
+                    Decision::Busy(Busy::LogFull)
                 } else {
-                    shelf.decide(attempt, now_ms, ahead)
+                    shelf.decide(numbered, now_ms, ahead)
                 };
-                if let Verdict::Admitted { claim, repeated: false, .. } = &verdict {
+                if let Decision::Admitted { claim, repeated: false, .. } = &decision {
                     ahead += 1;
                     push_winner(&mut won, claim, shelf.epoch, now_ms);
                 }
-                verdicts.push(verdict);
+                decisions.push(decision);
             }
         }
-        (verdicts, won)
+        (decisions, won)
     }
 
     /// Write changes down. When this returns they are on disk.
@@ -414,18 +414,18 @@ impl Inner {
         self.arrived.notify_one();
     }
 
-    fn admit(&self, batch: Vec<Attempt>) -> Vec<Verdict> {
-        let busy = |n: usize| vec![Verdict::Busy(Busy::Unwritable); n];
+    fn admit(&self, batch: Vec<NumberedRequest>) -> Vec<Decision> {
+        let busy = |n: usize| vec![Decision::Busy(Busy::Unwritable); n];
         let mut pen = self.pen.lock();
         if pen.journal.is_none() {
             return busy(batch.len());
         }
-        let (verdicts, won) = self.decide(&batch);
+        let (decisions, won) = self.decide(&batch);
         if won.is_empty() {
-            return verdicts;
+            return decisions;
         }
         match self.write_down(&mut pen, won) {
-            Ok(()) => verdicts,
+            Ok(()) => decisions,
             // Even a "sold out" of this batch may rest on units that were not really taken.
             Err(error) => {
                 self.note_failure(&mut pen, error);
@@ -574,7 +574,7 @@ impl Gate for SoloGate {
         0
     }
 
-    async fn admit(&self, batch: Vec<Attempt>) -> Vec<Verdict> {
+    async fn admit(&self, batch: Vec<NumberedRequest>) -> Vec<Decision> {
         self.0.admit(batch)
     }
 

@@ -10,7 +10,7 @@ use sale::{Claim, Epoch, ItemId, KeyHash, Millis, OrderNo, UserId};
 
 use super::record::Record;
 use crate::{
-    Attempt, Busy, Changed, GiveBack, Loading, Shut, Verdict,
+    Busy, Changed, ClaimRequest, Decision, GiveBack, Loading, NumberedRequest, Shut,
     mark::{Mark, repeated},
 };
 
@@ -95,52 +95,49 @@ impl Shelf {
         }
     }
 
-    /// Decide one attempt, and if it wins, take the units and mark the buyer.
+    /// Decide one request, and if it wins, take the units and mark the buyer.
     ///
     /// What was answered before comes first: it is true whether or not the window is open.
-    pub(super) fn decide(&mut self, attempt: &Attempt, now_ms: Millis, ahead: u64) -> Verdict {
-        if let Some(known) = self.answered(attempt, ahead) {
+    pub(super) fn decide(
+        &mut self,
+        (order_no, request): &NumberedRequest,
+        now_ms: Millis,
+        ahead: u64,
+    ) -> Decision {
+        if let Some(known) = self.answered(request, ahead) {
             return known;
         }
         match self.shut {
-            Some(Shut::Ended) => return Verdict::Ended,
-            Some(Shut::Paused) => return Verdict::Busy(Busy::Paused),
-            Some(Shut::Frozen) => return Verdict::Busy(Busy::Frozen),
+            Some(Shut::Ended) => return Decision::Ended,
+            Some(Shut::Paused) => return Decision::Busy(Busy::Paused),
+            Some(Shut::Frozen) => return Decision::Busy(Busy::Frozen),
             None if now_ms < self.opens_ms => {
-                return Verdict::NotStarted { opens_ms: self.opens_ms };
+                return Decision::NotStarted { opens_ms: self.opens_ms };
             }
-            None if now_ms >= self.closes_ms => return Verdict::Ended,
+            None if now_ms >= self.closes_ms => return Decision::Ended,
             None => {}
         }
-        if attempt.quantity > self.limit {
-            return Verdict::OverLimit { limit: self.limit };
+        if request.quantity > self.limit {
+            return Decision::OverLimit { limit: self.limit };
         }
-        if i64::from(attempt.quantity) > self.left {
-            return Verdict::SoldOut { left: self.left.max(0), version: self.version };
+        if i64::from(request.quantity) > self.left {
+            return Decision::SoldOut { left: self.left.max(0), version: self.version };
         }
-        let claim = Claim {
-            order_no: attempt.order_no,
-            item: self.item,
-            user: attempt.user.clone(),
-            quantity: attempt.quantity,
-            epoch: self.epoch,
-            claimed_ms: now_ms,
-            key: attempt.key,
-        };
+        let claim = request.claim(*order_no, self.epoch, now_ms);
         self.take(&claim);
-        Verdict::Admitted { claim, repeated: false, ahead }
+        Decision::Admitted { claim, repeated: false, ahead }
     }
 
     /// The answer that the same key had, or that what the buyer holds gives. A spent key comes before
     /// what its buyer holds by now: same key, same answer.
-    pub(super) fn answered(&self, attempt: &Attempt, ahead: u64) -> Option<Verdict> {
-        if let Some(mark) = attempt.key.and_then(|key| self.spent.get(&key)) {
-            return Some(repeated(*mark, attempt, ahead));
+    pub(super) fn answered(&self, request: &ClaimRequest, ahead: u64) -> Option<Decision> {
+        if let Some(mark) = request.key.and_then(|key| self.spent.get(&key)) {
+            return Some(repeated(*mark, request, ahead));
         }
-        let mark = self.marks.get(&attempt.user)?;
-        Some(match attempt.key {
-            Some(key) if mark.key() == Some(key) => repeated(*mark, attempt, ahead),
-            _ => Verdict::AlreadyBought { order_no: mark.order_no },
+        let mark = self.marks.get(&request.user)?;
+        Some(match request.key {
+            Some(key) if mark.key() == Some(key) => repeated(*mark, request, ahead),
+            _ => Decision::AlreadyBought { order_no: mark.order_no },
         })
     }
 
@@ -234,48 +231,44 @@ mod tests {
         Shelf::load(&loading(left), None)
     }
 
-    fn attempt(n: u64, user: &str, quantity: u32, key: Option<u64>) -> Attempt {
-        Attempt {
-            order_no: OrderNo::from_u64(n).unwrap(),
-            item: ItemId(1),
-            user: user.parse().unwrap(),
-            quantity,
-            key: key.map(KeyHash),
-        }
+    fn request(n: u64, user: &str, quantity: u32, key: Option<u64>) -> NumberedRequest {
+        let (user, key) = (user.parse().unwrap(), key.map(KeyHash));
+        let request = ClaimRequest { item: ItemId(1), user, quantity, key };
+        (OrderNo::from_u64(n).unwrap(), request)
     }
 
     #[test]
     fn the_window_opens_and_closes_to_the_millisecond() {
         let mut shelf = shelf(9);
         let try_at =
-            |shelf: &mut Shelf, n, ms| shelf.decide(&attempt(n, &format!("u{n}"), 1, None), ms, 0);
-        assert_eq!(try_at(&mut shelf, 1, 999), Verdict::NotStarted { opens_ms: 1_000 });
-        assert!(matches!(try_at(&mut shelf, 2, 1_000), Verdict::Admitted { .. }));
-        assert!(matches!(try_at(&mut shelf, 3, 1_999), Verdict::Admitted { .. }));
-        assert_eq!(try_at(&mut shelf, 4, 2_000), Verdict::Ended);
+            |shelf: &mut Shelf, n, ms| shelf.decide(&request(n, &format!("u{n}"), 1, None), ms, 0);
+        assert_eq!(try_at(&mut shelf, 1, 999), Decision::NotStarted { opens_ms: 1_000 });
+        assert!(matches!(try_at(&mut shelf, 2, 1_000), Decision::Admitted { .. }));
+        assert!(matches!(try_at(&mut shelf, 3, 1_999), Decision::Admitted { .. }));
+        assert_eq!(try_at(&mut shelf, 4, 2_000), Decision::Ended);
         shelf.shut = Some(Shut::Paused);
-        assert_eq!(try_at(&mut shelf, 5, 1_500), Verdict::Busy(Busy::Paused));
+        assert_eq!(try_at(&mut shelf, 5, 1_500), Decision::Busy(Busy::Paused));
     }
 
     #[test]
     fn what_the_buyer_holds_is_told_even_after_the_end() {
         let mut shelf = shelf(1);
-        shelf.decide(&attempt(1, "u1", 1, Some(7)), 1_500, 0);
+        shelf.decide(&request(1, "u1", 1, Some(7)), 1_500, 0);
         for now in [1_500, 9_999] {
-            let again = shelf.decide(&attempt(2, "u1", 1, Some(7)), now, 0);
-            let Verdict::Admitted { claim, repeated: true, .. } = again else {
+            let again = shelf.decide(&request(2, "u1", 1, Some(7)), now, 0);
+            let Decision::Admitted { claim, repeated: true, .. } = again else {
                 panic!("{again:?}")
             };
             assert_eq!(claim.order_no.as_u64(), 1);
-            let other_key = shelf.decide(&attempt(3, "u1", 1, Some(8)), now, 0);
-            assert_eq!(other_key, Verdict::AlreadyBought { order_no: claim.order_no });
+            let other_key = shelf.decide(&request(3, "u1", 1, Some(8)), now, 0);
+            assert_eq!(other_key, Decision::AlreadyBought { order_no: claim.order_no });
         }
     }
 
     #[test]
     fn a_spent_key_keeps_its_answer_after_the_units_went_back() {
         let mut shelf = shelf(1);
-        shelf.decide(&attempt(1, "u1", 1, Some(7)), 1_500, 0);
+        shelf.decide(&request(1, "u1", 1, Some(7)), 1_500, 0);
         let unit = GiveBack {
             item: ItemId(1),
             user: "u1".parse().unwrap(),
@@ -284,20 +277,20 @@ mod tests {
         };
         assert_eq!(shelf.apply(&Record::Release { units: vec![unit.clone(), unit] }).units, 1);
         assert!(matches!(
-            shelf.decide(&attempt(2, "u1", 1, Some(7)), 1_500, 0),
-            Verdict::Admitted { repeated: true, .. }
+            shelf.decide(&request(2, "u1", 1, Some(7)), 1_500, 0),
+            Decision::Admitted { repeated: true, .. }
         ));
         assert_eq!(shelf.left, 1, "the old answer took no new unit");
         assert!(matches!(
-            shelf.decide(&attempt(3, "u1", 1, Some(8)), 1_500, 0),
-            Verdict::Admitted { repeated: false, .. }
+            shelf.decide(&request(3, "u1", 1, Some(8)), 1_500, 0),
+            Decision::Admitted { repeated: false, .. }
         ));
     }
 
     #[test]
     fn a_spent_key_keeps_its_answer_when_its_buyer_holds_another_claim() {
         let mut shelf = shelf(2);
-        shelf.decide(&attempt(1, "u1", 1, Some(7)), 1_500, 0);
+        shelf.decide(&request(1, "u1", 1, Some(7)), 1_500, 0);
         let unit = GiveBack {
             item: ItemId(1),
             user: "u1".parse().unwrap(),
@@ -305,10 +298,10 @@ mod tests {
             quantity: 1,
         };
         shelf.apply(&Record::Release { units: vec![unit] });
-        shelf.decide(&attempt(2, "u1", 1, Some(8)), 1_500, 0);
+        shelf.decide(&request(2, "u1", 1, Some(8)), 1_500, 0);
         for (key, order_no) in [(7, 1), (8, 2)] {
-            let again = shelf.decide(&attempt(3, "u1", 1, Some(key)), 1_500, 0);
-            let Verdict::Admitted { claim, repeated: true, .. } = again else {
+            let again = shelf.decide(&request(3, "u1", 1, Some(key)), 1_500, 0);
+            let Decision::Admitted { claim, repeated: true, .. } = again else {
                 panic!("{again:?}")
             };
             assert_eq!(claim.order_no.as_u64(), order_no);
@@ -318,26 +311,26 @@ mod tests {
     #[test]
     fn a_key_that_asks_for_another_quantity_is_told_so_and_takes_nothing() {
         let mut shelf = shelf(9);
-        shelf.decide(&attempt(1, "u1", 2, Some(7)), 1_500, 0);
+        shelf.decide(&request(1, "u1", 2, Some(7)), 1_500, 0);
         let order_no = OrderNo::from_u64(1).unwrap();
-        let reused = Verdict::KeyReused { order_no };
-        assert_eq!(shelf.decide(&attempt(2, "u1", 1, Some(7)), 1_500, 0), reused);
+        let reused = Decision::KeyReused { order_no };
+        assert_eq!(shelf.decide(&request(2, "u1", 1, Some(7)), 1_500, 0), reused);
         let unit = GiveBack { item: ItemId(1), user: "u1".parse().unwrap(), order_no, quantity: 2 };
         shelf.apply(&Record::Release { units: vec![unit] });
-        assert_eq!(shelf.decide(&attempt(3, "u1", 1, Some(7)), 1_500, 0), reused, "a spent key");
+        assert_eq!(shelf.decide(&request(3, "u1", 1, Some(7)), 1_500, 0), reused, "a spent key");
         assert_eq!(shelf.left, 9);
-        let same = shelf.decide(&attempt(4, "u1", 2, Some(7)), 1_500, 0);
-        assert!(matches!(same, Verdict::Admitted { repeated: true, .. }), "{same:?}");
+        let same = shelf.decide(&request(4, "u1", 2, Some(7)), 1_500, 0);
+        assert!(matches!(same, Decision::Admitted { repeated: true, .. }), "{same:?}");
     }
 
     #[test]
     fn a_key_outlives_the_rebuild_that_drops_its_mark() {
         let mut before = shelf(1);
-        before.decide(&attempt(1, "u1", 1, Some(7)), 1_500, 0);
+        before.decide(&request(1, "u1", 1, Some(7)), 1_500, 0);
         // The order is closed in the ledger, the release not here yet: the load knows no mark.
         let mut after = Shelf::load(&Loading { epoch: 2, ..loading(1) }, Some(&before));
-        let again = after.decide(&attempt(2, "u1", 1, Some(7)), 1_500, 0);
-        assert!(matches!(again, Verdict::Admitted { repeated: true, .. }), "{again:?}");
+        let again = after.decide(&request(2, "u1", 1, Some(7)), 1_500, 0);
+        assert!(matches!(again, Decision::Admitted { repeated: true, .. }), "{again:?}");
         assert_eq!(after.left, 1, "the old answer took no new unit");
     }
 
@@ -345,28 +338,28 @@ mod tests {
     fn units_whose_claim_was_not_written_are_there_again_and_the_key_is_new() {
         let mut shelf = shelf(1);
         let before = shelf.clone();
-        let verdict = shelf.decide(&attempt(1, "u1", 1, Some(7)), 1_500, 0);
-        let Verdict::Admitted { claim, .. } = verdict else { panic!("{verdict:?}") };
+        let decision = shelf.decide(&request(1, "u1", 1, Some(7)), 1_500, 0);
+        let Decision::Admitted { claim, .. } = decision else { panic!("{decision:?}") };
         shelf.untake(&claim);
         shelf.untake(&claim);
         assert!(shelf.version > before.version);
         assert_eq!(Shelf { version: before.version, ..shelf.clone() }, before);
-        let again = shelf.decide(&attempt(2, "u1", 1, Some(7)), 1_500, 0);
-        assert!(matches!(again, Verdict::Admitted { repeated: false, .. }), "{again:?}");
+        let again = shelf.decide(&request(2, "u1", 1, Some(7)), 1_500, 0);
+        assert!(matches!(again, Decision::Admitted { repeated: false, .. }), "{again:?}");
     }
 
     #[test]
     fn too_few_for_two_is_enough_for_one() {
         let mut shelf = shelf(1);
-        let two = shelf.decide(&attempt(1, "u1", 2, None), 1_500, 0);
-        assert!(matches!(two, Verdict::SoldOut { left: 1, .. }));
+        let two = shelf.decide(&request(1, "u1", 2, None), 1_500, 0);
+        assert!(matches!(two, Decision::SoldOut { left: 1, .. }));
         assert_eq!(
-            shelf.decide(&attempt(2, "u1", 3, None), 1_500, 0),
-            Verdict::OverLimit { limit: 2 }
+            shelf.decide(&request(2, "u1", 3, None), 1_500, 0),
+            Decision::OverLimit { limit: 2 }
         );
         assert!(matches!(
-            shelf.decide(&attempt(3, "u2", 1, None), 1_500, 0),
-            Verdict::Admitted { .. }
+            shelf.decide(&request(3, "u2", 1, None), 1_500, 0),
+            Decision::Admitted { .. }
         ));
     }
 }

@@ -11,14 +11,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::fixture::{ITEM, one_unit};
 use faults::disk::{self, Failing, Fault, ForgetfulDisk, Operations};
 use gate::{
-    Attempt, Busy, Gate, GiveBack, Loading, Verdict,
+    Busy, Decision, Gate, GiveBack, Loading, NumberedRequest,
     solo::{SoloGate, SoloOptions},
 };
-use sale::{Claim, ClaimLog, ItemId, OrderNo, OrderNumbers, SystemClock, UserId};
+use sale::{Claim, ClaimLog, OrderNo, OrderNumbers, SystemClock, UserId};
 
-const ITEM: ItemId = ItemId(42);
 const UNITS: i64 = 1_000;
 const ROUNDS: usize = 6;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -85,25 +85,19 @@ impl Shop {
     async fn sell(&mut self, users: [String; 2]) -> Vec<Claim> {
         let asked = Instant::now();
         loop {
-            let attempt = |user: &String| Attempt {
-                order_no: self.numbers.next(),
-                item: ITEM,
-                user: user.parse().unwrap(),
-                quantity: 1,
-                key: None,
-            };
-            let batch: Vec<Attempt> = users.iter().map(attempt).collect();
-            for attempt in &batch {
-                self.told.note("tried", &attempt.user, attempt.order_no);
+            let request = |user: &String| (self.numbers.next(), one_unit(user));
+            let batch: Vec<NumberedRequest> = users.iter().map(request).collect();
+            for (order_no, request) in &batch {
+                self.told.note("tried", &request.user, *order_no);
             }
-            let verdicts = self.gate.admit(batch).await;
-            if verdicts.iter().all(|verdict| *verdict == Verdict::Busy(Busy::Unwritable)) {
+            let decisions = self.gate.admit(batch).await;
+            if decisions.iter().all(|decision| *decision == Decision::Busy(Busy::Unwritable)) {
                 assert!(asked.elapsed() < PATIENCE, "the gate does not open again");
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 continue;
             }
-            let admitted = verdicts.into_iter().map(|verdict| match verdict {
-                Verdict::Admitted { claim, .. } => claim,
+            let admitted = decisions.into_iter().map(|decision| match decision {
+                Decision::Admitted { claim, .. } => claim,
                 other => panic!("{other:?}"),
             });
             let admitted: Vec<Claim> = admitted.collect();

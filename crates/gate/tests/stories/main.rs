@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod disk;
+mod fixture;
 mod redis;
 mod redis_fences;
 mod solo;

@@ -2,14 +2,14 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
+use crate::fixture::{ITEM, admitted, give_back, keyed, lost, units};
 use faults::services::{Redis, RedisOptions as Server, shared_cluster, shared_redis, unique_name};
 use gate::{
-    AdjustOutcome, Attempt, Busy, Gate, GiveBack, Loading, Readmitted, Verdict,
+    AdjustOutcome, Busy, Decision, Gate, GiveBack, Loading, NumberedRequest, Readmitted,
     redis::{RedisGate, RedisOptions},
 };
-use sale::{Claim, ClaimLog, Clock, ItemId, KeyHash, OrderNo, OrderNumbers, SystemClock, UserId};
+use sale::{Claim, ClaimLog, Clock, KeyHash, OrderNo, OrderNumbers, SystemClock, UserId};
 
-pub(crate) const ITEM: ItemId = ItemId(42);
 pub(crate) const PARTITIONS: usize = 4;
 
 pub(crate) struct House {
@@ -53,9 +53,8 @@ impl House {
         RedisGate::open(self.options(consumer)).await.unwrap()
     }
 
-    pub(crate) fn attempt(&self, user: &str, quantity: u32) -> Attempt {
-        let user = user.parse().unwrap();
-        Attempt { order_no: self.numbers.next(), item: ITEM, user, quantity, key: None }
+    pub(crate) fn request(&self, user: &str, quantity: u32) -> NumberedRequest {
+        (self.numbers.next(), units(user, quantity))
     }
 
     /// A bare command to the server.
@@ -86,22 +85,6 @@ pub(crate) async fn load(gate: &RedisGate, loading: Loading) -> bool {
     begun && gate.load(loading).await.unwrap()
 }
 
-pub(crate) fn admitted(verdict: &Verdict) -> Claim {
-    match verdict {
-        Verdict::Admitted { claim, .. } => claim.clone(),
-        other => panic!("not admitted: {other:?}"),
-    }
-}
-
-pub(crate) fn give_back(claim: &Claim) -> GiveBack {
-    GiveBack {
-        item: claim.item,
-        user: claim.user.clone(),
-        order_no: claim.order_no,
-        quantity: claim.quantity,
-    }
-}
-
 pub(crate) async fn left(gate: &RedisGate) -> i64 {
     gate.reading(ITEM).await.unwrap().unwrap().left
 }
@@ -111,10 +94,10 @@ async fn what_is_acknowledged_is_not_on_the_log_any_more() {
     let house = House::one();
     let gate = house.open().await;
     assert!(load(&gate, loading(1, 10, 2)).await);
-    let claim = admitted(&gate.admit(vec![house.attempt("ann", 1)]).await[0]);
+    let claim = admitted(&gate.admit(vec![house.request("ann", 1)]).await[0]);
     assert!(gate.is_on_log(&claim).await.unwrap());
     // One that came after the log was read.
-    let later = admitted(&gate.admit(vec![house.attempt("bob", 1)]).await[0]);
+    let later = admitted(&gate.admit(vec![house.request("bob", 1)]).await[0]);
     assert!(gate.is_on_log(&later).await.unwrap());
     let stranger = Claim { order_no: house.numbers.next(), ..claim.clone() };
     assert!(!gate.is_on_log(&stranger).await.unwrap());
@@ -139,18 +122,18 @@ async fn what_is_acknowledged_is_not_on_the_log_any_more() {
 async fn a_batch_sells_what_there_is_and_no_more() {
     let house = House::one();
     let gate = house.open().await;
-    let missing = gate.admit(vec![house.attempt("early", 1)]).await;
-    assert_eq!(missing, [Verdict::Busy(Busy::NotLoaded)], "missing state is closed");
+    let missing = gate.admit(vec![house.request("early", 1)]).await;
+    assert_eq!(missing, [Decision::Busy(Busy::NotLoaded)], "missing state is closed");
     assert!(load(&gate, loading(1, 3, 1)).await);
-    let batch = ["a", "b", "a", "c", "d"].map(|user| house.attempt(user, 1)).to_vec();
-    let verdicts = gate.admit(batch).await;
-    let first = admitted(&verdicts[0]);
-    admitted(&verdicts[1]);
-    assert_eq!(verdicts[2], Verdict::AlreadyBought { order_no: first.order_no });
-    admitted(&verdicts[3]);
-    assert!(matches!(verdicts[4], Verdict::SoldOut { left: 0, .. }));
-    let over = gate.admit(vec![house.attempt("e", 3)]).await;
-    assert_eq!(over, [Verdict::OverLimit { limit: 2 }]);
+    let batch = ["a", "b", "a", "c", "d"].map(|user| house.request(user, 1)).to_vec();
+    let decisions = gate.admit(batch).await;
+    let first = admitted(&decisions[0]);
+    admitted(&decisions[1]);
+    assert_eq!(decisions[2], Decision::AlreadyBought { order_no: first.order_no });
+    admitted(&decisions[3]);
+    assert!(matches!(decisions[4], Decision::SoldOut { left: 0, .. }));
+    let over = gate.admit(vec![house.request("e", 3)]).await;
+    assert_eq!(over, [Decision::OverLimit { limit: 2 }]);
     let entries = gate.take(100).await.unwrap();
     assert_eq!(entries.len(), 1, "one entry for the whole batch");
     let users: Vec<&str> = entries[0].claims.iter().map(|claim| claim.user.as_str()).collect();
@@ -171,26 +154,26 @@ async fn a_batch_in_which_everybody_wins_is_like_any_other() {
     let house = House::one();
     let gate = house.open().await;
     load(&gate, loading(7, 10, 1)).await;
-    let keyed = |user: &str, key| Attempt { key: Some(KeyHash(key)), ..house.attempt(user, 1) };
-    let wish = vec![house.attempt("a", 1), house.attempt("b", 2), keyed("c", 5)];
-    let prepared = vec![house.attempt("d", 2), keyed("e", 6), house.attempt("用户", 1)];
+    let keyed = |user: &str, key| keyed(house.request(user, 1), key);
+    let wish = vec![house.request("a", 1), house.request("b", 2), keyed("c", 5)];
+    let prepared = vec![house.request("d", 2), keyed("e", 6), house.request("用户", 1)];
     let mut claims = Vec::new();
     for (before, batch) in [(0, wish), (3, prepared)] {
-        let verdicts = gate.admit(batch.clone()).await;
-        for ((place, attempt), verdict) in (before..).zip(&batch).zip(&verdicts) {
-            let claim = admitted(verdict);
-            assert_eq!((claim.order_no, &claim.user), (attempt.order_no, &attempt.user));
-            assert_eq!((claim.quantity, claim.key), (attempt.quantity, attempt.key));
+        let decisions = gate.admit(batch.clone()).await;
+        for ((place, (order_no, request)), decision) in (before..).zip(&batch).zip(&decisions) {
+            let claim = admitted(decision);
+            assert_eq!((claim.order_no, &claim.user), (*order_no, &request.user));
+            assert_eq!((claim.quantity, claim.key), (request.quantity, request.key));
             assert_eq!((claim.item, claim.epoch), (ITEM, 7));
-            assert!(matches!(verdict, Verdict::Admitted { ahead, .. } if *ahead == place));
+            assert!(matches!(decision, Decision::Admitted { ahead, .. } if *ahead == place));
             claims.push(claim);
         }
     }
-    let mixed = vec![house.attempt("f", 2), keyed("e", 6), house.attempt("f", 1)];
+    let mixed = vec![house.request("f", 2), keyed("e", 6), house.request("f", 1)];
     let mixed = gate.admit(mixed).await;
     let last = admitted(&mixed[0]);
-    assert_eq!(mixed[2], Verdict::AlreadyBought { order_no: last.order_no });
-    assert!(matches!(&mixed[1], Verdict::Admitted { claim, repeated: true, .. }
+    assert_eq!(mixed[2], Decision::AlreadyBought { order_no: last.order_no });
+    assert!(matches!(&mixed[1], Decision::Admitted { claim, repeated: true, .. }
         if claim.order_no == claims[4].order_no));
     claims.push(last);
     let entries = gate.take(100).await.unwrap();
@@ -204,7 +187,7 @@ async fn a_batch_in_which_everybody_wins_is_like_any_other() {
 
     // Another instance loads it anew: what was prepared for the old epoch is not written.
     load(&house.open_as("other").await, loading(8, 10, 1)).await;
-    let anew = admitted(&gate.admit(vec![house.attempt("g", 1)]).await[0]);
+    let anew = admitted(&gate.admit(vec![house.request("g", 1)]).await[0]);
     assert_eq!(anew.epoch, 8);
     assert_eq!(gate.take(100).await.unwrap()[0].claims, [anew]);
 }
@@ -215,10 +198,10 @@ async fn the_window_is_by_the_clock_of_redis() {
     let gate = house.open().await;
     let soon = SystemClock.now_ms() + 60_000;
     load(&gate, Loading { opens_ms: soon, ..loading(1, 3, 1) }).await;
-    let early = gate.admit(vec![house.attempt("a", 1)]).await;
-    assert_eq!(early, [Verdict::NotStarted { opens_ms: soon }]);
+    let early = gate.admit(vec![house.request("a", 1)]).await;
+    assert_eq!(early, [Decision::NotStarted { opens_ms: soon }]);
     load(&gate, Loading { closes_ms: soon - 120_000, opens_ms: 1, ..loading(2, 3, 1) }).await;
-    assert_eq!(gate.admit(vec![house.attempt("a", 1)]).await, [Verdict::Ended]);
+    assert_eq!(gate.admit(vec![house.request("a", 1)]).await, [Decision::Ended]);
 }
 
 #[tokio::test]
@@ -226,22 +209,22 @@ async fn keys_units_and_marks_across_instances() {
     let house = House::one();
     let gate = house.open().await;
     load(&gate, loading(1, 2, 1)).await;
-    let keyed = |key| Attempt { key: Some(KeyHash(key)), ..house.attempt("a", 1) };
-    let claim = admitted(&gate.admit(vec![keyed(7)]).await[0]);
+    let with_key = |key| keyed(house.request("a", 1), key);
+    let claim = admitted(&gate.admit(vec![with_key(7)]).await[0]);
     let other = house.open_as("other").await;
-    let again = other.admit(vec![keyed(7)]).await.remove(0);
-    assert!(matches!(again, Verdict::Admitted { repeated: true, .. }), "{again:?}");
+    let again = other.admit(vec![with_key(7)]).await.remove(0);
+    assert!(matches!(again, Decision::Admitted { repeated: true, .. }), "{again:?}");
     assert_eq!(admitted(&again).order_no, claim.order_no);
-    let for_two = || Attempt { quantity: 2, ..keyed(7) };
-    let reused = [Verdict::KeyReused { order_no: claim.order_no }];
+    let for_two = || keyed(house.request("a", 2), 7);
+    let reused = [Decision::KeyReused { order_no: claim.order_no }];
     assert_eq!(other.admit(vec![for_two()]).await, reused, "the same key for something else");
     assert_eq!(other.release(&[give_back(&claim)]).await.unwrap()[0].units, 1);
     assert_eq!(gate.release(&[give_back(&claim)]).await.unwrap(), []);
     assert_eq!(left(&gate).await, 2);
-    let spent = gate.admit(vec![keyed(7)]).await.remove(0);
-    assert!(matches!(spent, Verdict::Admitted { repeated: true, .. }), "{spent:?}");
+    let spent = gate.admit(vec![with_key(7)]).await.remove(0);
+    assert!(matches!(spent, Decision::Admitted { repeated: true, .. }), "{spent:?}");
     assert_eq!(gate.admit(vec![for_two()]).await, reused, "also when it is spent");
-    let second = admitted(&gate.admit(vec![keyed(8)]).await[0]);
+    let second = admitted(&gate.admit(vec![with_key(8)]).await[0]);
     assert_ne!(second.order_no, claim.order_no);
     assert_eq!(other.marks(ITEM).await.unwrap(), [(second.user.clone(), second.order_no)]);
     let reading = gate.reading(ITEM).await.unwrap().unwrap();
@@ -253,11 +236,11 @@ async fn an_answer_that_was_lost_is_found_by_its_number() {
     let house = House::one();
     let gate = house.open().await;
     load(&gate, loading(1, 2, 1)).await;
-    let attempt = house.attempt("a", 1);
-    let first = gate.admit(vec![attempt.clone()]).await;
-    let again = gate.admit(vec![attempt.clone()]).await;
+    let request = house.request("a", 1);
+    let first = gate.admit(vec![request.clone()]).await;
+    let again = gate.admit(vec![request.clone()]).await;
     assert_eq!(admitted(&first[0]).order_no, admitted(&again[0]).order_no);
-    assert!(matches!(again[0], Verdict::Admitted { repeated: false, .. }));
+    assert!(matches!(again[0], Decision::Admitted { repeated: false, .. }));
     assert_eq!(left(&gate).await, 1);
 }
 
@@ -266,7 +249,7 @@ async fn warming_twice_changes_nothing_and_a_new_life_replaces_the_old() {
     let house = House::one();
     let gate = house.open().await;
     assert!(load(&gate, loading(1, 5, 2)).await);
-    let claim = admitted(&gate.admit(vec![house.attempt("a", 1)]).await[0]);
+    let claim = admitted(&gate.admit(vec![house.request("a", 1)]).await[0]);
     assert!(!load(&gate, loading(1, 5, 2)).await);
     assert_eq!(left(&gate).await, 4);
     let next = Loading { marks: vec![claim.clone()], ..loading(2, 4, 2) };
@@ -348,15 +331,7 @@ async fn a_lost_claim_is_admitted_again_even_from_another_shard() {
     let house = House::one();
     let gate = house.open().await;
     load(&gate, loading(1, 1, 4)).await;
-    let lost = |user: &str| Claim {
-        order_no: house.numbers.next(),
-        item: ITEM,
-        user: user.parse().unwrap(),
-        quantity: 1,
-        epoch: 1,
-        claimed_ms: 5,
-        key: None,
-    };
+    let lost = |user: &str| lost(house.numbers.next(), user);
     let claim = lost("a");
     assert_eq!(gate.readmit(&claim).await.unwrap(), Readmitted::Admitted);
     assert_eq!(gate.readmit(&claim).await.unwrap(), Readmitted::Known);
@@ -374,7 +349,7 @@ async fn a_dead_workers_entries_are_taken_over_and_the_stream_empties() {
     let gate = house.open_as("first").await;
     load(&gate, loading(1, 50, 1)).await;
     for n in 0..20 {
-        gate.admit(vec![house.attempt(&format!("u{n}"), 1)]).await;
+        gate.admit(vec![house.request(&format!("u{n}"), 1)]).await;
     }
     let mut first = Vec::new();
     while first.len() < 20 {
@@ -410,7 +385,7 @@ async fn what_is_given_back_is_delivered_again() {
     let house = House::one();
     let gate = house.open().await;
     load(&gate, loading(1, 5, 1)).await;
-    gate.admit(vec![house.attempt("a", 1)]).await;
+    gate.admit(vec![house.request("a", 1)]).await;
     let taken = gate.take(9).await.unwrap();
     let id = taken[0].id;
     gate.give_back(taken).await;
@@ -429,19 +404,19 @@ fn skewed(gate: &RedisGate, count: usize) -> Vec<String> {
     pairs.flat_map(|(a, b)| [a, b]).collect()
 }
 
-async fn sell_all(house: &House, gates: &[RedisGate], buyers: &[String]) -> (usize, Vec<Verdict>) {
+async fn sell_all(house: &House, gates: &[RedisGate], buyers: &[String]) -> (usize, Vec<Decision>) {
     let mut won = HashSet::new();
     let mut others = Vec::new();
     let mut runs = Vec::new();
     for (n, chunk) in buyers.chunks(50).enumerate() {
         let gate = gates[n % gates.len()].clone();
-        let batch: Vec<Attempt> = chunk.iter().map(|user| house.attempt(user, 1)).collect();
+        let batch: Vec<NumberedRequest> = chunk.iter().map(|user| house.request(user, 1)).collect();
         runs.push(tokio::spawn(async move { gate.admit(batch).await }));
     }
     for run in runs {
-        for verdict in run.await.unwrap() {
-            match verdict {
-                Verdict::Admitted { claim, .. } => assert!(won.insert(claim.user)),
+        for decision in run.await.unwrap() {
+            match decision {
+                Decision::Admitted { claim, .. } => assert!(won.insert(claim.user)),
                 other => others.push(other),
             }
         }
@@ -456,7 +431,7 @@ async fn no_unit_is_stranded_in_a_shard() {
     load(&first, loading(1, 300, 4)).await;
     let gates = [first, house.open_as("two").await];
     let (won, others) = sell_all(&house, &gates, &skewed(&gates[0], 2_000)).await;
-    let unsure = others.iter().filter(|v| !matches!(v, Verdict::SoldOut { .. })).count();
+    let unsure = others.iter().filter(|v| !matches!(v, Decision::SoldOut { .. })).count();
     assert_eq!((won, unsure), (300, 0));
     assert_eq!(left(&gates[1]).await, 0);
     // One unit comes back to some shard; anybody, of any shard, can buy it.
@@ -465,8 +440,8 @@ async fn no_unit_is_stranded_in_a_shard() {
     gates[0].release(&[unit]).await.unwrap();
     let mut sold = 0;
     for n in 0..20 {
-        let verdict = gates[1].admit(vec![house.attempt(&format!("late{n}"), 1)]).await.remove(0);
-        sold += usize::from(matches!(verdict, Verdict::Admitted { .. }));
+        let decision = gates[1].admit(vec![house.request(&format!("late{n}"), 1)]).await.remove(0);
+        sold += usize::from(matches!(decision, Decision::Admitted { .. }));
     }
     assert_eq!(sold, 1);
 }
@@ -483,8 +458,8 @@ async fn a_move_whose_mover_died_is_finished_by_anybody() {
     assert_eq!(left(&gate).await, 2, "units on their way are counted");
     let mut won = 0;
     for n in 0..10 {
-        let verdict = gate.admit(vec![house.attempt(&format!("u{n}"), 1)]).await.remove(0);
-        won += usize::from(matches!(verdict, Verdict::Admitted { .. }));
+        let decision = gate.admit(vec![house.request(&format!("u{n}"), 1)]).await.remove(0);
+        won += usize::from(matches!(decision, Decision::Admitted { .. }));
     }
     assert_eq!(won, 2);
     // A second slow one gives again: nothing happens.
@@ -518,18 +493,18 @@ async fn writes_that_went_back_freeze_the_item_until_it_is_loaded_anew() {
     let house = House::one();
     let gate = house.open().await;
     load(&gate, loading(1, 9, 1)).await;
-    let first = admitted(&gate.admit(vec![house.attempt("a", 1)]).await[0]);
-    admitted(&gate.admit(vec![house.attempt("b", 1)]).await[0]);
+    let first = admitted(&gate.admit(vec![house.request("a", 1)]).await[0]);
+    admitted(&gate.admit(vec![house.request("b", 1)]).await[0]);
     // As after a failover to a replica that had not seen the last claim.
     house.call(&["HINCRBY", &format!("{}:{{p2}}:meta:42", house.prefix), "seq", "-1"]);
-    let verdict = gate.admit(vec![house.attempt("b2", 3)]).await.remove(0);
-    assert_eq!(verdict, Verdict::Busy(Busy::Frozen));
+    let decision = gate.admit(vec![house.request("b2", 3)]).await.remove(0);
+    assert_eq!(decision, Decision::Busy(Busy::Frozen));
     assert_eq!(gate.suspects(), [ITEM]);
-    let calm = gate.admit(vec![house.attempt("c", 1)]).await.remove(0);
-    assert_eq!(calm, Verdict::Busy(Busy::Frozen));
+    let calm = gate.admit(vec![house.request("c", 1)]).await.remove(0);
+    assert_eq!(calm, Decision::Busy(Busy::Frozen));
     load(&gate, Loading { marks: vec![first], ..loading(2, 8, 1) }).await;
     assert!(gate.suspects().is_empty());
-    admitted(&gate.admit(vec![house.attempt("c", 1)]).await[0]);
+    admitted(&gate.admit(vec![house.request("c", 1)]).await[0]);
 }
 
 #[tokio::test]
@@ -539,28 +514,28 @@ async fn an_empty_or_silent_redis_is_a_closed_gate() {
     let gate = RedisGate::open(RedisOptions { answer_ms_max: 300, ..house.options("one") }).await;
     let gate = gate.unwrap();
     load(&gate, loading(1, 9, 1)).await;
-    admitted(&gate.admit(vec![house.attempt("a", 1)]).await[0]);
+    admitted(&gate.admit(vec![house.request("a", 1)]).await[0]);
     server.pause().unwrap();
-    let silent = gate.admit(vec![house.attempt("b", 1)]).await;
-    assert_eq!(silent, [Verdict::Busy(Busy::Unwritable)]);
+    let silent = gate.admit(vec![house.request("b", 1)]).await;
+    assert_eq!(silent, [Decision::Busy(Busy::Unwritable)]);
     server.resume().unwrap();
     server.kill().unwrap();
-    let gone = gate.admit(vec![house.attempt("b", 1)]).await;
-    assert_eq!(gone, [Verdict::Busy(Busy::Unwritable)]);
+    let gone = gate.admit(vec![house.request("b", 1)]).await;
+    assert_eq!(gone, [Decision::Busy(Busy::Unwritable)]);
     server.restart().unwrap();
     // What was acknowledged with `appendfsync always` is still there.
-    let mut back = Verdict::Busy(Busy::Unwritable);
+    let mut back = Decision::Busy(Busy::Unwritable);
     for _ in 0..100 {
-        back = gate.admit(vec![house.attempt("a", 1)]).await.remove(0);
-        if !matches!(back, Verdict::Busy(_)) {
+        back = gate.admit(vec![house.request("a", 1)]).await.remove(0);
+        if !matches!(back, Decision::Busy(_)) {
             break;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    assert!(matches!(back, Verdict::AlreadyBought { .. }), "{back:?}");
+    assert!(matches!(back, Decision::AlreadyBought { .. }), "{back:?}");
     server.call(&["FLUSHALL"]).unwrap();
-    let empty = gate.admit(vec![house.attempt("c", 1)]).await;
-    assert_eq!(empty, [Verdict::Busy(Busy::NotLoaded)]);
+    let empty = gate.admit(vec![house.request("c", 1)]).await;
+    assert_eq!(empty, [Decision::Busy(Busy::NotLoaded)]);
     assert!(gate.loaded().await.unwrap().is_empty());
 }
 

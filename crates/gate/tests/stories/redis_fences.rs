@@ -5,12 +5,15 @@
 use std::{collections::HashSet, time::Duration};
 
 use gate::{
-    AdjustOutcome, Attempt, Busy, Gate, Loading, Presence, Readmitted, Shut, Verdict,
+    AdjustOutcome, Busy, Decision, Gate, Loading, NumberedRequest, Presence, Readmitted, Shut,
     redis::{RedisGate, RedisOptions},
 };
 use sale::{Claim, ClaimLog, ItemId, KeyHash, OrderNo};
 
-use crate::redis::{House, ITEM, PARTITIONS, admitted, give_back, left, load, loading};
+use crate::{
+    fixture::{ITEM, admitted, give_back, lost},
+    redis::{House, PARTITIONS, left, load, loading},
+};
 
 /// A key of the gate. Item 42 lives in the partitions 2, 3, 0, 1, in this order.
 fn key(house: &House, partition: usize, what: &str) -> String {
@@ -23,38 +26,27 @@ fn buyers_of<'a>(gate: &'a RedisGate, partition: usize) -> impl Iterator<Item = 
     (0..).map(|n| format!("buyer{n}")).filter(home)
 }
 
-fn lost(house: &House, user: &str, epoch: u64) -> Claim {
-    Claim {
-        order_no: house.numbers.next(),
-        item: ITEM,
-        user: user.parse().unwrap(),
-        quantity: 1,
-        epoch,
-        claimed_ms: 5,
-        key: None,
-    }
-}
-
-async fn one(gate: &RedisGate, attempt: Attempt) -> Verdict {
-    gate.admit(vec![attempt]).await.remove(0)
+async fn one(gate: &RedisGate, request: NumberedRequest) -> Decision {
+    gate.admit(vec![request]).await.remove(0)
 }
 
 #[tokio::test]
 async fn there_are_no_more_shards_than_partitions() {
     let house = House::one();
     let gate = house.open().await;
-    let claim = lost(&house, "known", 1);
+    let claim = lost(house.numbers.next(), "known");
     let wide = Loading { marks: vec![claim.clone()], ..loading(1, 10, 9) };
     assert!(load(&gate, wide).await);
     let reading = gate.reading(ITEM).await.unwrap().unwrap();
     assert_eq!((reading.left, reading.marks, reading.marked_units), (10, 1, 1));
     assert_eq!(house.call(&["HGET", &format!("{}:items", house.prefix), "42"]), "4");
-    let batch = (0..50).map(|n| house.attempt(&format!("u{n}"), 1)).collect();
-    let won = gate.admit(batch).await.into_iter().filter(|v| matches!(v, Verdict::Admitted { .. }));
+    let batch = (0..50).map(|n| house.request(&format!("u{n}"), 1)).collect();
+    let won =
+        gate.admit(batch).await.into_iter().filter(|v| matches!(v, Decision::Admitted { .. }));
     assert_eq!(won.count(), 10);
     assert!(matches!(
-        one(&house.open_as("other").await, house.attempt("known", 1)).await,
-        Verdict::AlreadyBought { order_no } if order_no == claim.order_no
+        one(&house.open_as("other").await, house.request("known", 1)).await,
+        Decision::AlreadyBought { order_no } if order_no == claim.order_no
     ));
 }
 
@@ -68,7 +60,7 @@ async fn of_two_loaders_the_later_one_stands_whatever_their_order() {
     assert!(second.begin_load(ITEM, 3, 2).await.unwrap());
     assert!(!first.load(loading(2, 5, 2)).await.unwrap(), "it does not own the item any more");
     assert!(second.load(loading(3, 5, 2)).await.unwrap());
-    admitted(&one(&second, house.attempt("a", 1)).await);
+    admitted(&one(&second, house.request("a", 1)).await);
     assert!(!first.load(loading(2, 5, 2)).await.unwrap());
     assert!(!first.begin_load(ITEM, 2, 2).await.unwrap());
     // A late one who has not begun cannot wipe anything either.
@@ -83,14 +75,14 @@ async fn of_two_loaders_the_later_one_stands_whatever_their_order() {
 async fn what_comes_from_the_ledger_during_a_load_comes_again() {
     let house = House::one();
     let (loader, other) = (house.open_as("loader").await, house.open_as("other").await);
-    let (number, claim) = (house.numbers.next(), lost(&house, "a", 1));
+    let (number, claim) = (house.numbers.next(), lost(house.numbers.next(), "a"));
     let unit = [give_back(&claim)];
     assert_eq!(other.release(&unit).await.unwrap(), [], "not here: the load will know");
     // The gate never had it, and yet it is closed for what comes.
     assert!(loader.begin_load(ITEM, 1, 2).await.unwrap());
     assert!(other.release(&unit).await.is_err());
     assert!(other.adjust(ITEM, number, 3, true).await.is_err());
-    assert_eq!(one(&other, house.attempt("b", 1)).await, Verdict::Busy(Busy::Frozen));
+    assert_eq!(one(&other, house.request("b", 1)).await, Decision::Busy(Busy::Frozen));
     assert_eq!(other.readmit(&claim).await.unwrap(), Readmitted::Frozen);
     assert!(other.reading(ITEM).await.unwrap().is_none(), "half loaded is not compared");
     let marks = vec![claim.clone()];
@@ -105,9 +97,9 @@ async fn claims_admitted_until_a_load_begins_are_seen_by_it() {
     let house = House::one();
     let (gate, loader) = (house.open().await, house.open_as("loader").await);
     load(&gate, loading(1, 5, 2)).await;
-    let claim = admitted(&one(&gate, house.attempt("a", 1)).await);
+    let claim = admitted(&one(&gate, house.request("a", 1)).await);
     assert!(loader.begin_load(ITEM, 2, 2).await.unwrap());
-    assert_eq!(one(&gate, house.attempt("b", 1)).await, Verdict::Busy(Busy::Frozen));
+    assert_eq!(one(&gate, house.request("b", 1)).await, Decision::Busy(Busy::Frozen));
     assert_eq!(loader.in_flight(ITEM).await.unwrap().len(), 1);
     let again = gate.queued(&claim.user, claim.order_no).await.unwrap();
     assert_eq!(again.unwrap().order_no, claim.order_no, "marks stay until the load replaces them");
@@ -119,17 +111,17 @@ async fn a_pause_during_a_load_is_not_forgotten() {
     let (loader, operator) = (house.open_as("loader").await, house.open_as("operator").await);
     load(&loader, loading(1, 5, 2)).await;
     for (epoch, wish, then) in [
-        (2, Some(Shut::Paused), Verdict::Busy(Busy::Paused)),
-        (3, Some(Shut::Ended), Verdict::Ended),
+        (2, Some(Shut::Paused), Decision::Busy(Busy::Paused)),
+        (3, Some(Shut::Ended), Decision::Ended),
     ] {
         assert!(loader.begin_load(ITEM, epoch, 2).await.unwrap());
         assert!(operator.shut(ITEM, wish).await.unwrap());
-        let unit = [give_back(&lost(&house, "b", 1))];
+        let unit = [give_back(&lost(house.numbers.next(), "b"))];
         assert!(loader.release(&unit).await.is_err(), "not yet, even of what has ended");
         // The ledger was read before that.
         let opened = loader.load(loading(epoch, 5, 2)).await.unwrap();
         assert!(opened);
-        assert_eq!(one(&loader, house.attempt("a", 1)).await, then);
+        assert_eq!(one(&loader, house.request("a", 1)).await, then);
     }
 }
 
@@ -172,7 +164,7 @@ async fn a_step_of_a_load_that_is_sent_twice_is_made_once() {
     assert_eq!(put("1"), "1");
     let finish = || script(&house, FINISH_LOAD, &[of("meta")], &["1", "0"]);
     assert_eq!(finish(), "1");
-    admitted(&one(&gate, house.attempt("b", 1)).await);
+    admitted(&one(&gate, house.request("b", 1)).await);
     gate.shut(ITEM, Some(Shut::Paused)).await.unwrap();
     assert_eq!(finish(), "1", "it is done already");
     assert_eq!((put("1"), fill()), ("0".into(), "0".into()), "the load is over");
@@ -230,7 +222,7 @@ async fn every_promise_is_kept_while_there_are_units_in_any_shard() {
     load(&gates[0], loading(1, UNITS as i64, 4)).await;
     // All of them at home in one shard, which has a quarter of the units.
     let claims: Vec<Claim> =
-        buyers_of(&gates[0], 2).take(UNITS).map(|user| lost(&house, &user, 1)).collect();
+        buyers_of(&gates[0], 2).take(UNITS).map(|user| lost(house.numbers.next(), &user)).collect();
     let shown = claims.into_iter().enumerate().map(|(n, claim)| {
         let gate = gates[n % 2].clone();
         tokio::spawn(async move {
@@ -247,7 +239,10 @@ async fn every_promise_is_kept_while_there_are_units_in_any_shard() {
     }
     assert_eq!(left(&gates[0]).await, 0);
     let late = buyers_of(&gates[0], 2).nth(UNITS).unwrap();
-    assert_eq!(gates[1].readmit(&lost(&house, &late, 1)).await.unwrap(), Readmitted::SoldOut);
+    assert_eq!(
+        gates[1].readmit(&lost(house.numbers.next(), &late)).await.unwrap(),
+        Readmitted::SoldOut
+    );
 }
 
 #[tokio::test]
@@ -290,13 +285,13 @@ async fn a_shard_that_is_being_loaded_is_not_taken_for_empty() {
     let meta = key(&house, 3, "meta:42");
     house.call(&["HSET", &meta, "loading", "1", "shut", "2"]);
     let mut hot = buyers_of(&gate, 2);
-    admitted(&one(&gate, house.attempt(&hot.next().unwrap(), 1)).await);
+    admitted(&one(&gate, house.request(&hot.next().unwrap(), 1)).await);
     let next = hot.next().unwrap();
-    assert_eq!(one(&gate, house.attempt(&next, 1)).await, Verdict::Busy(Busy::Unwritable));
-    assert!(gate.readmit(&lost(&house, &next, 1)).await.is_err(), "nobody knows yet");
+    assert_eq!(one(&gate, house.request(&next, 1)).await, Decision::Busy(Busy::Unwritable));
+    assert!(gate.readmit(&lost(house.numbers.next(), &next)).await.is_err(), "nobody knows yet");
     house.call(&["HSET", &meta, "shut", "0"]);
     house.call(&["HDEL", &meta, "loading"]);
-    admitted(&one(&gate, house.attempt(&next, 1)).await);
+    admitted(&one(&gate, house.request(&next, 1)).await);
 }
 
 #[tokio::test]
@@ -336,7 +331,7 @@ async fn a_mark_that_cannot_be_read_is_not_missing() {
     let gate = house.open().await;
     let other = house.open_as("other").await;
     load(&gate, loading(1, 5, 1)).await;
-    let claim = admitted(&one(&gate, house.attempt("a", 1)).await);
+    let claim = admitted(&one(&gate, house.request("a", 1)).await);
     let asked = async |gate: &RedisGate| gate.queued(&claim.user, claim.order_no).await;
     assert!(asked(&other).await.unwrap().is_some(), "loaded since it last looked");
     gate.begin_load(ITEM, 2, 1).await.unwrap();
@@ -355,13 +350,13 @@ async fn a_claim_that_is_admitted_again_answers_to_its_key() {
     let house = House::one();
     let gate = house.open().await;
     load(&gate, loading(1, 5, 1)).await;
-    let claim = Claim { key: Some(KeyHash(7)), ..lost(&house, "a", 1) };
+    let claim = Claim { key: Some(KeyHash(7)), ..lost(house.numbers.next(), "a") };
     assert_eq!(gate.readmit(&claim).await.unwrap(), Readmitted::Admitted);
-    let keyed = || Attempt { key: Some(KeyHash(7)), ..house.attempt("a", 1) };
+    let keyed = || crate::fixture::keyed(house.request("a", 1), 7);
     for _ in 0..2 {
         let again = one(&gate, keyed()).await;
         assert!(
-            matches!(&again, Verdict::Admitted { claim: found, repeated: true, .. }
+            matches!(&again, Decision::Admitted { claim: found, repeated: true, .. }
             if found.order_no == claim.order_no),
             "{again:?}"
         );
@@ -374,13 +369,13 @@ async fn a_claim_that_is_admitted_again_answers_to_its_key() {
 async fn an_item_nobody_can_look_for_is_not_gone() {
     let house = House::one();
     let gate = house.open().await;
-    let claim = lost(&house, "a", 1);
+    let claim = lost(house.numbers.next(), "a");
     house.call(&["SET", &format!("{}:items", house.prefix), "what a broken server says"]);
     assert!(gate.release(&[give_back(&claim)]).await.is_err());
     assert!(gate.adjust(ITEM, house.numbers.next(), 1, true).await.is_err());
     assert!(gate.readmit(&claim).await.is_err());
     assert!(gate.reading(ITEM).await.is_err());
-    assert_eq!(one(&gate, house.attempt("a", 1)).await, Verdict::Busy(Busy::Unwritable));
+    assert_eq!(one(&gate, house.request("a", 1)).await, Decision::Busy(Busy::Unwritable));
 }
 
 #[tokio::test]
@@ -390,9 +385,9 @@ async fn an_item_that_is_being_loaded_holds_up_no_others() {
     let frozen = ItemId(41);
     load(&gate, Loading { item: frozen, ..loading(1, 5, 1) }).await;
     load(&gate, loading(1, 5, 1)).await;
-    let claim = admitted(&one(&gate, house.attempt("a", 1)).await);
+    let claim = admitted(&one(&gate, house.request("a", 1)).await);
     gate.begin_load(frozen, 2, 1).await.unwrap();
-    let first = Claim { item: frozen, ..lost(&house, "b", 1) };
+    let first = Claim { item: frozen, ..lost(house.numbers.next(), "b") };
     assert!(gate.release(&[give_back(&first), give_back(&claim)]).await.is_err());
     assert_eq!(left(&gate).await, 5);
 }
@@ -402,7 +397,7 @@ async fn a_broken_partition_stops_no_other() {
     let house = House::one();
     let gate = house.open().await;
     load(&gate, loading(1, 100, 4)).await;
-    let batch = (0..40).map(|n| house.attempt(&format!("u{n}"), 1)).collect();
+    let batch = (0..40).map(|n| house.request(&format!("u{n}"), 1)).collect();
     gate.admit(batch).await;
     let mut taken = Vec::new();
     while taken.len() < PARTITIONS {
@@ -441,7 +436,7 @@ async fn what_this_process_has_in_hand_is_not_delivered_again() {
     load(&gate, loading(1, 5, 1)).await;
     let stream = key(&house, 2, "orders");
     house.call(&["XADD", &stream, "*", "i", "42", "b", "nonsense"]);
-    let claim = admitted(&one(&gate, house.attempt("a", 1)).await);
+    let claim = admitted(&one(&gate, house.request("a", 1)).await);
     let taken = gate.take(9).await.unwrap();
     assert_eq!(taken.len(), 1, "one that cannot be read holds up nobody");
     assert_eq!(taken[0].claims, [claim]);
@@ -458,7 +453,7 @@ async fn workers_that_are_gone_are_forgotten_if_they_hold_nothing() {
     let house = House::one();
     let gate = house.open_as("mine").await;
     load(&gate, loading(1, 5, 1)).await;
-    one(&gate, house.attempt("a", 1)).await;
+    one(&gate, house.request("a", 1)).await;
     gate.take(9).await.unwrap();
     let stream = key(&house, 2, "orders");
     house.call(&["XGROUP", "CREATECONSUMER", &stream, "workers", "gone"]);
@@ -478,9 +473,9 @@ async fn nobody_who_holds_a_mark_is_forgotten_by_a_rebuild() {
     let house = House::one();
     let (gate, other) = (house.open().await, house.open_as("other").await);
     load(&gate, loading(1, 5, 1)).await;
-    let claim = admitted(&one(&gate, house.attempt("a", 1)).await);
+    let claim = admitted(&one(&gate, house.request("a", 1)).await);
     assert!(!other.may_hold_mark(ITEM, &claim.user, false));
-    one(&other, house.attempt("a", 1)).await;
+    one(&other, house.request("a", 1)).await;
     load(&gate, Loading { marks: vec![claim.clone()], ..loading(2, 0, 1) }).await;
     assert!(gate.may_hold_mark(ITEM, &claim.user, false));
     assert!(other.may_hold_mark(ITEM, &claim.user, false), "it was told `already_bought` there");
@@ -491,13 +486,14 @@ async fn a_batch_may_be_larger_than_a_script_can_bear() {
     let house = House::one();
     let gate = house.open().await;
     load(&gate, loading(1, 9_000, 1)).await;
-    let batch: Vec<Attempt> = (0..10_000).map(|n| house.attempt(&format!("u{n}"), 1)).collect();
-    let verdicts = gate.admit(batch).await;
+    let batch: Vec<NumberedRequest> =
+        (0..10_000).map(|n| house.request(&format!("u{n}"), 1)).collect();
+    let decisions = gate.admit(batch).await;
     let mut counts = (HashSet::new(), 0);
-    for verdict in verdicts {
-        match verdict {
-            Verdict::Admitted { claim, .. } => assert!(counts.0.insert(claim.user)),
-            Verdict::SoldOut { .. } => counts.1 += 1,
+    for decision in decisions {
+        match decision {
+            Decision::Admitted { claim, .. } => assert!(counts.0.insert(claim.user)),
+            Decision::SoldOut { .. } => counts.1 += 1,
             other => panic!("{other:?}"),
         }
     }
@@ -511,10 +507,10 @@ async fn what_no_replica_has_is_not_told() {
     let gate = RedisGate::open(options).await.unwrap();
     load(&gate, loading(1, 5, 1)).await;
     for _ in 0..2 {
-        let told = one(&gate, house.attempt("a", 1)).await;
-        assert_eq!(told, Verdict::Busy(Busy::Unwritable), "neither admitted nor already bought");
+        let told = one(&gate, house.request("a", 1)).await;
+        assert_eq!(told, Decision::Busy(Busy::Unwritable), "neither admitted nor already bought");
     }
-    assert_eq!(gate.readmit(&lost(&house, "b", 1)).await.unwrap(), Readmitted::Frozen);
+    assert_eq!(gate.readmit(&lost(house.numbers.next(), "b")).await.unwrap(), Readmitted::Frozen);
 }
 
 #[tokio::test]
@@ -523,7 +519,7 @@ async fn an_order_whose_claim_a_failover_took_is_adopted() {
     let gate = house.open().await;
     load(&gate, loading(1, 5, 2)).await;
     let claims: Vec<Claim> =
-        ["a", "b"].map(|user| Claim { quantity: 2, ..lost(&house, user, 1) }).into();
+        ["a", "b"].map(|user| Claim { quantity: 2, ..lost(house.numbers.next(), user) }).into();
     let state = async || {
         let reading = gate.reading(ITEM).await.unwrap().unwrap();
         (reading.left, reading.marks, reading.marked_units)
@@ -537,8 +533,8 @@ async fn an_order_whose_claim_a_failover_took_is_adopted() {
         gate.adopt(&claims).await.unwrap();
         assert_eq!(state().await, (1, 2, 4));
     }
-    let mine = one(&gate, house.attempt("b", 1)).await;
-    assert_eq!(mine, Verdict::AlreadyBought { order_no: claims[1].order_no });
+    let mine = one(&gate, house.request("b", 1)).await;
+    assert_eq!(mine, Decision::AlreadyBought { order_no: claims[1].order_no });
     assert_eq!(gate.release(&[give_back(&claims[1])]).await.unwrap()[0].units, 2);
 }
 
@@ -547,9 +543,9 @@ async fn an_item_of_which_nothing_is_sold_any_more_is_no_suspect() {
     let house = House::one();
     let gate = house.open().await;
     load(&gate, loading(1, 9, 1)).await;
-    admitted(&one(&gate, house.attempt("a", 1)).await);
+    admitted(&one(&gate, house.request("a", 1)).await);
     house.call(&["HINCRBY", &key(&house, 2, "meta:42"), "seq", "-1"]);
-    one(&gate, house.attempt("b", 3)).await;
+    one(&gate, house.request("b", 3)).await;
     assert_eq!(gate.suspects(), [ITEM]);
     gate.forget_suspect(ITEM);
     assert!(gate.suspects().is_empty());

@@ -7,15 +7,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::fixture::{ITEM, admitted, give_back, keyed, one_unit, units};
 use gate::{
-    AdjustOutcome, Attempt, Busy, Gate, GiveBack, LaneOptions, Lanes, Loading, Readmitted, Shut,
-    TooHot, Verdict,
+    AdjustOutcome, Busy, ClaimRequest, Decision, Gate, GiveBack, LaneOptions, Lanes, Loading,
+    NumberedRequest, Readmitted, Shut,
     solo::{JOURNAL_FILE, OpenError, REWRITE_AFTER_ENTRIES, SoloGate, SoloOptions},
 };
 use proptest::prelude::*;
 use sale::{Claim, ClaimLog, ItemId, KeyHash, ManualClock, OrderNo, OrderNumbers, UserId};
 
-const ITEM: ItemId = ItemId(42);
 /// Whatever is waited for comes within this, or the story fails.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// A moment is quiet when nobody was admitted for this long.
@@ -46,18 +46,12 @@ impl House {
         SoloGate::open(self.path(), SoloOptions { log_claims_max }, self.clock.clone()).unwrap()
     }
 
-    fn attempt_of(&self, item: ItemId, user: &str) -> Attempt {
-        Attempt { item, ..self.attempt(user, 1) }
+    fn request_of(&self, item: ItemId, user: &str) -> NumberedRequest {
+        (self.numbers.next(), ClaimRequest { item, ..one_unit(user) })
     }
 
-    fn attempt(&self, user: &str, quantity: u32) -> Attempt {
-        Attempt {
-            order_no: self.numbers.next(),
-            item: ITEM,
-            user: user.parse().unwrap(),
-            quantity,
-            key: None,
-        }
+    fn request(&self, user: &str, quantity: u32) -> NumberedRequest {
+        (self.numbers.next(), units(user, quantity))
     }
 }
 
@@ -76,22 +70,6 @@ fn loading(epoch: u64, left: i64) -> Loading {
     }
 }
 
-fn admitted(verdict: &Verdict) -> Claim {
-    match verdict {
-        Verdict::Admitted { claim, .. } => claim.clone(),
-        other => panic!("not admitted: {other:?}"),
-    }
-}
-
-fn give_back(claim: &Claim) -> GiveBack {
-    GiveBack {
-        item: claim.item,
-        user: claim.user.clone(),
-        order_no: claim.order_no,
-        quantity: claim.quantity,
-    }
-}
-
 async fn left(gate: &SoloGate) -> i64 {
     gate.reading(ITEM).await.unwrap().unwrap().left
 }
@@ -100,16 +78,16 @@ async fn left(gate: &SoloGate) -> i64 {
 async fn a_batch_sells_what_there_is_and_no_more() {
     let house = House::new();
     let gate = house.open();
-    let missing = gate.admit(vec![house.attempt("early", 1)]).await;
-    assert_eq!(missing, [Verdict::Busy(Busy::NotLoaded)], "missing state is closed");
+    let missing = gate.admit(vec![house.request("early", 1)]).await;
+    assert_eq!(missing, [Decision::Busy(Busy::NotLoaded)], "missing state is closed");
     assert!(gate.load(loading(1, 3)).await.unwrap());
-    let batch = ["a", "b", "a", "c", "d"].map(|user| house.attempt(user, 1)).to_vec();
-    let verdicts = gate.admit(batch).await;
-    let first = admitted(&verdicts[0]);
-    admitted(&verdicts[1]);
-    assert_eq!(verdicts[2], Verdict::AlreadyBought { order_no: first.order_no });
-    admitted(&verdicts[3]);
-    assert!(matches!(verdicts[4], Verdict::SoldOut { left: 0, .. }));
+    let batch = ["a", "b", "a", "c", "d"].map(|user| house.request(user, 1)).to_vec();
+    let decisions = gate.admit(batch).await;
+    let first = admitted(&decisions[0]);
+    admitted(&decisions[1]);
+    assert_eq!(decisions[2], Decision::AlreadyBought { order_no: first.order_no });
+    admitted(&decisions[3]);
+    assert!(matches!(decisions[4], Decision::SoldOut { left: 0, .. }));
     let entries = gate.take(100).await.unwrap();
     assert_eq!(entries.len(), 1, "one entry for the whole batch");
     assert_eq!(entries[0].claims.len(), 3);
@@ -118,13 +96,13 @@ async fn a_batch_sells_what_there_is_and_no_more() {
 #[tokio::test]
 async fn a_restart_remembers_everything_it_said() {
     let house = House::new();
-    let (claim, keyed);
+    let (claim, with_key);
     {
         let gate = house.open();
         gate.load(loading(1, 10)).await.unwrap();
-        claim = admitted(&gate.admit(vec![house.attempt("a", 2)]).await[0]);
-        let with_key = Attempt { key: Some(KeyHash(7)), ..house.attempt("b", 1) };
-        keyed = admitted(&gate.admit(vec![with_key]).await[0]);
+        claim = admitted(&gate.admit(vec![house.request("a", 2)]).await[0]);
+        let request = keyed(house.request("b", 1), 7);
+        with_key = admitted(&gate.admit(vec![request]).await[0]);
         gate.release(&[give_back(&claim)]).await.unwrap();
         gate.shut(ITEM, Some(Shut::Paused)).await.unwrap();
     }
@@ -132,13 +110,16 @@ async fn a_restart_remembers_everything_it_said() {
     let reading = gate.reading(ITEM).await.unwrap().unwrap();
     assert_eq!((reading.left, reading.marks, reading.shut), (9, 1, Some(Shut::Paused)));
     assert_eq!(gate.backlog(), 2, "both claims are still owed to the ledger");
-    assert_eq!(gate.last_order_no(), Some(keyed.order_no));
-    let again = Attempt { key: Some(KeyHash(7)), ..house.attempt("b", 1) };
-    let verdict = gate.admit(vec![again]).await.remove(0);
-    assert!(matches!(verdict, Verdict::Admitted { repeated: true, .. }), "{verdict:?}");
-    assert_eq!(admitted(&verdict).order_no, keyed.order_no);
-    assert_eq!(gate.queued(&keyed.user, keyed.order_no).await.unwrap().unwrap().user, keyed.user);
-    assert_eq!(gate.queued_of(&keyed.user).await.unwrap().len(), 1);
+    assert_eq!(gate.last_order_no(), Some(with_key.order_no));
+    let again = keyed(house.request("b", 1), 7);
+    let decision = gate.admit(vec![again]).await.remove(0);
+    assert!(matches!(decision, Decision::Admitted { repeated: true, .. }), "{decision:?}");
+    assert_eq!(admitted(&decision).order_no, with_key.order_no);
+    assert_eq!(
+        gate.queued(&with_key.user, with_key.order_no).await.unwrap().unwrap().user,
+        with_key.user
+    );
+    assert_eq!(gate.queued_of(&with_key.user).await.unwrap().len(), 1);
 }
 
 #[tokio::test]
@@ -148,7 +129,7 @@ async fn what_was_not_acknowledged_is_delivered_again() {
         let gate = house.open();
         gate.load(loading(1, 10)).await.unwrap();
         for user in ["a", "b", "c"] {
-            gate.admit(vec![house.attempt(user, 1)]).await;
+            gate.admit(vec![house.request(user, 1)]).await;
         }
         let taken = gate.take(2).await.unwrap();
         assert_eq!(taken.len(), 2, "two entries hold two claims");
@@ -177,10 +158,10 @@ async fn units_come_back_once_and_only_for_the_order_that_holds_them() {
     let house = House::new();
     let gate = house.open();
     gate.load(loading(1, 1)).await.unwrap();
-    let first = admitted(&gate.admit(vec![house.attempt("a", 1)]).await[0]);
+    let first = admitted(&gate.admit(vec![house.request("a", 1)]).await[0]);
     assert_eq!(gate.release(&[give_back(&first)]).await.unwrap()[0].units, 1);
     assert_eq!(gate.release(&[give_back(&first)]).await.unwrap(), []);
-    let second = admitted(&gate.admit(vec![house.attempt("a", 1)]).await[0]);
+    let second = admitted(&gate.admit(vec![house.request("a", 1)]).await[0]);
     assert_eq!(gate.release(&[give_back(&first)]).await.unwrap(), [], "a late repetition");
     assert_eq!(left(&gate).await, 0);
     assert_eq!(gate.marks(ITEM).await.unwrap(), [(second.user, second.order_no)]);
@@ -191,7 +172,7 @@ async fn warming_twice_changes_nothing_and_a_new_life_replaces_the_old() {
     let house = House::new();
     let gate = house.open();
     assert!(gate.load(loading(1, 5)).await.unwrap());
-    let claim = admitted(&gate.admit(vec![house.attempt("a", 1)]).await[0]);
+    let claim = admitted(&gate.admit(vec![house.request("a", 1)]).await[0]);
     assert!(!gate.load(loading(1, 5)).await.unwrap());
     assert_eq!(left(&gate).await, 4);
     let next = Loading { marks: vec![claim.clone()], ..loading(2, 4) };
@@ -212,14 +193,18 @@ async fn frozen_lasts_until_the_load_and_ended_for_good() {
     gate.shut(ITEM, Some(Shut::Frozen)).await.unwrap();
     for operator in [None, Some(Shut::Paused), None] {
         gate.shut(ITEM, operator).await.unwrap();
-        let verdict = gate.admit(vec![house.attempt("a", 1)]).await;
-        assert_eq!(verdict, [Verdict::Busy(Busy::Frozen)], "the load in the making knows no claim");
+        let decision = gate.admit(vec![house.request("a", 1)]).await;
+        assert_eq!(
+            decision,
+            [Decision::Busy(Busy::Frozen)],
+            "the load in the making knows no claim"
+        );
     }
     assert!(gate.load(loading(2, 10)).await.unwrap());
-    admitted(&gate.admit(vec![house.attempt("a", 1)]).await[0]);
+    admitted(&gate.admit(vec![house.request("a", 1)]).await[0]);
     gate.shut(ITEM, Some(Shut::Ended)).await.unwrap();
     gate.shut(ITEM, None).await.unwrap();
-    assert_eq!(gate.admit(vec![house.attempt("b", 1)]).await, [Verdict::Ended]);
+    assert_eq!(gate.admit(vec![house.request("b", 1)]).await, [Decision::Ended]);
 }
 
 #[tokio::test]
@@ -229,15 +214,15 @@ async fn a_spent_key_is_answered_from_the_gate_though_the_cache_says_sold_out() 
     gate.load(loading(1, 1)).await.unwrap();
     let lanes = lanes(&house, gate.clone(), 10);
     let key = Some(KeyHash(7));
-    let first = lanes.claim(ITEM, "a".parse().unwrap(), 1, key).await.unwrap();
+    let first = lanes.claim(ClaimRequest { key, ..one_unit("a") }).await;
     let first = admitted(&first);
     lanes.release(&[give_back(&first)]).await.unwrap();
-    admitted(&lanes.claim(ITEM, "b".parse().unwrap(), 1, None).await.unwrap());
+    admitted(&lanes.claim(one_unit("b")).await);
     for _ in 0..2 {
-        let none = lanes.claim(ITEM, "c".parse().unwrap(), 1, None).await.unwrap();
-        assert!(matches!(none, Verdict::SoldOut { left: 0, .. }), "{none:?}");
+        let none = lanes.claim(one_unit("c")).await;
+        assert!(matches!(none, Decision::SoldOut { left: 0, .. }), "{none:?}");
     }
-    let again = lanes.claim(ITEM, "a".parse().unwrap(), 1, key).await.unwrap();
+    let again = lanes.claim(ClaimRequest { key, ..one_unit("a") }).await;
     assert_eq!(admitted(&again).order_no, first.order_no);
     // Also when the item's row was written anew, and read back.
     let marks = vec![];
@@ -256,12 +241,13 @@ async fn a_key_that_was_spent_on_one_item_or_quantity_buys_no_other() {
     gate.load(loading(1, 5)).await.unwrap();
     gate.load(Loading { item: other, ..loading(1, 5) }).await.unwrap();
     let lanes = lanes(&house, gate.clone(), 10);
-    let claim =
-        |item, quantity| lanes.claim(item, "a".parse().unwrap(), quantity, Some(KeyHash(7)));
-    let order_no = admitted(&claim(ITEM, 1).await.unwrap()).order_no;
-    assert_eq!(claim(ITEM, 2).await.unwrap(), Verdict::KeyReused { order_no });
-    assert_eq!(claim(other, 1).await.unwrap(), Verdict::KeyReused { order_no });
-    assert_eq!(admitted(&claim(ITEM, 1).await.unwrap()).order_no, order_no);
+    let claim = |item, quantity| {
+        lanes.claim(ClaimRequest { item, key: Some(KeyHash(7)), ..units("a", quantity) })
+    };
+    let order_no = admitted(&claim(ITEM, 1).await).order_no;
+    assert_eq!(claim(ITEM, 2).await, Decision::KeyReused { order_no });
+    assert_eq!(claim(other, 1).await, Decision::KeyReused { order_no });
+    assert_eq!(admitted(&claim(ITEM, 1).await).order_no, order_no);
     assert_eq!(gate.left(other), Some(5), "nothing was taken for a key that was spent");
 }
 
@@ -343,22 +329,22 @@ async fn a_full_log_admits_nobody_until_the_workers_catch_up() {
     let house = House::new();
     let gate = house.open_with(2);
     gate.load(loading(1, 10)).await.unwrap();
-    let batch = ["a", "b", "c", "a"].map(|user| house.attempt(user, 1)).to_vec();
-    let verdicts = gate.admit(batch).await;
-    assert_eq!(verdicts[2], Verdict::Busy(Busy::LogFull));
-    assert!(matches!(verdicts[3], Verdict::AlreadyBought { .. }), "what is true is still told");
+    let batch = ["a", "b", "c", "a"].map(|user| house.request(user, 1)).to_vec();
+    let decisions = gate.admit(batch).await;
+    assert_eq!(decisions[2], Decision::Busy(Busy::LogFull));
+    assert!(matches!(decisions[3], Decision::AlreadyBought { .. }), "what is true is still told");
     let taken = gate.take(9).await.unwrap();
     gate.ack(&[taken[0].id]).await.unwrap();
-    admitted(&gate.admit(vec![house.attempt("c", 1)]).await[0]);
+    admitted(&gate.admit(vec![house.request("c", 1)]).await[0]);
 }
 
 /// Ask until the gate decides again.
 async fn admitted_at_last(gate: &SoloGate, house: &House, user: &str) -> Claim {
     let asked = Instant::now();
     loop {
-        match gate.admit(vec![house.attempt(user, 1)]).await.remove(0) {
-            Verdict::Busy(Busy::Unwritable) => assert!(asked.elapsed() < PATIENCE),
-            verdict => return admitted(&verdict),
+        match gate.admit(vec![house.request(user, 1)]).await.remove(0) {
+            Decision::Busy(Busy::Unwritable) => assert!(asked.elapsed() < PATIENCE),
+            decision => return admitted(&decision),
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -369,16 +355,16 @@ async fn a_journal_that_cannot_be_written_decides_nothing_and_loses_nothing() {
     let house = House::new();
     let gate = house.open();
     gate.load(loading(1, 2)).await.unwrap();
-    let first = admitted(&gate.admit(vec![house.attempt("a", 1)]).await[0]);
+    let first = admitted(&gate.admit(vec![house.request("a", 1)]).await[0]);
     let taken = gate.take(9).await.unwrap();
     {
         let thief = rusqlite::Connection::open(house.path().join(JOURNAL_FILE)).unwrap();
         thief.execute_batch("BEGIN IMMEDIATE").unwrap();
-        let batch = ["b", "c"].map(|user| house.attempt(user, 1)).to_vec();
-        let verdicts = gate.admit(batch).await;
-        assert_eq!(verdicts, vec![Verdict::Busy(Busy::Unwritable); 2]);
-        let at_once = gate.admit(vec![house.attempt("d", 1)]).await;
-        assert_eq!(at_once, [Verdict::Busy(Busy::Unwritable)]);
+        let batch = ["b", "c"].map(|user| house.request(user, 1)).to_vec();
+        let decisions = gate.admit(batch).await;
+        assert_eq!(decisions, vec![Decision::Busy(Busy::Unwritable); 2]);
+        let at_once = gate.admit(vec![house.request("d", 1)]).await;
+        assert_eq!(at_once, [Decision::Busy(Busy::Unwritable)]);
         assert!(gate.ping().await.is_err());
         assert!(gate.release(&[give_back(&first)]).await.is_err(), "nothing changes");
         assert_eq!(left(&gate).await, 1, "the units of the failed batch were not taken");
@@ -402,8 +388,8 @@ async fn a_clock_that_steps_back_does_not_keep_the_gate_closed() {
     {
         let thief = rusqlite::Connection::open(house.path().join(JOURNAL_FILE)).unwrap();
         thief.execute_batch("BEGIN IMMEDIATE").unwrap();
-        let verdict = gate.admit(vec![house.attempt("a", 1)]).await;
-        assert_eq!(verdict, [Verdict::Busy(Busy::Unwritable)]);
+        let decision = gate.admit(vec![house.request("a", 1)]).await;
+        assert_eq!(decision, [Decision::Busy(Busy::Unwritable)]);
     }
     house.clock.advance(-3_600_000);
     admitted_at_last(&gate, &house, "a").await;
@@ -415,10 +401,10 @@ async fn a_clock_that_steps_back_does_not_keep_an_item_sold_out() {
     let gate = house.open();
     gate.load(Loading { opens_ms: 0, ..loading(1, 1) }).await.unwrap();
     let lanes = lanes(&house, gate.clone(), 10);
-    let first = admitted(&lanes.claim(ITEM, "a".parse().unwrap(), 1, None).await.unwrap());
+    let first = admitted(&lanes.claim(one_unit("a")).await);
     let stranger: UserId = "b".parse().unwrap();
-    let none = lanes.claim(ITEM, stranger.clone(), 1, None).await.unwrap();
-    assert!(matches!(none, Verdict::SoldOut { .. }));
+    let none = lanes.claim(one_unit("b")).await;
+    assert!(matches!(none, Decision::SoldOut { .. }));
     house.clock.advance(-3_600_000);
     // Behind the lanes' back, as another process would: nobody withdraws the "no".
     gate.release(&[give_back(&first)]).await.unwrap();
@@ -427,7 +413,7 @@ async fn a_clock_that_steps_back_does_not_keep_an_item_sold_out() {
         assert!(asked.elapsed() < PATIENCE);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    admitted(&lanes.claim(ITEM, stranger, 1, None).await.unwrap());
+    admitted(&lanes.claim(one_unit("b")).await);
 }
 
 #[tokio::test]
@@ -436,11 +422,11 @@ async fn a_claim_that_is_stuck_keeps_its_own_entry_and_no_other() {
     let house = House::new();
     let gate = house.open();
     gate.load(loading(1, 1_000)).await.unwrap();
-    let stuck = admitted(&gate.admit(vec![house.attempt("stuck", 1)]).await[0]);
+    let stuck = admitted(&gate.admit(vec![house.request("stuck", 1)]).await[0]);
     let held = gate.take(1).await.unwrap().remove(0);
     let mut last = stuck.clone();
     for n in 0..ROUNDS {
-        last = admitted(&gate.admit(vec![house.attempt(&format!("u{n}"), 1)]).await[0]);
+        last = admitted(&gate.admit(vec![house.request(&format!("u{n}"), 1)]).await[0]);
         let taken = gate.take(9).await.unwrap();
         gate.ack(&taken.iter().map(|entry| entry.id).collect::<Vec<_>>()).await.unwrap();
         if n % 3 == 0 {
@@ -457,7 +443,7 @@ async fn a_claim_that_is_stuck_keeps_its_own_entry_and_no_other() {
     assert_eq!(gate.queued(&last.user, last.order_no).await.unwrap(), None);
     assert!(gate.tidy(0).await.unwrap());
     assert_eq!(entries(&house), 1, "of all entries only the stuck one is kept");
-    let after = admitted(&gate.admit(vec![house.attempt("after", 1)]).await[0]);
+    let after = admitted(&gate.admit(vec![house.request("after", 1)]).await[0]);
     drop(gate);
     let gate = house.open();
     assert_eq!((left(&gate).await, gate.backlog()), (before - 1, 2));
@@ -477,10 +463,10 @@ async fn numbers_of_dropped_entries_may_come_again_and_are_owed_anew() {
     let other = Loading { item: ItemId(7), ..loading(1, 10) };
     gate.load(other).await.unwrap();
     gate.load(loading(1, 10)).await.unwrap();
-    gate.admit(vec![house.attempt_of(ItemId(7), "stuck")]).await;
+    gate.admit(vec![house.request_of(ItemId(7), "stuck")]).await;
     let _stuck = gate.take(1).await.unwrap();
     for user in ["a", "b"] {
-        gate.admit(vec![house.attempt(user, 1)]).await;
+        gate.admit(vec![house.request(user, 1)]).await;
         let taken = gate.take(1).await.unwrap();
         gate.ack(&[taken[0].id]).await.unwrap();
     }
@@ -489,7 +475,7 @@ async fn numbers_of_dropped_entries_may_come_again_and_are_owed_anew() {
     assert_eq!(entries(&house), 1);
     drop(gate);
     let gate = house.open();
-    let new = admitted(&gate.admit(vec![house.attempt_of(ItemId(7), "new")]).await[0]);
+    let new = admitted(&gate.admit(vec![house.request_of(ItemId(7), "new")]).await[0]);
     drop(gate);
     let gate = house.open();
     assert_eq!(gate.backlog(), 2);
@@ -526,9 +512,9 @@ async fn the_age_of_the_oldest_claim_on_the_log_is_known() {
     let gate = house.open();
     gate.load(loading(1, 9)).await.unwrap();
     assert_eq!(gate.oldest_waits_ms().await.unwrap(), None);
-    gate.admit(vec![house.attempt("a", 1)]).await;
+    gate.admit(vec![house.request("a", 1)]).await;
     house.clock.advance(700);
-    gate.admit(vec![house.attempt("b", 1)]).await;
+    gate.admit(vec![house.request("b", 1)]).await;
     house.clock.advance(300);
     assert_eq!(gate.oldest_waits_ms().await.unwrap(), Some(1_000));
     let taken = gate.take(1).await.unwrap();
@@ -541,10 +527,10 @@ async fn an_item_that_leaves_takes_its_settled_entries_along() {
     let house = House::new();
     let gate = house.open();
     gate.load(loading(1, 9)).await.unwrap();
-    gate.admit(vec![house.attempt("a", 1)]).await;
+    gate.admit(vec![house.request("a", 1)]).await;
     let taken = gate.take(9).await.unwrap();
     gate.ack(&[taken[0].id]).await.unwrap();
-    gate.admit(vec![house.attempt("b", 1)]).await;
+    gate.admit(vec![house.request("b", 1)]).await;
     gate.unload(ITEM).await.unwrap();
     assert_eq!(gate.left(ITEM), None);
     drop(gate);
@@ -582,14 +568,14 @@ async fn a_crowd_through_the_lanes_buys_exactly_the_stock() {
     let buyers = (0..2_000).map(|n| {
         let lanes = lanes.clone();
         // Every buyer comes twice at the same time.
-        let user: UserId = format!("u{}", n / 2).parse().unwrap();
-        tokio::spawn(async move { lanes.claim(ITEM, user, 1, None).await.unwrap() })
+        let request = one_unit(&format!("u{}", n / 2));
+        tokio::spawn(async move { lanes.claim(request).await })
     });
     let mut won = 0;
     for buyer in buyers.collect::<Vec<_>>() {
         match buyer.await.unwrap() {
-            Verdict::Admitted { .. } => won += 1,
-            Verdict::SoldOut { .. } | Verdict::AlreadyBought { .. } => {}
+            Decision::Admitted { .. } => won += 1,
+            Decision::SoldOut { .. } | Decision::AlreadyBought { .. } => {}
             other => panic!("{other:?}"),
         }
     }
@@ -600,17 +586,14 @@ async fn a_crowd_through_the_lanes_buys_exactly_the_stock() {
     let stranger: UserId = "stranger".parse().unwrap();
     assert!(lanes.is_sold_out(ITEM, &stranger, false));
     let (owner, order_no) = gate.marks(ITEM).await.unwrap().remove(0);
-    assert_eq!(
-        lanes.claim(ITEM, owner.clone(), 1, None).await.unwrap(),
-        Verdict::AlreadyBought { order_no }
-    );
+    assert_eq!(lanes.claim(one_unit(owner.as_str())).await, Decision::AlreadyBought { order_no });
     let unit = GiveBack { item: ITEM, user: owner, order_no, quantity: 1 };
     lanes.release(&[unit]).await.unwrap();
-    admitted(&lanes.claim(ITEM, stranger, 1, None).await.unwrap());
+    admitted(&lanes.claim(one_unit("stranger")).await);
 
     lanes.stop().await;
-    let late = lanes.claim(ITEM, "late".parse().unwrap(), 1, None).await.unwrap();
-    assert_eq!(late, Verdict::Busy(Busy::Unwritable), "stopped lanes decide nothing");
+    let late = lanes.claim(one_unit("late")).await;
+    assert_eq!(late, Decision::Busy(Busy::Unwritable), "stopped lanes decide nothing");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -625,13 +608,13 @@ async fn a_full_lane_says_so_at_once() {
     let buyers: Vec<_> = (0..100)
         .map(|n| {
             let lanes = lanes.clone();
-            let user: UserId = format!("u{n}").parse().unwrap();
-            tokio::spawn(async move { lanes.claim(ITEM, user, 1, None).await })
+            let request = one_unit(&format!("u{n}"));
+            tokio::spawn(async move { lanes.claim(request).await })
         })
         .collect();
     let mut too_hot = 0;
     for buyer in buyers {
-        too_hot += u32::from(buyer.await.unwrap() == Err(TooHot));
+        too_hot += u32::from(buyer.await.unwrap() == Decision::TooHot);
     }
     assert!(too_hot > 0);
 }
@@ -683,12 +666,12 @@ async fn a_journal_that_grew_long_is_tidied_in_a_quiet_moment() {
     // Each batch leaves an entry per item.
     while rounds * ITEMS as u64 <= REWRITE_AFTER_ENTRIES {
         rounds += 1;
-        let one = |item| house.attempt_of(ItemId(item), &format!("u{rounds}"));
+        let one = |item| house.request_of(ItemId(item), &format!("u{rounds}"));
         gate.admit((1..=ITEMS).map(one).collect()).await;
         let taken = gate.take(usize::MAX).await.unwrap();
         gate.ack(&taken.iter().map(|entry| entry.id).collect::<Vec<_>>()).await.unwrap();
     }
-    let last = admitted(&gate.admit(vec![house.attempt_of(ItemId(1), "last")]).await[0]);
+    let last = admitted(&gate.admit(vec![house.request_of(ItemId(1), "last")]).await[0]);
     let admitted = Instant::now();
     gate.upkeep().await.unwrap();
     let tidied_early = (entries(&house) as u64) <= REWRITE_AFTER_ENTRIES;
@@ -713,7 +696,7 @@ async fn a_journal_that_is_far_too_long_waits_for_no_quiet_moment() {
     let gate = house.open();
     gate.load(loading(1, 100)).await.unwrap();
     for n in 0..21 {
-        gate.admit(vec![house.attempt(&format!("u{n}"), 1)]).await;
+        gate.admit(vec![house.request(&format!("u{n}"), 1)]).await;
         assert_eq!(gate.tidy(2).await.unwrap(), n == 20, "after {n}");
     }
     assert_eq!(entries(&house), 21, "none is in the ledger");
@@ -730,8 +713,8 @@ async fn a_lane_that_died_is_noticed() {
         let numbers = house.numbers.clone();
         let lanes = Lanes::start(options, gate, numbers, may_number).unwrap();
         assert!(lanes.are_running());
-        let verdict = lanes.claim(ITEM, "a".parse().unwrap(), 1, None).await.unwrap();
-        assert_eq!(matches!(verdict, Verdict::Admitted { .. }), !dies, "{verdict:?}");
+        let decision = lanes.claim(one_unit("a")).await;
+        assert_eq!(matches!(decision, Decision::Admitted { .. }), !dies, "{decision:?}");
         // The buyer hears of it a moment before the thread has ended.
         let ended = async {
             while lanes.are_running() {
@@ -758,11 +741,11 @@ proptest! {
             for step in steps {
                 match step {
                     Step::Claims(wishes) => {
-                        let wish = |(n, quantity): &(u8, u32)| house.attempt(&format!("u{n}"), *quantity);
-                        let batch: Vec<Attempt> = wishes.iter().map(wish).collect();
-                        let verdicts = gate.admit(batch.clone()).await;
-                        for (attempt, verdict) in batch.iter().zip(verdicts) {
-                            model.check(attempt, &verdict);
+                        let wish = |(n, quantity): &(u8, u32)| house.request(&format!("u{n}"), *quantity);
+                        let batch: Vec<NumberedRequest> = wishes.iter().map(wish).collect();
+                        let decisions = gate.admit(batch.clone()).await;
+                        for (request, decision) in batch.iter().zip(decisions) {
+                            model.check(request, &decision);
                         }
                     }
                     Step::Release(n) => {
@@ -811,22 +794,22 @@ proptest! {
 }
 
 impl Model {
-    fn check(&mut self, attempt: &Attempt, verdict: &Verdict) {
-        let expected = match self.marks.get(&attempt.user) {
-            Some((order_no, _)) => Verdict::AlreadyBought { order_no: *order_no },
-            None if attempt.quantity > 2 => Verdict::OverLimit { limit: 2 },
-            None if i64::from(attempt.quantity) > self.left => {
-                assert!(matches!(verdict, Verdict::SoldOut { left, .. } if *left == self.left));
+    fn check(&mut self, (order_no, request): &NumberedRequest, decision: &Decision) {
+        let expected = match self.marks.get(&request.user) {
+            Some((order_no, _)) => Decision::AlreadyBought { order_no: *order_no },
+            None if request.quantity > 2 => Decision::OverLimit { limit: 2 },
+            None if i64::from(request.quantity) > self.left => {
+                assert!(matches!(decision, Decision::SoldOut { left, .. } if *left == self.left));
                 return;
             }
             None => {
-                assert_eq!(admitted(verdict).order_no, attempt.order_no);
-                self.left -= i64::from(attempt.quantity);
-                self.marks.insert(attempt.user.clone(), (attempt.order_no, attempt.quantity));
-                self.unsettled.push(attempt.order_no);
+                assert_eq!(admitted(decision).order_no, *order_no);
+                self.left -= i64::from(request.quantity);
+                self.marks.insert(request.user.clone(), (*order_no, request.quantity));
+                self.unsettled.push(*order_no);
                 return;
             }
         };
-        assert_eq!(*verdict, expected);
+        assert_eq!(*decision, expected);
     }
 }

@@ -5,7 +5,7 @@
 //! answer is written once per language and shared.
 //!
 //! It comes in on two ways, the fast path (see `fast_path`) and the router, and both lead here:
-//! [`Wanted::read`] takes it apart, [`told`] says what came of it.
+//! [`read_claim`] takes it apart, [`told`] says what came of it.
 
 use std::{io::Write, time::Instant};
 
@@ -14,7 +14,7 @@ use axum::{
     extract::{FromRequest, FromRequestParts, Request, State},
     response::{IntoResponse, Response},
 };
-use gate::Busy;
+use gate::{Busy, ClaimRequest, Decision};
 use http::{
     HeaderMap, HeaderValue, StatusCode,
     header::{CACHE_CONTROL, CONTENT_TYPE},
@@ -29,7 +29,6 @@ use crate::{
     extract::{Json, Path},
     problem::{Code, Problem},
 };
-use engine::ClaimAnswer;
 
 const SALE_TOKEN: &str = "x-sale-token";
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -39,7 +38,8 @@ pub(super) const ADMITTED_BYTES: usize = 320;
 
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Wish {
+#[schema(as = Wish)]
+pub(super) struct ClaimBody {
     #[schema(schema_with = schemas::quantity)]
     quantity: u32,
 }
@@ -68,7 +68,7 @@ pub(super) struct Admitted {
         ("id" = i64, Path, description = "The item"),
         ("Idempotency-Key" = inline(Option<schemas::IdempotencyKey>), Header,
             description = "1 to 255 visible ASCII characters")),
-    request_body = Wish,
+    request_body = ClaimBody,
     responses(
         (status = ACCEPTED, body = Admitted),
         (status = BAD_REQUEST, description = "`bad_request`, e.g. two sale tokens"),
@@ -96,13 +96,13 @@ async fn decide(app: &App, request: Request) -> Result<Admitted, Problem> {
     let (mut parts, body) = request.into_parts();
     let Path(id) = Path::<i64>::from_request_parts(&mut parts, &()).await?;
     let engine = &app.engine;
-    let asked = Wanted::ask(&engine.keys, engine.clock.now_ms(), ItemId(id), &parts.headers)?;
-    let Json(wish) = Json::<Wish>::from_request(Request::from_parts(parts, body), &()).await?;
-    let wanted = asked.with(wish)?;
+    let head = read_head(&engine.keys, engine.clock.now_ms(), ItemId(id), &parts.headers)?;
+    let Json(body) = Json::<ClaimBody>::from_request(Request::from_parts(parts, body), &()).await?;
+    let request = with_body(head, body)?;
     let began = Instant::now();
-    let answer = engine.claim(wanted.item, wanted.user, wanted.quantity, wanted.key).await;
+    let decision = engine.claim(request).await;
     app.claims.decided_after(began.elapsed());
-    told(answer, &engine.keys)
+    told(decision, &engine.keys, |position| engine.eta_ms(position))
 }
 
 /// The fields of a head that a claim is read from, wherever they come from.
@@ -122,46 +122,36 @@ impl Fields for FastRequest<'_> {
     }
 }
 
-/// Who wants how much of what.
-pub(super) struct Wanted {
-    pub(super) item: ItemId,
-    pub(super) user: UserId,
-    pub(super) quantity: u32,
-    pub(super) key: Option<KeyHash>,
+/// Take apart a claim that is here in full.
+pub(super) fn read_claim(
+    keys: &SigningKeys,
+    now_ms: Millis,
+    item: ItemId,
+    request: &FastRequest<'_>,
+) -> Result<ClaimRequest, Problem> {
+    let head = read_head(keys, now_ms, item, request)?;
+    let kind = request.fields.first(CONTENT_TYPE.as_str());
+    let Json(body) = Json::<ClaimBody>::read(kind, request.body)?;
+    with_body(head, body)
 }
 
-impl Wanted {
-    /// Take apart a claim that is here in full.
-    pub(super) fn read(
-        keys: &SigningKeys,
-        now_ms: Millis,
-        item: ItemId,
-        request: &FastRequest<'_>,
-    ) -> Result<Wanted, Problem> {
-        let wanted = Wanted::ask(keys, now_ms, item, request)?;
-        let kind = request.fields.first(CONTENT_TYPE.as_str());
-        let Json(wish) = Json::<Wish>::read(kind, request.body)?;
-        wanted.with(wish)
-    }
+/// What the head says; how much is wanted is not known yet.
+fn read_head(
+    keys: &SigningKeys,
+    now_ms: Millis,
+    item: ItemId,
+    fields: &impl Fields,
+) -> Result<ClaimRequest, Problem> {
+    let user = named_by_token(only_token(fields)?, item, keys, now_ms)?;
+    let key = idempotency_key(fields.all(IDEMPOTENCY_KEY), &user)?;
+    Ok(ClaimRequest { item, user, quantity: 0, key })
+}
 
-    /// What the head says; how much is wanted is not known yet.
-    fn ask(
-        keys: &SigningKeys,
-        now_ms: Millis,
-        item: ItemId,
-        fields: &impl Fields,
-    ) -> Result<Wanted, Problem> {
-        let user = named_by_token(only_token(fields)?, item, keys, now_ms)?;
-        let key = idempotency_key(fields.all(IDEMPOTENCY_KEY), &user)?;
-        Ok(Wanted { item, user, quantity: 0, key })
+fn with_body(request: ClaimRequest, body: ClaimBody) -> Result<ClaimRequest, Problem> {
+    if body.quantity == 0 {
+        return Err(Problem::invalid("quantity", "must be at least 1"));
     }
-
-    fn with(self, wish: Wish) -> Result<Wanted, Problem> {
-        if wish.quantity == 0 {
-            return Err(Problem::invalid("quantity", "must be at least 1"));
-        }
-        Ok(Wanted { quantity: wish.quantity, ..self })
-    }
+    Ok(ClaimRequest { quantity: body.quantity, ..request })
 }
 
 /// The sale token, if there is one. Of two nobody can say which was meant.
@@ -207,28 +197,34 @@ fn idempotency_key<'a>(
     Ok(Some(KeyHash::of(user, key)))
 }
 
-pub(super) fn told(answer: ClaimAnswer, keys: &SigningKeys) -> Result<Admitted, Problem> {
-    Err(match answer {
-        ClaimAnswer::Admitted { claim, position, eta_ms } => {
-            return Ok(Admitted::of(&claim, keys, position, eta_ms));
+/// What the buyer hears. `eta_ms`: when the claim at a position will be an order.
+pub(super) fn told(
+    decision: Decision,
+    keys: &SigningKeys,
+    eta_ms: impl FnOnce(u64) -> u64,
+) -> Result<Admitted, Problem> {
+    Err(match decision {
+        Decision::Admitted { claim, ahead, .. } => {
+            let position = ahead + 1;
+            return Ok(Admitted::of(&claim, keys, position, eta_ms(position)));
         }
-        ClaimAnswer::AlreadyBought { order_no } => Problem::already_bought(order_no),
-        ClaimAnswer::KeyReused { order_no } => {
+        Decision::AlreadyBought { order_no } => Problem::already_bought(order_no),
+        Decision::KeyReused { order_no } => {
             Problem::new(Code::KeyReused).with("order_no", order_no.to_string())
         }
-        ClaimAnswer::SoldOut { left: ..=0 } => Code::SoldOut.into(),
-        ClaimAnswer::SoldOut { left } => too_few(left),
-        ClaimAnswer::NotStarted { opens_ms } => Problem::not_started(opens_ms),
-        ClaimAnswer::Ended => Code::Ended.into(),
-        ClaimAnswer::OverLimit { limit } => {
+        Decision::SoldOut { left: ..=0, .. } => Code::SoldOut.into(),
+        Decision::SoldOut { left, .. } => too_few(left),
+        Decision::NotStarted { opens_ms } => Problem::not_started(opens_ms),
+        Decision::Ended => Code::Ended.into(),
+        Decision::OverLimit { limit } => {
             Problem::invalid("quantity", format_args!("must be from 1 to {limit}"))
         }
-        ClaimAnswer::TooHot => Code::TooHot.into(),
-        ClaimAnswer::Busy(Busy::Paused) => paused(),
+        Decision::TooHot => Code::TooHot.into(),
+        Decision::Busy(Busy::Paused) => paused(),
         // The same for all other reasons, and without an inside: a gate that is busy in a rush
         // must not write a line to the log for every buyer. It says once itself what ails it.
-        ClaimAnswer::Busy(_) => Code::Busy.into(),
-        ClaimAnswer::UnknownItem => Problem::not_found(),
+        Decision::Busy(_) => Code::Busy.into(),
+        Decision::UnknownItem => Problem::not_found(),
     })
 }
 
@@ -295,8 +291,8 @@ mod tests {
         SigningKeys::from_secret(b"a secret of the tests").unwrap()
     }
 
-    fn check(answer: ClaimAnswer, status: u16, code: &str, extra: &[(&str, Value)]) {
-        let problem = told(answer.clone(), &keys()).err().unwrap();
+    fn check(answer: Decision, status: u16, code: &str, extra: &[(&str, Value)]) {
+        let problem = told(answer.clone(), &keys(), |_| 0).err().unwrap();
         let body: Value = serde_json::from_slice(&problem.render(Lang::En)).unwrap();
         assert_eq!((problem.code().status().as_u16(), problem.code().as_str()), (status, code));
         for (name, value) in extra {
@@ -308,29 +304,24 @@ mod tests {
     fn every_answer_has_its_status_and_code() {
         let order_no = OrderNo::from_u64(7).unwrap();
         let text = order_no.to_string().into();
-        check(
-            ClaimAnswer::AlreadyBought { order_no },
-            409,
-            "already_bought",
-            &[("order_no", text)],
-        );
+        check(Decision::AlreadyBought { order_no }, 409, "already_bought", &[("order_no", text)]);
         let text = order_no.to_string().into();
-        check(ClaimAnswer::KeyReused { order_no }, 422, "key_reused", &[("order_no", text)]);
-        check(ClaimAnswer::SoldOut { left: 0 }, 409, "sold_out", &[("left", Value::Null)]);
-        check(ClaimAnswer::SoldOut { left: 1 }, 409, "sold_out", &[("left", 1.into())]);
+        check(Decision::KeyReused { order_no }, 422, "key_reused", &[("order_no", text)]);
+        check(Decision::SoldOut { left: 0, version: 1 }, 409, "sold_out", &[("left", Value::Null)]);
+        check(Decision::SoldOut { left: 1, version: 1 }, 409, "sold_out", &[("left", 1.into())]);
         let opens_ms = 1_700_000_000_000;
         let opens_at = ("opens_at", opens_ms.into());
-        check(ClaimAnswer::NotStarted { opens_ms }, 403, "not_started", &[opens_at]);
-        check(ClaimAnswer::Ended, 403, "ended", &[]);
+        check(Decision::NotStarted { opens_ms }, 403, "not_started", &[opens_at]);
+        check(Decision::Ended, 403, "ended", &[]);
         let field = ("field", "quantity".into());
-        check(ClaimAnswer::OverLimit { limit: 2 }, 422, "invalid", &[field]);
+        check(Decision::OverLimit { limit: 2 }, 422, "invalid", &[field]);
         let retry = || ("retry_after_ms", 1_000.into());
-        check(ClaimAnswer::TooHot, 429, "too_hot", &[retry()]);
-        check(ClaimAnswer::Busy(Busy::NotLoaded), 503, "busy", &[retry()]);
-        check(ClaimAnswer::Busy(Busy::LogFull), 503, "busy", &[retry()]);
+        check(Decision::TooHot, 429, "too_hot", &[retry()]);
+        check(Decision::Busy(Busy::NotLoaded), 503, "busy", &[retry()]);
+        check(Decision::Busy(Busy::LogFull), 503, "busy", &[retry()]);
         let paused = ("reason", "paused".into());
-        check(ClaimAnswer::Busy(Busy::Paused), 503, "busy", &[retry(), paused]);
-        check(ClaimAnswer::UnknownItem, 404, "not_found", &[]);
+        check(Decision::Busy(Busy::Paused), 503, "busy", &[retry(), paused]);
+        check(Decision::UnknownItem, 404, "not_found", &[]);
     }
 
     #[test]

@@ -11,13 +11,14 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use gate::Decision;
 use http::{Method, StatusCode, header::ACCEPT_LANGUAGE};
 use listener::{FastPath, FastRequest, Fields, NoReply, Pending, REQUEST_ID, Refusal, RequestId};
 use sale::ItemId;
 
 use super::{
     App, BASE,
-    claims::{ADMITTED_BYTES, Wanted, told},
+    claims::{ADMITTED_BYTES, read_claim, told},
 };
 use crate::{
     config::Role,
@@ -25,7 +26,6 @@ use crate::{
     metrics::HttpMetrics,
     problem::{Code, Lang, Problem},
 };
-use engine::ClaimAnswer;
 
 /// More digits than this are no item.
 const ID_DIGITS_MAX: usize = 18;
@@ -61,8 +61,9 @@ impl Claims {
         });
     }
 
-    fn tell(&self, answer: ClaimAnswer, ticket: &Ticket, out: &mut Vec<u8>) {
-        match told(answer, &self.app.engine.keys) {
+    fn tell(&self, decision: Decision, ticket: &Ticket, out: &mut Vec<u8>) {
+        let engine = &self.app.engine;
+        match told(decision, &engine.keys, |position| engine.eta_ms(position)) {
             Err(problem) => self.refuse(&problem, ticket, out),
             Ok(admitted) => {
                 self.app.claims.admitted();
@@ -88,7 +89,7 @@ impl Claims {
 
 impl FastPath for Claims {
     type Ticket = Ticket;
-    type Reply = ClaimAnswer;
+    type Reply = Decision;
 
     fn takes(&self, method: &str, path: &str) -> bool {
         self.open && method == "POST" && item_of(path).is_some()
@@ -99,16 +100,16 @@ impl FastPath for Claims {
         let ticket = Ticket { lang, began: Instant::now(), id: request.id };
         let engine = &self.app.engine;
         let item = item_of(request.path).unwrap_or(ItemId(0));
-        let wanted = match Wanted::read(&engine.keys, engine.clock.now_ms(), item, request) {
-            Ok(wanted) => wanted,
+        let claim = match read_claim(&engine.keys, engine.clock.now_ms(), item, request) {
+            Ok(claim) => claim,
             Err(problem) => {
                 self.refuse(&problem, &ticket, out);
                 return None;
             }
         };
-        match engine.enter(wanted.item, wanted.user, wanted.quantity, wanted.key) {
-            Err(answer) => {
-                self.tell(answer, &ticket, out);
+        match engine.enter(claim) {
+            Err(decision) => {
+                self.tell(decision, &ticket, out);
                 None
             }
             Ok(place) => {
@@ -119,11 +120,11 @@ impl FastPath for Claims {
         }
     }
 
-    fn finish(&self, ticket: Ticket, reply: Result<ClaimAnswer, NoReply>, out: &mut Vec<u8>) {
+    fn finish(&self, ticket: Ticket, reply: Result<Decision, NoReply>, out: &mut Vec<u8>) {
         let problem = match reply {
-            Ok(answer) => {
+            Ok(decision) => {
                 self.app.claims.decided_after(ticket.began.elapsed());
-                return self.tell(answer, &ticket, out);
+                return self.tell(decision, &ticket, out);
             }
             Err(NoReply::TooLate) => Problem::new(Code::Unknown).inside("no answer in time"),
             Err(NoReply::Panicked) => Problem::internal("a claim panicked"),

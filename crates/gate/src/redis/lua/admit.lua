@@ -2,9 +2,9 @@
 --
 -- KEYS  meta  stock  users  spent  orders  backlog
 -- ARGV  item  log_claims_max  n  epoch  units  most  keyed  winners
--- Answers {epoch, seq, now_ms, backlog}: everybody is admitted; or the same and n verdicts; or an
--- empty list if the item is not here. A verdict is a letter and what belongs to it;
--- crates/gate/src/redis/verdict.rs reads them.
+-- Answers {epoch, seq, now_ms, backlog}: everybody is admitted; or the same and n decisions; or an
+-- empty list if the item is not here. A decision is a letter and what belongs to it;
+-- crates/gate/src/redis/decision.rs reads them.
 --
 -- While there are units left nearly every batch is of buyers who all win. So the caller has written
 -- the log entry as it will be if everybody wins in `epoch`, the last it saw: `winners` is n marks
@@ -65,21 +65,21 @@ for at = 1, n do
   local quantity, key = struct.unpack('<I4', wanted, 9), string.sub(wanted, 17, 24)
   local mark = mine[user] or marks[at]
   local spent = key ~= none and redis.call('HGET', KEYS[4], key)
-  local verdict
+  local decision
   -- What was answered before is true whether or not the window is open; a spent key comes before
   -- what its buyer holds by now.
-  if spent then verdict = 'R' .. spent
+  if spent then decision = 'R' .. spent
   elseif mark then
-    if key ~= none and string.sub(mark, 17, 24) == key then verdict = 'R' .. mark
-    else verdict = 'B' .. mark end
-  elseif shut == 3 then verdict = 'E'
-  elseif shut == 1 then verdict = 'P'
-  elseif shut == 2 then verdict = 'F'
-  elseif now < opens then verdict = 'N' .. meta[3]
-  elseif now >= closes then verdict = 'E'
-  elseif quantity > limit then verdict = 'O' .. meta[5]
-  elseif quantity > left - units then verdict = 'S' .. (left - units)
-  elseif backlog + #won >= log_max then verdict = 'L'
+    if key ~= none and string.sub(mark, 17, 24) == key then decision = 'R' .. mark
+    else decision = 'B' .. mark end
+  elseif shut == 3 then decision = 'E'
+  elseif shut == 1 then decision = 'P'
+  elseif shut == 2 then decision = 'F'
+  elseif now < opens then decision = 'N' .. meta[3]
+  elseif now >= closes then decision = 'E'
+  elseif quantity > limit then decision = 'O' .. meta[5]
+  elseif quantity > left - units then decision = 'S' .. (left - units)
+  elseif backlog + #won >= log_max then decision = 'L'
   else
     mark = string.sub(wanted, 1, 12) .. struct.pack('<I4', epoch) .. key
     mine[user] = mark
@@ -87,9 +87,9 @@ for at = 1, n do
     new_marks[#new_marks + 1] = mark
     won[#won + 1] = mark .. struct.pack('<I2', #user) .. user
     units = units + quantity
-    verdict = 'A' .. mark
+    decision = 'A' .. mark
   end
-  reply[4 + at] = verdict
+  reply[4 + at] = decision
 end
 if #won == 0 then return reply end
 write(new_marks, units, #won, table.concat(won))
