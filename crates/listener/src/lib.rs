@@ -139,7 +139,10 @@ fn after_accept_error(error: &io::Error, pause: Duration) -> Duration {
     if matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset) {
         return Duration::ZERO;
     }
-    tracing::error!(%error, "connections cannot be accepted; is http.connections_max above the limit on open files?");
+    tracing::error!(
+        %error,
+        "connections cannot be accepted; is http.connections_max above the limit on open files?"
+    );
     (pause * 2).clamp(ACCEPT_PAUSE_MIN, ACCEPT_PAUSE_MAX)
 }
 

@@ -8,8 +8,6 @@ pub mod api;
 pub mod auth;
 pub mod cli;
 pub mod config;
-#[cfg(test)]
-mod documents;
 pub mod edge;
 pub mod extract;
 pub mod greeting;

@@ -10,7 +10,7 @@ use crate::server::{Server, between, post_to, settings};
 async fn a_body_that_trickles_is_told_so_and_closed() {
     let server = Server::start(settings()).await;
     let mut client = server.client().await;
-    client.send("POST /echo HTTP/1.1\r\nhost: s\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n{").await;
+    client.send("POST /echo HTTP/1.1\r\nhost: s\r\ncontent-length: 50\r\n\r\n{").await;
     let (mut reader, mut writer) = client.0.into_split();
     let trickle = tokio::spawn(async move {
         while writer.write_all(b" ").await.is_ok() {
@@ -30,8 +30,7 @@ async fn a_body_that_trickles_is_told_so_and_closed() {
 async fn a_body_that_is_too_long_gets_413() {
     let server = Server::start(settings()).await;
     let mut client = server.client().await;
-    let head = "POST /echo HTTP/1.1\r\nhost: s\r\ncontent-type: application/json\r\n";
-    client.send(&format!("{head}content-length: 2000\r\n\r\n{}", "1".repeat(2_000))).await;
+    client.send(&post_to("/echo", &"1".repeat(2_000))).await;
     let answer = client.read_some().await;
     assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
 }
@@ -118,11 +117,12 @@ async fn a_client_that_closes_its_half_still_gets_its_answer() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     server.bell.notify_one();
     assert!(client.read_to_end().await.0.ends_with("fast 1;"));
-    let chunked = "POST /quick HTTP/1.1\r\nhost: s\r\ntransfer-encoding: chunked\r\n\r\n4\r\nfour\r\n0\r\n\r\n";
+    let head = "POST /quick HTTP/1.1\r\nhost: s\r\ntransfer-encoding: chunked\r\n\r\n";
+    let chunked = format!("{head}4\r\nfour\r\n0\r\n\r\n");
     for (request, end) in [
         ("GET /slow HTTP/1.1\r\nhost: s\r\n\r\n".to_owned(), "done"),
         ("GET /slow HTTP/1.0\r\n\r\n".into(), "done"),
-        (chunked.into(), "router 4;"),
+        (chunked, "router 4;"),
         (post_to("/quick", "four") + &post_to("/quick", "fives"), "fast 5;"),
     ] {
         let mut client = server.client().await;

@@ -19,7 +19,9 @@ async fn requests_are_answered_on_one_connection_with_the_clients_address() {
 async fn pipelined_requests_are_answered_in_order() {
     let server = Server::start(settings()).await;
     let mut client = server.client().await;
-    client.send("GET /slow HTTP/1.1\r\nhost: s\r\n\r\nGET /nowhere HTTP/1.1\r\nhost: s\r\nconnection: close\r\n\r\n").await;
+    let slow = "GET /slow HTTP/1.1\r\nhost: s\r\n\r\n";
+    let last = "GET /nowhere HTTP/1.1\r\nhost: s\r\nconnection: close\r\n\r\n";
+    client.send(&format!("{slow}{last}")).await;
     let (answers, _) = client.read_to_end().await;
     let (done, nowhere) = (answers.find("done").unwrap(), answers.find("404").unwrap());
     assert!(done < nowhere, "{answers}");

@@ -38,9 +38,6 @@ mod shop;
 mod time;
 mod times;
 
-#[cfg(test)]
-mod tests;
-
 use std::{ops::Deref, sync::Arc, time::Duration};
 
 use axum::{
@@ -67,7 +64,7 @@ use engine::Engine;
 pub use openapi::document;
 
 /// Where the API lives. The paths of machines and pages are outside it.
-const BASE: &str = "/api/v1";
+pub const BASE: &str = "/api/v1";
 
 /// All that handlers share.
 pub struct App {

@@ -18,7 +18,7 @@ mod tokens;
 
 use std::{fmt::Display, io::IsTerminal, path::PathBuf, process::ExitCode};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
@@ -40,7 +40,7 @@ use tokens::Token;
     after_help = "Without a command: serve, with data in ./data and a demo sale ready to buy.\n\
         Every setting is explained by `seckill config --default`."
 )]
-pub(crate) struct Cli {
+struct Cli {
     #[command(flatten)]
     flags: Flags,
     #[command(subcommand)]
@@ -133,6 +133,11 @@ impl<E: Display> From<E> for Failure {
     fn from(cause: E) -> Self {
         Failure::Cannot(cause.to_string())
     }
+}
+
+/// Every command with its flags, for those who check what documents say of them.
+pub fn command() -> clap::Command {
+    Cli::command()
 }
 
 pub fn main() -> ExitCode {

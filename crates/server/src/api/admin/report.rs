@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 #[derive(Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub(in super::super) struct Report {
     started_at: i64,
     ended_at: i64,
@@ -29,7 +28,6 @@ pub(in super::super) struct Report {
 }
 
 #[derive(Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub(in super::super) struct ItemReport {
     item_id: i64,
     name: String,
@@ -64,7 +62,6 @@ pub(in super::super) enum ItemVerdict {
 }
 
 #[derive(Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub(in super::super) struct Finding {
     /// A stable name, e.g. `gate_left`.
     kind: String,

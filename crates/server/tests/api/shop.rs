@@ -3,46 +3,45 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::{Router, body::Body, response::Response};
+use engine::{
+    Engine, Parts,
+    moving_gate::{MovingGate, Told},
+};
 use gate::Gate;
 use http::{HeaderMap, Method, Request};
 use http_body_util::BodyExt;
 use ledger::Role;
 use sale::{ItemId, ManualClock, Millis, SaleToken, SigningKeys, UserId};
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use tower::ServiceExt;
-
-use crate::{
+use server::{
     api::{App, service},
     auth::token_hash,
     config::Config,
     edge::Edge,
 };
-use engine::{
-    Engine, Parts,
-    moving_gate::{MovingGate, Told},
-};
+use tempfile::TempDir;
+use tower::ServiceExt;
 
-pub(super) const SECRET: &[u8] = b"a secret of the tests";
+pub(crate) const SECRET: &[u8] = b"a secret of the tests";
 /// When the tests begin, and how long before the opening that is.
-pub(super) const NOW_MS: Millis = 1_800_000_000_000;
-pub(super) const OPENS_MS: Millis = NOW_MS + 1_000;
-pub(super) const CLOSES_MS: Millis = OPENS_MS + 60_000;
-pub(super) const ADMIN: &str = "sk_admin_of_the_tests";
+pub(crate) const NOW_MS: Millis = 1_800_000_000_000;
+pub(crate) const OPENS_MS: Millis = NOW_MS + 1_000;
+pub(crate) const CLOSES_MS: Millis = OPENS_MS + 60_000;
+pub(crate) const ADMIN: &str = "sk_admin_of_the_tests";
 
-pub(super) struct Shop {
-    pub(super) app: Arc<App>,
-    pub(super) clock: Arc<ManualClock>,
+pub(crate) struct Shop {
+    pub(crate) app: Arc<App>,
+    pub(crate) clock: Arc<ManualClock>,
     service: Edge<Router>,
     _data: TempDir,
 }
 
 /// What came back.
 #[derive(Debug)]
-pub(super) struct Heard {
-    pub(super) status: u16,
-    pub(super) headers: HeaderMap,
-    pub(super) text: String,
+pub(crate) struct Heard {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) text: String,
 }
 
 impl Heard {
@@ -56,13 +55,13 @@ impl Heard {
         }
     }
 
-    pub(super) fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or_else(|_| panic!("no JSON: {self:?}"))
     }
 
     /// A refusal with this status, code and field.
     #[track_caller]
-    pub(super) fn is_refused(&self, status: u16, code: &str, field: Option<&str>) -> &Heard {
+    pub(crate) fn is_refused(&self, status: u16, code: &str, field: Option<&str>) -> &Heard {
         let body = self.json();
         assert_eq!((self.status, body["code"].as_str()), (status, Some(code)), "{}", self.text);
         assert_eq!(self.headers["content-type"], "application/problem+json");
@@ -72,55 +71,55 @@ impl Heard {
     }
 
     #[track_caller]
-    pub(super) fn is(&self, status: u16) -> Value {
+    pub(crate) fn is(&self, status: u16) -> Value {
         assert_eq!(self.status, status, "{}", self.text);
         if self.text.is_empty() { Value::Null } else { self.json() }
     }
 }
 
 /// A request in the making.
-pub(super) struct Ask<'a> {
+pub(crate) struct Ask<'a> {
     shop: &'a Shop,
     request: http::request::Builder,
     body: Body,
 }
 
 impl Ask<'_> {
-    pub(super) fn header(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
+    pub(crate) fn header(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
         self.request = self.request.header(name, value.as_ref());
         self
     }
 
-    pub(super) fn bearer(self, token: &str) -> Self {
+    pub(crate) fn bearer(self, token: &str) -> Self {
         self.header("authorization", format!("Bearer {token}"))
     }
 
-    pub(super) fn json(self, body: Value) -> Self {
+    pub(crate) fn json(self, body: Value) -> Self {
         self.raw(body.to_string())
     }
 
-    pub(super) fn raw(mut self, body: impl Into<Vec<u8>>) -> Self {
+    pub(crate) fn raw(mut self, body: impl Into<Vec<u8>>) -> Self {
         self.body = Body::from(body.into());
         self.header("content-type", "application/json")
     }
 
-    pub(super) async fn response(self) -> Response {
+    pub(crate) async fn response(self) -> Response {
         let request = self.request.body(self.body).unwrap();
         self.shop.service.clone().oneshot(request).await.unwrap()
     }
 
-    pub(super) async fn send(self) -> Heard {
+    pub(crate) async fn send(self) -> Heard {
         Heard::of(self.response().await).await
     }
 }
 
 impl Shop {
-    pub(super) async fn open() -> Shop {
+    pub(crate) async fn open() -> Shop {
         Shop::open_with(|_| {}).await
     }
 
     /// One whose gate can be made to be away.
-    pub(super) async fn open_beside_a_gate() -> (Shop, Arc<Told>) {
+    pub(crate) async fn open_beside_a_gate() -> (Shop, Arc<Told>) {
         let mut told = None;
         let shop = Shop::open_through(
             |_| {},
@@ -133,7 +132,7 @@ impl Shop {
         (shop.await, told.unwrap())
     }
 
-    pub(super) async fn open_with(change: impl FnOnce(&mut Config)) -> Shop {
+    pub(crate) async fn open_with(change: impl FnOnce(&mut Config)) -> Shop {
         Shop::open_through(change, |gate| gate).await
     }
 
@@ -157,7 +156,7 @@ impl Shop {
         Shop { service: service(app.clone()), app, clock, _data: data }
     }
 
-    pub(super) fn ask(&self, method: Method, path: &str) -> Ask<'_> {
+    pub(crate) fn ask(&self, method: Method, path: &str) -> Ask<'_> {
         let path = if path.starts_with("/items")
             || path.starts_with("/orders")
             || path.starts_with("/admin")
@@ -170,20 +169,20 @@ impl Shop {
         Ask { shop: self, request, body: Body::empty() }
     }
 
-    pub(super) fn get(&self, path: &str) -> Ask<'_> {
+    pub(crate) fn get(&self, path: &str) -> Ask<'_> {
         self.ask(Method::GET, path)
     }
 
-    pub(super) fn post(&self, path: &str) -> Ask<'_> {
+    pub(crate) fn post(&self, path: &str) -> Ask<'_> {
         self.ask(Method::POST, path)
     }
 
-    pub(super) fn admin(&self, method: Method, path: &str) -> Ask<'_> {
+    pub(crate) fn admin(&self, method: Method, path: &str) -> Ask<'_> {
         self.ask(method, path).bearer(ADMIN)
     }
 
     /// A published and warmed activity with one item; its id and the item's.
-    pub(super) async fn stage(&self, stock: i64, limit: u32) -> (i64, i64) {
+    pub(crate) async fn stage(&self, stock: i64, limit: u32) -> (i64, i64) {
         let plan = json!({"name": "sale", "opens_at": OPENS_MS, "closes_at": CLOSES_MS,
             "items": [{"name": "iPhone", "price": 699_900, "stock": stock, "limit_per_user": limit}]});
         let made = self.admin(Method::POST, "/admin/activities").json(plan).send().await.is(201);
@@ -193,33 +192,33 @@ impl Shop {
         (id, item)
     }
 
-    pub(super) async fn move_to(&self, activity: i64, verb: &str) -> Heard {
+    pub(crate) async fn move_to(&self, activity: i64, verb: &str) -> Heard {
         self.admin(Method::POST, &format!("/admin/activities/{activity}/{verb}")).send().await
     }
 
-    pub(super) fn jwt(&self, user: &str) -> String {
+    pub(crate) fn jwt(&self, user: &str) -> String {
         self.app.buyers.dev_login(&user.parse().unwrap()).unwrap().token
     }
 
-    pub(super) fn sale_token(&self, user: &str, item: i64) -> String {
+    pub(crate) fn sale_token(&self, user: &str, item: i64) -> String {
         let user: UserId = user.parse().unwrap();
         let token = SaleToken { user, item: ItemId(item), expires_ms: CLOSES_MS + 60_000 };
         token.sign(&self.app.engine.keys)
     }
 
-    pub(super) fn claim<'a>(&'a self, user: &str, item: i64) -> Ask<'a> {
+    pub(crate) fn claim<'a>(&'a self, user: &str, item: i64) -> Ask<'a> {
         let token = self.sale_token(user, item);
         self.post(&format!("/items/{item}/claims")).header("x-sale-token", token)
     }
 
     /// A claim that must succeed; its order number.
-    pub(super) async fn buy(&self, user: &str, item: i64) -> String {
+    pub(crate) async fn buy(&self, user: &str, item: i64) -> String {
         let admitted = self.claim(user, item).json(json!({"quantity": 1})).send().await.is(202);
         admitted["order_no"].as_str().unwrap().to_owned()
     }
 
     /// The order once it is in the ledger.
-    pub(super) async fn settled(&self, user: &str, order_no: &str) -> Value {
+    pub(crate) async fn settled(&self, user: &str, order_no: &str) -> Value {
         for _ in 0..1_000 {
             let asked = self.get(&format!("/orders/{order_no}")).bearer(&self.jwt(user));
             let order = asked.send().await.is(200);
@@ -232,7 +231,7 @@ impl Shop {
     }
 
     /// Units left at the gate.
-    pub(super) fn left(&self, item: i64) -> i64 {
+    pub(crate) fn left(&self, item: i64) -> i64 {
         self.app.engine.gate.left(ItemId(item)).unwrap()
     }
 }

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use listener::HttpSettings;
+use server::api::{fast_path, service};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
 };
 
-use super::shop::Shop;
-use crate::api::{fast_path, service};
+use crate::shop::Shop;
 
 /// A shop that can be reached, for as long as the test lasts.
 async fn open(change: impl FnOnce(&mut HttpSettings)) -> (Shop, std::net::SocketAddr) {

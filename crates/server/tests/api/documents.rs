@@ -3,11 +3,9 @@
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
-use clap::{Parser, error::ErrorKind};
+use clap::error::ErrorKind;
+use server::{api, cli, config::DEFAULT_TOML, problem::Code};
 
-use crate::{api, cli::Cli, problem::Code};
-
-const DEFAULT_SETTINGS: &str = include_str!("config/default.toml");
 /// Names of settings that are not made of a section and a key.
 const SHORT_NAMES: [&str; 2] = ["SECKILL_ADMIN_TOKEN", "SECKILL_JWT_SECRET"];
 /// Names that begin like a setting: files by how they end, and what the audit calls a deed.
@@ -98,7 +96,7 @@ fn commands_in_the_documents_are_commands_of_ours() {
             let Some(words) = command_of(&piece) else { continue };
             commands += 1;
             // Values are examples or stand for something; names must be right.
-            if let Err(error) = Cli::try_parse_from(&words) {
+            if let Err(error) = cli::command().try_get_matches_from(&words) {
                 let wrong = [ErrorKind::UnknownArgument, ErrorKind::InvalidSubcommand];
                 assert!(!wrong.contains(&error.kind()), "{file}: {piece}\n{error}");
             }
@@ -111,7 +109,7 @@ fn commands_in_the_documents_are_commands_of_ours() {
 fn settings() -> BTreeSet<String> {
     let mut section = String::new();
     let mut names = BTreeSet::new();
-    for line in DEFAULT_SETTINGS.lines() {
+    for line in DEFAULT_TOML.lines() {
         if let Some(name) = line.strip_prefix('[') {
             section = format!("{}.", name.trim_end_matches(']'));
         } else if let Some((key, _)) = line.split_once(" = ").filter(|_| !line.starts_with('#')) {

@@ -1,0 +1,14 @@
+//! Requests as clients send them, good and bad, through the whole router; and what documents say of it.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod buyers;
+mod claims;
+mod documents;
+mod front_door;
+mod machines;
+mod manners;
+mod openapi;
+mod operators;
+mod plans;
+mod shop;
