@@ -16,6 +16,8 @@ mod text;
 
 use std::{sync::Arc, time::Duration};
 
+// Named so that addresses of servers are read without tables of all of Unicode (Cargo.toml says why).
+use idna_adapter as _;
 use mysql_async::{Opts, OptsBuilder};
 use sale::SharedClock;
 

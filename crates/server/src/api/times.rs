@@ -81,7 +81,7 @@ impl PartialSchema for GivenTime {
             .schema_type(Type::String)
             .format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)))
             .description(Some("ISO 8601 with an offset, from 2001 to 2199"))
-            .examples([serde_json::json!("2026-12-01T20:00:00+08:00")]);
+            .examples([serde_json::json!("2030-11-11T20:00:00+08:00")]);
         let either = OneOfBuilder::new().item(ms).item(iso);
         RefOr::T(Schema::OneOf(either.description(Some("An instant.")).build()))
     }

@@ -28,7 +28,7 @@ impl When {
     }
 }
 
-/// `2026-12-01 20:00+08:00`, `in 10m` or `now`.
+/// `2030-11-11 20:00+08:00`, `in 10m` or `now`.
 pub(super) fn when(text: &str) -> Result<When, String> {
     let text = text.trim();
     if text == "now" {
@@ -39,7 +39,7 @@ pub(super) fn when(text: &str) -> Result<When, String> {
     }
     parse_time(text)
         .map(When::At)
-        .map_err(|why| format!("{why}; for example '2026-12-01 20:00+08:00', 'in 10m' or 'now'"))
+        .map_err(|why| format!("{why}; for example '2030-11-11 20:00+08:00', 'in 10m' or 'now'"))
 }
 
 /// A length of time, signed as times are.

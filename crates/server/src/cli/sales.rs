@@ -17,7 +17,7 @@ use super::{
 
 const EXAMPLES: &str = "\
 Examples:
-  seckill sale create --name '11.11' --opens '2026-12-01 20:00+08:00' --lasts 1h \\
+  seckill sale create --name '11.11' --opens '2030-11-11 20:00+08:00' --lasts 1h \\
       --item 'iPhone 15 Pro;price=6999.00;stock=1000' --item 'AirPods;price=1499.00;stock=500;limit=2' --publish
   seckill sale create --name 'Try it' --opens 'in 1m' --lasts 10m --item 'Tea;price=9.90;stock=20' --publish
   seckill sale create --file sale.toml
@@ -93,7 +93,7 @@ pub(super) struct Create {
     /// What buyers read above it
     #[arg(long, required_unless_present = "file", conflicts_with = "file")]
     name: Option<String>,
-    /// When it opens: '2026-12-01 20:00+08:00', 'in 10m' or 'now'
+    /// When it opens: '2030-11-11 20:00+08:00', 'in 10m' or 'now'
     #[arg(long, value_name = "TIME", value_parser = sale_plan::when)]
     #[arg(required_unless_present = "file", conflicts_with = "file")]
     opens: Option<When>,
@@ -133,7 +133,7 @@ pub(super) struct Edit {
     /// What buyers read above it
     #[arg(long)]
     name: Option<String>,
-    /// When it opens: '2026-12-01 20:00+08:00' or 'in 10m'
+    /// When it opens: '2030-11-11 20:00+08:00' or 'in 10m'
     #[arg(long, value_name = "TIME", value_parser = sale_plan::when)]
     opens: Option<When>,
     /// When it closes, in the same words
