@@ -1,8 +1,9 @@
-//! Who does something, and from where: what the audit writes down beside the deed.
+//! Who does something, and from where: what the audit writes down beside what was done.
 
 use std::ops::Deref;
 
-use ledger::Origin;
+use ledger::{AuditEntry, Origin};
+use serde_json::Value;
 
 /// Under this name commands stand in the audit when there is no server to say whose they are.
 pub const CLI: &str = "cli";
@@ -34,4 +35,17 @@ impl From<&Actor> for Actor {
     fn from(actor: &Actor) -> Self {
         actor.clone()
     }
+}
+
+/// An entry for the audit.
+pub(crate) fn audit_entry(
+    who: impl Into<Actor>,
+    action: &str,
+    target: String,
+    detail: Value,
+) -> AuditEntry {
+    let Actor { name, origin } = who.into();
+    let address = origin.address.as_deref();
+    tracing::info!(who = name, address, action, target, "written to the audit");
+    AuditEntry { who: name, action: action.into(), target, detail, origin }
 }

@@ -4,8 +4,8 @@
 //! loaded anew from ledger and log, which both do not know them: the gate has units too many, and their
 //! buyers are not marked. A moment later the worker settles them all the same, and they are orders.
 //!
-//! So for every order that is made the gate is asked whether the item lives another life than the
-//! claim's; if so, and the buyer is not marked, it takes the units and marks the buyer. In nearly all
+//! So for every order that is made the gate is asked whether the item is in another epoch than
+//! the claim's; if so, and the buyer is not marked, it takes the units and marks the buyer. In nearly all
 //! cases that is one question per batch and shard. While the gate is being loaded, or does not answer,
 //! it is asked again, as long as the order lives; what a crash forgets, or what comes too late,
 //! reconcile finds.
@@ -28,19 +28,19 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Claims that may wait for a gate that does not answer. Those beyond are left to reconcile.
 const WAITING_CLAIMS_MAX: usize = 100_000;
 
-pub(super) struct Adopter {
+pub(crate) struct Adopter {
     gate: Arc<dyn Gate>,
     ledger: Arc<dyn Ledger>,
     waiting: AtomicUsize,
 }
 
 impl Adopter {
-    pub(super) fn new(gate: Arc<dyn Gate>, ledger: Arc<dyn Ledger>) -> Adopter {
+    pub(crate) fn new(gate: Arc<dyn Gate>, ledger: Arc<dyn Ledger>) -> Adopter {
         Adopter { gate, ledger, waiting: AtomicUsize::new(0) }
     }
 
     /// Of these claims those that are new orders. Nobody waits for it.
-    pub(super) fn settled(self: &Arc<Self>, claims: &[Claim], created: &[OrderNo]) {
+    pub(crate) fn settled(self: &Arc<Self>, claims: &[Claim], created: &[OrderNo]) {
         let created: HashSet<OrderNo> = created.iter().copied().collect();
         let new = claims.iter().filter(|claim| created.contains(&claim.order_no));
         let new: Vec<Claim> = new.cloned().collect();
@@ -88,12 +88,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_gate_that_cannot_tell_is_asked_again_about_what_still_lives() {
-        let (mut night, activity) = TestEngine::fall(|_| {}).await;
+        let (shop, activity) = TestEngine::with_a_sale(|_| {}).await;
         let item = activity.items[0].id;
-        let (ann, bob) = (night.buy(item, "ann").await, night.buy(item, "bob").await);
-        let told = night.make_obedient();
-        let engine = &night.engine;
-        let adopter = Arc::new(Adopter::new(engine.gate.clone(), engine.ledger.clone()));
+        let (ann, bob) = (shop.buy(item, "ann").await, shop.buy(item, "bob").await);
+        let gate = shop.gate.clone();
+        let engine = &shop.engine;
+        let adopter =
+            Arc::new(Adopter::new(engine.shared.gate.clone(), engine.shared.ledger.clone()));
         let claim = |order_no, user: &str| Claim {
             order_no,
             item,
@@ -103,17 +104,17 @@ mod tests {
             claimed_ms: NOW_MS,
             key: None,
         };
-        let repeated = engine.numbers.next();
+        let repeated = engine.shared.numbers.next();
         let claims = [claim(ann, "ann"), claim(bob, "bob"), claim(repeated, "cat")];
-        told.cannot_tell.store(true, Ordering::SeqCst);
+        gate.cannot_tell.store(true, Ordering::SeqCst);
         adopter.settled(&claims, &[ann, bob]);
         let cancelled = CloseReason::Cancelled;
-        engine.ledger.close(&[bob.into()], cancelled, NOW_MS).await.unwrap();
+        engine.shared.ledger.close(&[bob.into()], cancelled, NOW_MS).await.unwrap();
         tokio::time::sleep(PAUSE / 2).await;
-        told.cannot_tell.store(false, Ordering::SeqCst);
+        gate.cannot_tell.store(false, Ordering::SeqCst);
         while adopter.waiting.load(Ordering::SeqCst) > 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        assert_eq!(*told.adopted.lock(), [ann]);
+        assert_eq!(*gate.adopted.lock(), [ann]);
     }
 }

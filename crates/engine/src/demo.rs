@@ -18,7 +18,7 @@ use sale::{
     ActivityEdit, ActivityId, ActivityMove, ActivityState, Currency, Millis, NewActivity, NewItem,
 };
 
-use super::{Engine, operating::OperateError};
+use crate::{OperateError, Operations, Plans, shared::Shared};
 
 const NAME: &str = "演示秒杀 · Demo sale";
 /// In whose name the demo is made; stands in the audit.
@@ -30,8 +30,10 @@ const LOOK_AWAITED_MS_MAX: Millis = 30_000;
 const LASTS_MS: Millis = 24 * 60 * 60 * 1_000;
 
 /// The demo that waits for somebody to look.
-#[derive(Default)]
-pub(super) struct Demo {
+pub struct Demo {
+    shared: Arc<Shared>,
+    plans: Arc<Plans>,
+    operations: Arc<Operations>,
     /// Asked at every look, so that a look costs nothing once the demo is out.
     waits: AtomicBool,
     /// The draft, and when it opens at the latest.
@@ -40,65 +42,64 @@ pub(super) struct Demo {
     turn: tokio::sync::Mutex<()>,
 }
 
-impl Engine {
+impl Demo {
+    pub(crate) fn new(shared: Arc<Shared>, plans: Arc<Plans>, operations: Arc<Operations>) -> Demo {
+        let turn = tokio::sync::Mutex::new(());
+        Demo { shared, plans, operations, waits: false.into(), draft: Mutex::default(), turn }
+    }
+
     /// Makes the demo, if the ledger has never held an activity; or takes the one that an earlier
     /// start made and was killed before anybody looked. Answers when it opens at the latest.
-    pub async fn prepare_demo(&self) -> Result<Option<Millis>, OperateError> {
-        let latest_ms = self.clock.now_ms() + LOOK_AWAITED_MS_MAX + OPENS_AFTER_LOOK_MS;
-        let draft = match &self.ledger.activities(None, 2).await?[..] {
-            [] => self.create_activity(WHO, &demo_sale(latest_ms)).await?.id,
+    pub async fn prepare(&self) -> Result<Option<Millis>, OperateError> {
+        let latest_ms = self.shared.now_ms() + LOOK_AWAITED_MS_MAX + OPENS_AFTER_LOOK_MS;
+        let draft = match &self.shared.ledger.activities(None, 2).await?[..] {
+            [] => self.plans.create(WHO, &demo_sale(latest_ms)).await?.id,
             [only] if only.state == ActivityState::Draft && only.name == NAME => only.id,
             _ => return Ok(None),
         };
-        *self.demo.draft.lock() = Some((draft, latest_ms));
-        self.demo.waits.store(true, Ordering::Release);
+        *self.draft.lock() = Some((draft, latest_ms));
+        self.waits.store(true, Ordering::Release);
         Ok(Some(latest_ms))
     }
 
     /// Opens the demo in time if nobody looks.
-    pub fn await_first_look(self: &Arc<Self>) {
-        let (engine, mut stop) = (self.clone(), self.stop.subscribe());
-        let awaited = Duration::from_millis(LOOK_AWAITED_MS_MAX as u64);
-        self.jobs.lock().push(tokio::spawn(async move {
-            tokio::select! {
-                () = tokio::time::sleep(awaited) => engine.somebody_looks().await,
-                () = async { _ = stop.wait_for(|stop| *stop).await } => {}
-            }
-        }));
+    pub(crate) async fn await_first_look(self: Arc<Self>) {
+        tokio::time::sleep(Duration::from_millis(LOOK_AWAITED_MS_MAX as u64)).await;
+        self.somebody_looks().await;
     }
 
     /// Somebody looks at the shop. The first look decides when the demo opens; what they see next has it.
     pub async fn somebody_looks(&self) {
-        if !self.demo.waits.load(Ordering::Acquire) {
+        if !self.waits.load(Ordering::Acquire) {
             return;
         }
-        let _turn = self.demo.turn.lock().await;
-        let Some((draft, latest_ms)) = *self.demo.draft.lock() else { return };
-        match self.open_demo(draft, latest_ms).await {
+        let _turn = self.turn.lock().await;
+        let Some((draft, latest_ms)) = *self.draft.lock() else { return };
+        match self.open(draft, latest_ms).await {
             // An operator was faster: it is theirs now.
             Ok(())
             | Err(OperateError::Conflict(_) | OperateError::Changed(_) | OperateError::NotFound) => {
-                self.demo.waits.store(false, Ordering::Release);
-                *self.demo.draft.lock() = None;
+                self.waits.store(false, Ordering::Release);
+                *self.draft.lock() = None;
             }
             Err(error) => tracing::warn!(%error, "the demo sale could not be published yet"),
         }
     }
 
-    async fn open_demo(&self, draft: ActivityId, latest_ms: Millis) -> Result<(), OperateError> {
-        let now = self.ledger.activity(draft).await?.ok_or(OperateError::NotFound)?;
+    async fn open(&self, draft: ActivityId, latest_ms: Millis) -> Result<(), OperateError> {
+        let now = self.shared.ledger.activity(draft).await?.ok_or(OperateError::NotFound)?;
         if now.state != ActivityState::Draft {
             return Err(OperateError::Conflict(now.state.as_str()));
         }
-        let opens_ms = latest_ms.min(self.clock.now_ms() + OPENS_AFTER_LOOK_MS);
+        let opens_ms = latest_ms.min(self.shared.now_ms() + OPENS_AFTER_LOOK_MS);
         let edit = ActivityEdit {
             opens_ms: Some(opens_ms),
             closes_ms: Some(opens_ms + LASTS_MS),
             ..ActivityEdit::default()
         };
-        self.edit_activity(WHO, draft, now.version, &edit).await?;
-        self.move_activity(WHO, draft, ActivityMove::Publish).await?;
-        self.warm_activity(WHO, draft, false).await.map(drop)
+        self.plans.edit(WHO, draft, now.version, &edit).await?;
+        self.operations.move_activity(WHO, draft, ActivityMove::Publish).await?;
+        self.operations.warm_activity(WHO, draft, false).await.map(drop)
     }
 }
 
@@ -132,65 +133,65 @@ mod tests {
     use super::*;
     use crate::test_engine::{NOW_MS, TestEngine};
 
-    async fn only_activity(night: &TestEngine) -> sale::Activity {
-        let found = night.engine.ledger.activities(None, 10).await.unwrap();
+    async fn only_activity(shop: &TestEngine) -> sale::Activity {
+        let found = shop.engine.shared.ledger.activities(None, 10).await.unwrap();
         <[sale::Activity; 1]>::try_from(found).expect("there is one")[0].clone()
     }
 
     #[tokio::test]
     async fn the_first_look_decides_when_the_demo_opens_and_no_other_does() {
-        let night = TestEngine::without_a_sale(|_| {}).await;
-        let engine = &night.engine;
-        engine.somebody_looks().await;
-        assert_eq!(engine.prepare_demo().await.unwrap(), Some(NOW_MS + 60_000));
+        let shop = TestEngine::without_a_sale(|_| {}).await;
+        let engine = &shop.engine;
+        engine.demo.somebody_looks().await;
+        assert_eq!(engine.demo.prepare().await.unwrap(), Some(NOW_MS + 60_000));
         let seen = || engine.catalogue.snapshot().activities.clone();
         assert!(seen().is_empty(), "nobody is told an opening that is not sure");
-        night.clock.advance(12_000);
-        engine.somebody_looks().await;
+        shop.clock.advance(12_000);
+        engine.demo.somebody_looks().await;
         let opens_ms = NOW_MS + 42_000;
         assert_eq!(seen()[0].opens_ms, opens_ms);
-        assert_eq!(engine.gate.left(seen()[0].items[0].id), Some(10_000));
-        night.clock.advance(5_000);
-        engine.somebody_looks().await;
-        assert_eq!(only_activity(&night).await.opens_ms, opens_ms, "it never moves again");
-        assert_eq!(engine.prepare_demo().await.unwrap(), None, "once");
+        assert_eq!(engine.shared.gate.left(seen()[0].items[0].id), Some(10_000));
+        shop.clock.advance(5_000);
+        engine.demo.somebody_looks().await;
+        assert_eq!(only_activity(&shop).await.opens_ms, opens_ms, "it never moves again");
+        assert_eq!(engine.demo.prepare().await.unwrap(), None, "once");
     }
 
     #[tokio::test]
     async fn a_look_just_before_the_minute_is_over_does_not_put_it_off() {
-        let night = TestEngine::without_a_sale(|_| {}).await;
-        night.engine.prepare_demo().await.unwrap();
-        night.clock.advance(29_500);
-        tokio::join!(night.engine.somebody_looks(), night.engine.somebody_looks());
-        assert_eq!(only_activity(&night).await.opens_ms, NOW_MS + 59_500);
-        let night = TestEngine::without_a_sale(|_| {}).await;
-        night.engine.prepare_demo().await.unwrap();
-        night.clock.advance(40_000);
-        night.engine.somebody_looks().await;
-        assert_eq!(only_activity(&night).await.opens_ms, NOW_MS + 60_000);
+        let shop = TestEngine::without_a_sale(|_| {}).await;
+        shop.engine.demo.prepare().await.unwrap();
+        shop.clock.advance(29_500);
+        tokio::join!(shop.engine.demo.somebody_looks(), shop.engine.demo.somebody_looks());
+        assert_eq!(only_activity(&shop).await.opens_ms, NOW_MS + 59_500);
+        let shop = TestEngine::without_a_sale(|_| {}).await;
+        shop.engine.demo.prepare().await.unwrap();
+        shop.clock.advance(40_000);
+        shop.engine.demo.somebody_looks().await;
+        assert_eq!(only_activity(&shop).await.opens_ms, NOW_MS + 60_000);
     }
 
     #[tokio::test]
     async fn a_demo_that_was_killed_before_it_was_published_opens_at_the_next_start() {
-        let night = TestEngine::without_a_sale(|_| {}).await;
-        let engine = &night.engine;
-        engine.prepare_demo().await.unwrap();
-        night.clock.advance(3 * LASTS_MS);
+        let shop = TestEngine::without_a_sale(|_| {}).await;
+        let engine = &shop.engine;
+        engine.demo.prepare().await.unwrap();
+        shop.clock.advance(3 * LASTS_MS);
         let now_ms = NOW_MS + 3 * LASTS_MS;
-        assert_eq!(engine.prepare_demo().await.unwrap(), Some(now_ms + 60_000));
-        engine.somebody_looks().await;
-        let demo = only_activity(&night).await;
+        assert_eq!(engine.demo.prepare().await.unwrap(), Some(now_ms + 60_000));
+        engine.demo.somebody_looks().await;
+        let demo = only_activity(&shop).await;
         assert_eq!((demo.state, demo.items.len()), (ActivityState::Published, 3));
         assert_eq!(demo.opens_ms, now_ms + OPENS_AFTER_LOOK_MS);
     }
 
     #[tokio::test]
     async fn a_draft_of_somebody_else_is_left_alone() {
-        let night = TestEngine::without_a_sale(|_| {}).await;
+        let shop = TestEngine::without_a_sale(|_| {}).await;
         let own = NewActivity { name: "11.11".into(), ..demo_sale(NOW_MS + 60_000) };
-        night.engine.create_activity("ann", &own).await.unwrap();
-        assert!(night.engine.prepare_demo().await.unwrap().is_none());
-        night.engine.somebody_looks().await;
-        assert_eq!(only_activity(&night).await.state, ActivityState::Draft);
+        shop.engine.plans.create("ann", &own).await.unwrap();
+        assert!(shop.engine.demo.prepare().await.unwrap().is_none());
+        shop.engine.demo.somebody_looks().await;
+        assert_eq!(only_activity(&shop).await.state, ActivityState::Draft);
     }
 }

@@ -4,46 +4,19 @@
 //! page to page until there are none left, so that nothing on sale is forgotten because a thousand
 //! others were planned after it, and no run holds more than a page of them in memory.
 
-use ledger::{ActivityFilter, ActivityKey, ActivityOrder, Ledger, LedgerError};
-use sale::{Activity, ActivityState, Millis};
-
-use super::Engine;
+use ledger::{ActivityFilter, ActivityKey, Ledger, LedgerError};
+use sale::{Activity, ActivityState};
 
 /// Activities of one page, each with its items.
-pub(super) const PAGE_ACTIVITIES: usize = 100;
+pub(crate) const PAGE_ACTIVITIES: usize = 100;
 
 /// Those that are published and not ended, whether they sell at this moment or not.
-pub(super) fn published() -> [ActivityFilter; 2] {
+pub(crate) fn published() -> [ActivityFilter; 2] {
     [ActivityState::Published, ActivityState::Paused].map(ActivityFilter::all)
 }
 
-impl Engine {
-    /// What is on sale and what will be, those that open first before the others, until these have so
-    /// many items.
-    pub async fn live_activities(
-        &self,
-        now_ms: Millis,
-        items_max: usize,
-    ) -> Result<Vec<Activity>, LedgerError> {
-        let mut live = Vec::new();
-        for filter in published() {
-            let filter = filter.closing_after(now_ms).in_order(ActivityOrder::OpensFirst);
-            let mut pages = Pages::of(&*self.ledger, [filter]);
-            let mut items = 0;
-            while items <= items_max
-                && let Some(page) = pages.next().await?
-            {
-                items += page.iter().map(|activity| activity.items.len()).sum::<usize>();
-                live.extend(page);
-            }
-        }
-        live.sort_by_key(|activity| (activity.opens_ms, activity.id));
-        Ok(live)
-    }
-}
-
 /// All activities of some filters, page by page.
-pub(super) struct Pages<'l> {
+pub(crate) struct Pages<'l> {
     ledger: &'l dyn Ledger,
     /// Those that are not read to their end; the last one comes first.
     filters: Vec<ActivityFilter>,
@@ -51,7 +24,7 @@ pub(super) struct Pages<'l> {
 }
 
 impl<'l> Pages<'l> {
-    pub(super) fn of(
+    pub(crate) fn of(
         ledger: &'l dyn Ledger,
         filters: impl IntoIterator<Item = ActivityFilter>,
     ) -> Pages<'l> {
@@ -59,7 +32,7 @@ impl<'l> Pages<'l> {
     }
 
     /// `None` when all have been seen.
-    pub(super) async fn next(&mut self) -> Result<Option<Vec<Activity>>, LedgerError> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Vec<Activity>>, LedgerError> {
         while let Some(filter) = self.filters.last().copied() {
             let page = self.ledger.activities_where(&filter, self.after, PAGE_ACTIVITIES).await?;
             self.after = page.last().map(|last| filter.order.key_of(last));

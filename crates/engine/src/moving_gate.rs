@@ -19,15 +19,16 @@ type Result<T> = std::result::Result<T, GateError>;
 
 pub struct MovingGate {
     gate: Arc<dyn Gate>,
-    readings: Arc<AtomicU64>,
-    /// After so many readings it comes to rest.
-    moves: u64,
-    pub told: Arc<Told>,
+    pub controls: Arc<GateControls>,
 }
 
-/// What a test tells the gate, and hears of it.
+/// What a test makes the gate do, and hears of it.
 #[derive(Default)]
-pub struct Told {
+pub struct GateControls {
+    /// How often it was read.
+    pub readings: AtomicU64,
+    /// Items seem to move for so many readings; then the gate comes to rest.
+    pub moves: AtomicU64,
     /// It is being loaded, and does not know what its buyers hold.
     pub cannot_tell: AtomicBool,
     /// The item has left, and its claims are still on the log.
@@ -37,13 +38,13 @@ pub struct Told {
     pub away: AtomicBool,
     /// How often it was asked to shut or open an item.
     pub shut_asked: AtomicU64,
-    /// What happens before the next word of an operator arrives.
+    /// What happens before the gate is next asked to shut or open an item.
     pub before_shut: Mutex<Option<Meanwhile>>,
 }
 
 pub type Meanwhile = BoxFuture<'static, ()>;
 
-impl Told {
+impl GateControls {
     fn can_tell(&self) -> Result<()> {
         let cannot = self.cannot_tell.load(Ordering::SeqCst);
         if cannot {
@@ -60,11 +61,8 @@ impl Told {
 }
 
 impl MovingGate {
-    /// Beside it, how often it is read.
-    pub fn new(gate: Arc<dyn Gate>, moves: u64) -> (MovingGate, Arc<AtomicU64>) {
-        let readings = Arc::new(AtomicU64::new(0));
-        let told = Arc::default();
-        (MovingGate { gate, readings: readings.clone(), moves, told }, readings)
+    pub fn new(gate: Arc<dyn Gate>) -> MovingGate {
+        MovingGate { gate, controls: Arc::default() }
     }
 }
 
@@ -90,10 +88,11 @@ impl ClaimLog for MovingGate {
 #[async_trait]
 impl Gate for MovingGate {
     async fn reading(&self, item: ItemId) -> Result<Option<Reading>> {
-        let readings = self.readings.fetch_add(1, Ordering::SeqCst) + 1;
+        let readings = self.controls.readings.fetch_add(1, Ordering::SeqCst) + 1;
+        let moves = self.controls.moves.load(Ordering::SeqCst);
         let reading = self.gate.reading(item).await?;
         Ok(reading.map(|mut reading| {
-            reading.version += readings.min(self.moves);
+            reading.version += readings.min(moves);
             reading
         }))
     }
@@ -111,7 +110,7 @@ impl Gate for MovingGate {
     }
 
     async fn readmit(&self, claim: &Claim) -> Result<Readmitted> {
-        if self.told.has_left.load(Ordering::SeqCst) {
+        if self.controls.has_left.load(Ordering::SeqCst) {
             return Ok(Readmitted::NotLoaded);
         }
         self.gate.readmit(claim).await
@@ -128,7 +127,7 @@ impl Gate for MovingGate {
         delta: i64,
         committed: bool,
     ) -> Result<AdjustOutcome> {
-        self.told.answers()?;
+        self.controls.answers()?;
         self.gate.adjust(item, adjust_no, delta, committed).await
     }
 
@@ -141,8 +140,8 @@ impl Gate for MovingGate {
     }
 
     async fn adopt(&self, claims: &[Claim]) -> Result<()> {
-        self.told.can_tell()?;
-        self.told.adopted.lock().extend(claims.iter().map(|claim| claim.order_no));
+        self.controls.can_tell()?;
+        self.controls.adopted.lock().extend(claims.iter().map(|claim| claim.order_no));
         Ok(())
     }
 
@@ -155,9 +154,9 @@ impl Gate for MovingGate {
     }
 
     async fn shut(&self, item: ItemId, shut: Option<Shut>) -> Result<bool> {
-        self.told.shut_asked.fetch_add(1, Ordering::SeqCst);
-        self.told.answers()?;
-        let meanwhile = self.told.before_shut.lock().take();
+        self.controls.shut_asked.fetch_add(1, Ordering::SeqCst);
+        self.controls.answers()?;
+        let meanwhile = self.controls.before_shut.lock().take();
         if let Some(meanwhile) = meanwhile {
             meanwhile.await;
         }
@@ -169,7 +168,7 @@ impl Gate for MovingGate {
     }
 
     async fn loaded(&self) -> Result<Vec<Loaded>> {
-        self.told.answers()?;
+        self.controls.answers()?;
         self.gate.loaded().await
     }
 
@@ -182,8 +181,8 @@ impl Gate for MovingGate {
     }
 
     async fn queued(&self, user: &UserId, order_no: OrderNo) -> Result<Option<Claim>> {
-        self.told.can_tell()?;
-        if self.told.has_left.load(Ordering::SeqCst) {
+        self.controls.can_tell()?;
+        if self.controls.has_left.load(Ordering::SeqCst) {
             return Ok(None);
         }
         self.gate.queued(user, order_no).await
@@ -198,7 +197,7 @@ impl Gate for MovingGate {
     }
 
     async fn on_log(&self, order_no: OrderNo) -> Result<Option<Claim>> {
-        self.told.can_tell()?;
+        self.controls.can_tell()?;
         self.gate.on_log(order_no).await
     }
 

@@ -1,4 +1,5 @@
-//! For the tests of the engine: a sale at night, whose jobs run when the test says so.
+//! For the tests of the engine: a shop whose jobs run when the test says so, at a gate and beside a bank
+//! that do as they are told.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -29,7 +30,8 @@ use tokio::{
 
 use super::{
     Engine, Parts,
-    moving_gate::{MovingGate, Told},
+    cashier::Cashier,
+    moving_gate::{GateControls, MovingGate},
     with_timeout::{PROVIDER_ANSWER_MAX, WithTimeout},
 };
 use crate::{Secret, Settings};
@@ -44,6 +46,8 @@ pub(super) fn one_unit(item: ItemId, user: &str) -> ClaimRequest {
 pub(super) struct TestEngine {
     pub(super) engine: Arc<Engine>,
     pub(super) clock: Arc<ManualClock>,
+    pub(super) gate: Arc<GateControls>,
+    pub(super) bank: Bank,
     data: tempfile::TempDir,
 }
 
@@ -59,27 +63,54 @@ impl TestEngine {
         clock: Arc<ManualClock>,
         data: tempfile::TempDir,
     ) -> TestEngine {
+        TestEngine::open_beside(Bank::default(), settings, clock, data).await
+    }
+
+    async fn open_beside(
+        bank: Bank,
+        settings: Settings,
+        clock: Arc<ManualClock>,
+        data: tempfile::TempDir,
+    ) -> TestEngine {
         let keys = SigningKeys::from_secret(b"a secret of the tests").unwrap();
-        let parts = Parts::open(&settings, data.path(), clock.clone()).await.unwrap();
-        let opened = Engine::open(settings, data.path(), b"x", keys, clock.clone(), parts).await;
-        TestEngine { engine: opened.unwrap(), clock, data }
+        let mut parts = Parts::open(&settings, data.path(), clock.clone()).await.unwrap();
+        let moving = MovingGate::new(parts.gate);
+        let gate = moving.controls.clone();
+        parts.gate = Arc::new(moving);
+        let provider = WithTimeout::around(Arc::new(bank.clone()), bank.answer_max);
+        let providers = HashMap::from([(Bank::NAME.to_owned(), provider)]);
+        let cashier = Cashier { providers, sandbox: None };
+        let joined = Engine::join(settings, data.path(), keys, clock.clone(), parts, cashier).await;
+        TestEngine { engine: joined.unwrap(), clock, gate, bank, data }
     }
 
     /// The process ends, and another one starts on the same data.
     pub(super) async fn reopen(self) -> TestEngine {
-        let TestEngine { engine, clock, data } = self;
+        let TestEngine { engine, clock, data, .. } = self;
         engine.stop().await;
-        let settings = engine.settings.clone();
+        let settings = engine.settings().clone();
         drop(engine);
         TestEngine::open(settings, clock, data).await
     }
 
     /// An open sale of one item, ten units at one fen.
-    pub(super) async fn fall(change: impl FnOnce(&mut Settings)) -> (TestEngine, Activity) {
-        let night = TestEngine::without_a_sale(change).await;
-        let activity = night.another_sale("iPhone", (NOW_MS - 1, NOW_MS + 3_600_000), 60_000).await;
-        night.engine.warm_activity("ann", activity.id, false).await.unwrap();
-        (night, activity)
+    pub(super) async fn with_a_sale(change: impl FnOnce(&mut Settings)) -> (TestEngine, Activity) {
+        TestEngine::without_a_sale(change).await.and_a_sale().await
+    }
+
+    /// The same beside a bank that is waited for so long.
+    pub(super) async fn beside_a_bank(answer_max: Duration) -> (TestEngine, Activity) {
+        let bank = Bank { answer_max, ..Bank::default() };
+        let (settings, clock) = (Settings::default(), ManualClock::at(NOW_MS));
+        let data = tempfile::tempdir().unwrap();
+        TestEngine::open_beside(bank, settings, clock, data).await.and_a_sale().await
+    }
+
+    async fn and_a_sale(self) -> (TestEngine, Activity) {
+        let window = (NOW_MS - 1, NOW_MS + 3_600_000);
+        let activity = self.another_sale("iPhone", window, 60_000).await;
+        self.engine.operations.warm_activity("ann", activity.id, false).await.unwrap();
+        (self, activity)
     }
 
     /// A sale of ten units at one fen; published, and nothing more.
@@ -90,12 +121,12 @@ impl TestEngine {
         pay_within_ms: Millis,
     ) -> Activity {
         let (engine, new) = (&self.engine, plan(name, window, pay_within_ms));
-        let id = engine.create_activity("ann", &new).await.unwrap().id;
-        engine.move_activity("ann", id, ActivityMove::Publish).await.unwrap().0
+        let id = engine.plans.create("ann", &new).await.unwrap().id;
+        engine.operations.move_activity("ann", id, ActivityMove::Publish).await.unwrap().0
     }
 
     pub(super) async fn publish(&self, id: ActivityId) {
-        self.engine.move_activity("ann", id, ActivityMove::Publish).await.unwrap();
+        self.engine.operations.move_activity("ann", id, ActivityMove::Publish).await.unwrap();
     }
 
     /// Very many activities of one item each, by way of the back door, for it takes a while to plan so
@@ -144,48 +175,17 @@ impl TestEngine {
 
     /// All pauses of jobs are over.
     pub(super) fn pauses_end(&self) {
-        self.engine.unclosable.lock().clear();
+        self.engine.jobs.timeout.unclosable.lock().clear();
     }
 
     /// Buys one, and waits until it is an order.
     pub(super) async fn buy(&self, item: ItemId, user: &str) -> OrderNo {
-        let answer = self.engine.claim(one_unit(item, user)).await;
+        let answer = self.engine.claims.claim(one_unit(item, user)).await;
         let Decision::Admitted { claim, .. } = answer else { panic!("{answer:?}") };
-        while self.engine.ledger.order(claim.order_no).await.unwrap().is_none() {
+        while self.engine.shared.ledger.order(claim.order_no).await.unwrap().is_none() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         claim.order_no
-    }
-
-    /// The gate's items seem to move for so many readings. Answers the count of them. Before anybody
-    /// else holds the engine.
-    pub(super) fn make_restless(&mut self, readings: u64) -> Arc<AtomicU64> {
-        let engine = Arc::get_mut(&mut self.engine).unwrap();
-        let (gate, count) = MovingGate::new(engine.gate.clone(), readings);
-        engine.gate = Arc::new(gate);
-        count
-    }
-
-    /// The gate does as the test tells it. Before anybody else holds the engine.
-    pub(super) fn make_obedient(&mut self) -> Arc<Told> {
-        let engine = Arc::get_mut(&mut self.engine).unwrap();
-        let (gate, _) = MovingGate::new(engine.gate.clone(), 0);
-        let told = gate.told.clone();
-        engine.gate = Arc::new(gate);
-        told
-    }
-
-    /// Another provider beside the sandbox. Before anybody else holds the engine.
-    pub(super) fn bank(&mut self, bank: Bank) -> Bank {
-        self.bank_within(bank, PROVIDER_ANSWER_MAX)
-    }
-
-    /// One that is waited for so long.
-    pub(super) fn bank_within(&mut self, bank: Bank, answer_max: Duration) -> Bank {
-        let engine = Arc::get_mut(&mut self.engine).unwrap();
-        let provider = WithTimeout::around(Arc::new(bank.clone()), answer_max);
-        engine.providers.insert(Bank::NAME.into(), provider);
-        bank
     }
 }
 
@@ -216,8 +216,10 @@ pub(super) fn plan(
 }
 
 /// A provider that never tells of anything by itself.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(super) struct Bank {
+    /// How long it is waited for.
+    answer_max: Duration,
     paid: Arc<Mutex<HashMap<OrderNo, Paid>>>,
     closed: Arc<Mutex<HashSet<OrderNo>>>,
     calls: Arc<AtomicU64>,
@@ -228,6 +230,20 @@ pub(super) struct Bank {
 }
 
 type Meanwhile = Box<dyn FnOnce() -> futures_util::future::BoxFuture<'static, ()> + Send>;
+
+impl Default for Bank {
+    fn default() -> Self {
+        Bank {
+            answer_max: PROVIDER_ANSWER_MAX,
+            paid: Arc::default(),
+            closed: Arc::default(),
+            calls: Arc::default(),
+            hangs: Arc::default(),
+            refuses: Arc::default(),
+            meanwhile: Arc::default(),
+        }
+    }
+}
 
 impl Bank {
     pub(super) const NAME: &str = "bank";

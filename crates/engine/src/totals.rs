@@ -14,7 +14,7 @@ use ledger::{LedgerError, StatusCount};
 use parking_lot::Mutex;
 use sale::{Activity, ActivityId, Item, ItemId, Millis, OrderStatus};
 
-use super::Engine;
+use crate::shared::Shared;
 
 /// Orders counted in one reading of the ledger.
 const PIECE_ORDERS_MAX: usize = 50_000;
@@ -52,24 +52,28 @@ struct Kept {
 /// One count at a time of each activity.
 type Slot = Arc<tokio::sync::Mutex<Option<Kept>>>;
 
-#[derive(Default)]
-pub(super) struct TotalsKept(Mutex<HashMap<ActivityId, Slot>>);
+pub(crate) struct TotalsCounter {
+    shared: Arc<Shared>,
+    slots: Mutex<HashMap<ActivityId, Slot>>,
+}
 
-impl TotalsKept {
+impl TotalsCounter {
+    pub(crate) fn new(shared: Arc<Shared>) -> TotalsCounter {
+        TotalsCounter { shared, slots: Mutex::default() }
+    }
+
     fn slot(&self, id: ActivityId) -> Slot {
-        let mut slots = self.0.lock();
+        let mut slots = self.slots.lock();
         if slots.len() >= ACTIVITIES_KEPT_MAX && !slots.contains_key(&id) {
             // Counted again is better than kept for ever.
             slots.clear();
         }
         slots.entry(id).or_default().clone()
     }
-}
 
-impl Engine {
-    pub async fn totals(&self, id: ActivityId) -> Result<Arc<Totals>, LedgerError> {
-        let activity = self.ledger.activity(id).await?.ok_or(LedgerError::NotFound)?;
-        let slot = self.totals_kept.slot(id);
+    pub(crate) async fn of(&self, id: ActivityId) -> Result<Arc<Totals>, LedgerError> {
+        let activity = self.shared.ledger.activity(id).await?.ok_or(LedgerError::NotFound)?;
+        let slot = self.slot(id);
         let mut slot = slot.lock().await;
         if let Some(kept) = slot.as_ref().filter(|kept| Instant::now() < kept.until) {
             return Ok(kept.totals.clone());
@@ -82,7 +86,7 @@ impl Engine {
     }
 
     async fn count(&self, activity: Activity) -> Result<Totals, LedgerError> {
-        let counted_ms = self.clock.now_ms();
+        let counted_ms = self.shared.now_ms();
         let mut items = Vec::with_capacity(activity.items.len());
         for item in &activity.items {
             let by_status = self.count_item(item.id).await?;
@@ -97,7 +101,7 @@ impl Engine {
     ) -> Result<BTreeMap<&'static str, StatusCount>, LedgerError> {
         let (mut counted, mut after) = (BTreeMap::<_, StatusCount>::new(), None);
         loop {
-            let piece = self.ledger.count_orders(item, after, PIECE_ORDERS_MAX).await?;
+            let piece = self.shared.ledger.count_orders(item, after, PIECE_ORDERS_MAX).await?;
             for (status, count) in piece.by_status {
                 *counted.entry(status.as_str()).or_default() += count;
             }
@@ -116,18 +120,18 @@ mod tests {
 
     #[tokio::test]
     async fn who_asks_again_is_told_the_same_count_for_a_while() {
-        let (night, activity) = TestEngine::fall(|_| {}).await;
-        let engine = &night.engine;
-        night.buy(activity.items[0].id, "ann").await;
-        let first = engine.totals(activity.id).await.unwrap();
+        let (shop, activity) = TestEngine::with_a_sale(|_| {}).await;
+        let totals = TotalsCounter::new(shop.engine.shared.clone());
+        shop.buy(activity.items[0].id, "ann").await;
+        let first = totals.of(activity.id).await.unwrap();
         assert_eq!(first.items[0].of(OrderStatus::Unpaid).orders, 1);
-        let again = engine.totals(activity.id).await.unwrap();
+        let again = totals.of(activity.id).await.unwrap();
         assert!(Arc::ptr_eq(&first, &again), "it is not counted again at once");
-        let missing = engine.totals(ActivityId(99)).await;
+        let missing = totals.of(ActivityId(99)).await;
         assert!(matches!(missing, Err(LedgerError::NotFound)));
         for id in 0..3 * ACTIVITIES_KEPT_MAX {
-            engine.totals_kept.slot(ActivityId(id as i64));
+            totals.slot(ActivityId(id as i64));
         }
-        assert!(engine.totals_kept.0.lock().len() <= ACTIVITIES_KEPT_MAX);
+        assert!(totals.slots.lock().len() <= ACTIVITIES_KEPT_MAX);
     }
 }

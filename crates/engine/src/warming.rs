@@ -16,7 +16,7 @@
 //!    Dying in the middle of the load: the gate tells how long it has been quiet, and after ten seconds
 //!    the next one starts over.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use gate::{Loaded, Loading, Presence, Shut};
@@ -25,9 +25,10 @@ use sale::{
     Activity, ActivityId, ActivityState, Claim, Epoch, Item, ItemId, ItemState, Millis, OrderNo,
 };
 
-use super::{
-    Engine,
+use crate::{
+    Catalogue,
     due::{self, Pages},
+    shared::Shared,
 };
 
 /// How often the gate is told anew because somebody moved the activity meanwhile. Then the job does it.
@@ -66,14 +67,23 @@ pub enum WarmError {
     Gate(#[from] gate::GateError),
 }
 
-impl Engine {
+pub(crate) struct Warming {
+    shared: Arc<Shared>,
+    catalogue: Arc<Catalogue>,
+}
+
+impl Warming {
+    pub(crate) fn new(shared: Arc<Shared>, catalogue: Arc<Catalogue>) -> Warming {
+        Warming { shared, catalogue }
+    }
+
     /// Bring an item to the gate if it is not there.
-    pub async fn warm(&self, item: ItemId) -> Result<Warmed, WarmError> {
+    pub(crate) async fn warm(&self, item: ItemId) -> Result<Warmed, WarmError> {
         self.warm_with(item, false).await
     }
 
     /// Load an item anew from the ledger even if the gate has it.
-    pub async fn rebuild(&self, item: ItemId) -> Result<Warmed, WarmError> {
+    pub(crate) async fn rebuild(&self, item: ItemId) -> Result<Warmed, WarmError> {
         self.warm_with(item, true).await
     }
 
@@ -91,16 +101,17 @@ impl Engine {
 
     /// `None` if somebody else is at it.
     async fn try_to_warm(&self, id: ItemId, anew: bool) -> Result<Option<Warmed>, WarmError> {
-        let _turn = self.gate_turn.lock().await;
-        let item = self.ledger.item(id).await?.ok_or(WarmError::UnknownItem)?;
-        let activity = self.ledger.activity(item.activity).await?.ok_or(WarmError::UnknownItem)?;
+        let _turn = self.shared.gate_turn.lock().await;
+        let item = self.shared.ledger.item(id).await?.ok_or(WarmError::UnknownItem)?;
+        let activity =
+            self.shared.ledger.activity(item.activity).await?.ok_or(WarmError::UnknownItem)?;
         match activity.state {
             ActivityState::Draft => return Err(WarmError::NotPublished),
             ActivityState::Ended => return Err(WarmError::Ended),
             ActivityState::Published | ActivityState::Paused => {}
         }
         if !anew {
-            let loaded = self.gate.loaded().await?;
+            let loaded = self.shared.gate.loaded().await?;
             let here = loaded.into_iter().find(|here| here.item == id);
             if here.as_ref().is_some_and(is_being_loaded) {
                 return Ok(None);
@@ -109,14 +120,16 @@ impl Engine {
                 return Ok(Some(warmed));
             }
         }
-        let Some(epoch) = self.ledger.begin_warm(id, item.epoch).await? else { return Ok(None) };
+        let Some(epoch) = self.shared.ledger.begin_warm(id, item.epoch).await? else {
+            return Ok(None);
+        };
         let loaded = self.load(&item, epoch).await;
         if loaded.is_err() {
-            self.gate.abandon_load(id, epoch).await;
+            self.shared.gate.abandon_load(id, epoch).await;
         }
         let warmed = loaded?;
         if warmed.is_some() {
-            self.refresh_catalogue().await;
+            self.catalogue.reload().await;
         }
         Ok(warmed)
     }
@@ -132,21 +145,21 @@ impl Engine {
             return Ok(None);
         }
         if item.state == ItemState::Warming {
-            self.ledger.finish_warm(item.id, item.epoch).await?;
+            self.shared.ledger.finish_warm(item.id, item.epoch).await?;
         }
-        let left = self.gate.left(item.id).unwrap_or(0);
+        let left = self.shared.gate.left(item.id).unwrap_or(0);
         Ok(Some(Warmed { item: item.id, epoch: item.epoch, left, already: true }))
     }
 
     /// Steps 2 to 5. `None` if a later epoch is at the gate.
     async fn load(&self, item: &Item, epoch: Epoch) -> Result<Option<Warmed>, WarmError> {
-        if !self.gate.begin_load(item.id, epoch, item.shards).await? {
+        if !self.shared.gate.begin_load(item.id, epoch, item.shards).await? {
             return Ok(None);
         }
         let item = item.id;
-        let in_flight = self.gate.in_flight(item).await?;
+        let in_flight = self.shared.gate.in_flight(item).await?;
         let numbers: Vec<OrderNo> = in_flight.iter().map(|claim| claim.order_no).collect();
-        let basis = self.ledger.warm_basis(item, &numbers).await?;
+        let basis = self.shared.ledger.warm_basis(item, &numbers).await?;
         // A claim can be on the log and deferred at once, between the two; it counts once.
         let open = in_flight.into_iter().filter(|claim| !basis.settled.contains(&claim.order_no));
         let open: HashMap<OrderNo, Claim> =
@@ -165,26 +178,26 @@ impl Engine {
             adjusted: basis.adjusted,
             shut: shut_of(basis.activity.state),
         };
-        if !self.gate.load(loading).await? {
+        if !self.shared.gate.load(loading).await? {
             return Ok(None);
         }
-        self.lanes.forget(item);
-        self.ledger.finish_warm(item, epoch).await?;
+        self.shared.lanes.forget(item);
+        self.shared.ledger.finish_warm(item, epoch).await?;
         tracing::info!(%item, epoch, left, held, "item is at the gate");
         Ok(Some(Warmed { item, epoch, left, already: false }))
     }
 
     /// Warm what opens soon, warm again what the gate lost, and see to it that the gate is shut
     /// when and only when the ledger says so. One item's failure is not another's.
-    pub(super) async fn warm_due(&self, now_ms: Millis) -> Result<(), WarmError> {
+    pub(crate) async fn warm_due(&self, now_ms: Millis) -> Result<(), WarmError> {
         let loaded: HashMap<ItemId, Loaded> =
-            self.gate.loaded().await?.into_iter().map(|here| (here.item, here)).collect();
-        let soon = now_ms + self.settings.gate.warm_before_ms as Millis;
+            self.shared.gate.loaded().await?.into_iter().map(|here| (here.item, here)).collect();
+        let soon = now_ms + self.shared.settings.gate.warm_before_ms as Millis;
         let wanted = due::published().map(|filter| {
             let filter = filter.opening_by(soon).closing_after(now_ms);
             filter.in_order(ActivityOrder::OpensFirst)
         });
-        let mut pages = Pages::of(&*self.ledger, wanted);
+        let mut pages = Pages::of(&*self.shared.ledger, wanted);
         while let Some(page) = pages.next().await? {
             for activity in &page {
                 self.keep_all_warm(activity, &loaded).await;
@@ -219,13 +232,13 @@ impl Engine {
     }
 
     /// The gate is told what the ledger says now, not what it said before our turn came.
-    pub(super) async fn tell_gate_again(
+    pub(crate) async fn tell_gate_again(
         &self,
         id: ActivityId,
         items: &[ItemId],
     ) -> Result<(), WarmError> {
-        let _turn = self.gate_turn.lock().await;
-        let activity = self.ledger.activity(id).await?.ok_or(WarmError::UnknownItem)?;
+        let _turn = self.shared.gate_turn.lock().await;
+        let activity = self.shared.ledger.activity(id).await?.ok_or(WarmError::UnknownItem)?;
         self.tell_gate(id, activity.state, items).await
     }
 
@@ -237,7 +250,7 @@ impl Engine {
     /// the ledger again, and tells it anew if that has changed: whoever speaks last has said what the
     /// ledger said afterwards. Whoever dies before that, or whose word arrives after they gave it up for
     /// lost, is put right by the warm job, which compares the two every `jobs.warm_poll_ms`.
-    pub(super) async fn tell_gate(
+    pub(crate) async fn tell_gate(
         &self,
         id: ActivityId,
         mut state: ActivityState,
@@ -245,7 +258,7 @@ impl Engine {
     ) -> Result<(), WarmError> {
         for _ in 0..TELL_TRIES_MAX {
             self.shut_items(items, shut_of(state)).await?;
-            let now = self.ledger.activity(id).await?.ok_or(WarmError::UnknownItem)?.state;
+            let now = self.shared.ledger.activity(id).await?.ok_or(WarmError::UnknownItem)?.state;
             if now == state {
                 return Ok(());
             }
@@ -260,7 +273,7 @@ impl Engine {
     async fn shut_items(&self, items: &[ItemId], shut: Option<Shut>) -> Result<(), WarmError> {
         let mut first = None;
         for some in items.chunks(TOLD_AT_ONCE_MAX) {
-            let told = join_all(some.iter().map(|item| self.gate.shut(*item, shut))).await;
+            let told = join_all(some.iter().map(|item| self.shared.gate.shut(*item, shut))).await;
             let away = told.iter().all(Result::is_err);
             first = first.or(told.into_iter().find_map(Result::err));
             if away {
@@ -301,7 +314,7 @@ fn window_of(activity: &Activity) -> (Millis, Millis) {
     (activity.opens_ms, activity.closes_ms)
 }
 
-/// Is all of it there, in the life that the ledger knows?
+/// Is all of it there, in the epoch that the ledger knows?
 fn is_whole(item: &Item, here: &Loaded) -> bool {
     item.state == ItemState::Ready && here.epoch == item.epoch && here.presence == Presence::Whole
 }
@@ -316,7 +329,7 @@ fn is_as_planned(activity: &Activity, item: &Item, here: &Loaded) -> bool {
         && here.window == window_of(activity)
 }
 
-/// By somebody who lives.
+/// Is somebody loading it at this moment? A loader that has been quiet for too long has died.
 fn is_being_loaded(here: &Loaded) -> bool {
     matches!(here.presence, Presence::Loading { quiet_ms } if quiet_ms < LOADER_QUIET_MS_MAX)
 }
@@ -337,38 +350,48 @@ mod tests {
     use sale::ActivityMove;
 
     use super::*;
-    use crate::test_engine::{NOW_MS, TestEngine};
+    use crate::{
+        jobs::Job,
+        test_engine::{NOW_MS, TestEngine},
+    };
 
     #[tokio::test]
     async fn a_gate_that_is_away_is_not_asked_for_every_item() {
-        let (mut night, activity) = TestEngine::fall(|_| {}).await;
-        let told = night.make_obedient();
+        let (shop, activity) = TestEngine::with_a_sale(|_| {}).await;
+        let (gate, engine) = (&shop.gate, &shop.engine);
+        let warming = Warming::new(engine.shared.clone(), engine.catalogue.clone());
         let items = vec![activity.items[0].id; 10 * TOLD_AT_ONCE_MAX];
-        let asked = || told.shut_asked.swap(0, Ordering::SeqCst);
-        night.engine.shut_items(&items, Some(Shut::Paused)).await.unwrap();
+        let asked = || gate.shut_asked.swap(0, Ordering::SeqCst);
+        asked();
+        warming.shut_items(&items, Some(Shut::Paused)).await.unwrap();
         assert_eq!(asked(), items.len() as u64);
-        told.away.store(true, Ordering::SeqCst);
-        assert!(night.engine.shut_items(&items, None).await.is_err());
+        gate.away.store(true, Ordering::SeqCst);
+        assert!(warming.shut_items(&items, None).await.is_err());
         assert_eq!(asked(), TOLD_AT_ONCE_MAX as u64);
     }
 
     #[tokio::test]
     async fn the_job_tells_the_gate_what_the_ledger_says_in_its_own_turn() {
-        let (night, activity) = TestEngine::fall(|_| {}).await;
-        let (engine, id) = (night.engine.clone(), activity.id);
-        let moves = async |step| engine.ledger.move_activity(id, step, None, NOW_MS).await.unwrap();
+        let (shop, activity) = TestEngine::with_a_sale(|_| {}).await;
+        let (engine, id) = (shop.engine.clone(), activity.id);
+        let moves =
+            async |step| engine.shared.ledger.move_activity(id, step, None, NOW_MS).await.unwrap();
         // Whoever paused it has not told the gate, and resumes it before the job's turn has come.
         moves(ActivityMove::Pause).await;
-        let turn = engine.gate_turn.lock().await;
+        let turn = engine.shared.gate_turn.lock().await;
         let job = tokio::spawn({
             let engine = engine.clone();
-            async move { engine.warm_due(NOW_MS).await.is_ok() }
+            async move { engine.jobs.warm.run().await.is_ok() }
         });
         tokio::time::sleep(Duration::from_millis(50)).await;
-        assert_eq!(engine.gate.loaded().await.unwrap()[0].shut, None, "it waits for its turn");
+        assert_eq!(
+            engine.shared.gate.loaded().await.unwrap()[0].shut,
+            None,
+            "it waits for its turn"
+        );
         moves(ActivityMove::Resume).await;
         drop(turn);
         assert!(job.await.unwrap());
-        assert_eq!(engine.gate.loaded().await.unwrap()[0].shut, None);
+        assert_eq!(engine.shared.gate.loaded().await.unwrap()[0].shut, None);
     }
 }

@@ -17,7 +17,7 @@ use payment::{
 use sale::OrderNo;
 use tokio::time::Instant;
 
-pub(super) const PROVIDER_ANSWER_MAX: Duration = Duration::from_secs(10);
+pub(crate) const PROVIDER_ANSWER_MAX: Duration = Duration::from_secs(10);
 /// How long a call that was not answered in time is not made again.
 const SILENT_FOR: Duration = Duration::from_secs(5);
 
@@ -31,14 +31,14 @@ enum Call {
 }
 
 /// A provider that always answers.
-pub(super) struct WithTimeout {
+pub(crate) struct WithTimeout {
     provider: Arc<dyn Provider>,
     answer_max: Duration,
     silent_until: [Mutex<Option<Instant>>; 4],
 }
 
 impl WithTimeout {
-    pub(super) fn around(provider: Arc<dyn Provider>, answer_max: Duration) -> Arc<dyn Provider> {
+    pub(crate) fn around(provider: Arc<dyn Provider>, answer_max: Duration) -> Arc<dyn Provider> {
         Arc::new(WithTimeout { provider, answer_max, silent_until: Default::default() })
     }
 

@@ -8,7 +8,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ledger::{AuditEntry, Role};
 use sale::{Clock, SharedClock, SigningKeys, SystemClock};
 use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, TcpSocket};
@@ -135,7 +134,7 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     let token = first_token(&opened).await?;
     engine.run_jobs();
     let demo = if opened.config.demo_is_on() {
-        engine.prepare_demo().await.map_err(CannotStart::because)?
+        engine.demo().prepare().await.map_err(CannotStart::because)?
     } else {
         None
     };
@@ -149,20 +148,20 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
         address,
         data: opened.data.path(),
         token,
-        demo: demo.map(|latest_ms| (latest_ms, engine.clock.now_ms())),
+        demo: demo.map(|latest_ms| (latest_ms, engine.now_ms())),
         program: greeting::program(),
     }
     .print();
     logging::release();
 
-    let news = engine.news.clone();
+    let push = engine.push().clone();
     let told = OnceLock::new();
     let shutdown = async {
         shutdown.await;
         let _ = told.set(Instant::now());
         tracing::info!("stopping: requests under way are finished");
         // Streams last for ever; they end now so that the drain does not wait for them.
-        news.close();
+        push.close();
     };
     let (fast_path, service) = (api::fast_path(app.clone()), api::service(app));
     let settings = opened.config.http.clone();
@@ -262,7 +261,7 @@ async fn first_token(opened: &Opened) -> Result<FirstToken, CannotStart> {
 
 /// At the very first start: make one.
 async fn make_first_token(engine: &Engine) -> Result<Option<String>, CannotStart> {
-    let tokens = engine.ledger.admin_tokens().await.map_err(CannotStart::because)?;
+    let tokens = engine.tokens().all().await.map_err(CannotStart::because)?;
     if tokens.iter().any(|token| !token.name.starts_with(LOCAL_TOKEN)) {
         return Ok(None);
     }
@@ -270,19 +269,11 @@ async fn make_first_token(engine: &Engine) -> Result<Option<String>, CannotStart
     for n in 1.. {
         let name = if n == 1 { FIRST_TOKEN.into() } else { format!("{FIRST_TOKEN}-{n}") };
         let token = generate_admin_token().map_err(CannotStart::because)?;
-        let entry = AuditEntry {
-            who: "system".into(),
-            action: "token.create".into(),
-            target: format!("token:{name}"),
-            detail: serde_json::json!({"role": Role::Admin}),
-            origin: ledger::Origin::default(),
-        };
-        let (hash, now_ms) = (token_hash(&token), engine.clock.now_ms());
-        let added = engine.ledger.add_admin_token(&name, Role::Admin, &hash, &entry, now_ms);
-        if added.await.map_err(CannotStart::because)? {
+        let added = engine.tokens().make_first(&name, &token_hash(&token)).await;
+        if added.map_err(CannotStart::because)? {
             return Ok(Some(token));
         }
-        let tokens = engine.ledger.admin_tokens().await.map_err(CannotStart::because)?;
+        let tokens = engine.tokens().all().await.map_err(CannotStart::because)?;
         if tokens.iter().any(|token| token.name == name) {
             // Another instance of the cluster was faster and shows its own.
             return Ok(None);
@@ -293,8 +284,7 @@ async fn make_first_token(engine: &Engine) -> Result<Option<String>, CannotStart
 
 async fn put_token(engine: &Engine, name: &str) -> Result<String, CannotStart> {
     let token = generate_admin_token().map_err(CannotStart::because)?;
-    let now_ms = engine.clock.now_ms();
-    let put = engine.ledger.put_admin_token(name, Role::Admin, &token_hash(&token), now_ms).await;
+    let put = engine.tokens().put_local(name, &token_hash(&token)).await;
     put.map_err(CannotStart::because)?;
     Ok(token)
 }

@@ -5,7 +5,7 @@
 //! `raise_after`, once when it has been over for `resolve_after`. A state that comes and goes faster
 //! than that is one outage. Time is monotonic: nobody can set it.
 //!
-//! What was told is kept over restarts ([`super::kept`]), because a restart in the middle of an outage
+//! What was told is kept over restarts ([`super::remembered`]), because a restart in the middle of an outage
 //! must neither tell of it a second time nor forget to say that it is over.
 
 use std::{
@@ -158,7 +158,7 @@ mod tests {
     const RAISE: Duration = Duration::from_secs(5);
     const RESOLVE: Duration = Duration::from_secs(30);
 
-    /// A watchman whose second hand the test moves.
+    /// Conditions whose clock the test moves.
     struct Watch {
         conditions: Conditions,
         began: Instant,

@@ -14,23 +14,28 @@
 //! looked at for a while is not known, and what is not known is not ready.
 
 mod conditions;
-mod kept;
+mod remembered;
 mod watch;
 
 use std::{
-    sync::atomic::{AtomicBool, Ordering},
+    collections::BTreeSet,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use gate::Writable;
+use orders::AlertKind;
 use parking_lot::Mutex;
 use sale::Millis;
 
 use self::conditions::Conditions;
 pub use self::conditions::OpenAlert;
-pub(super) use self::{kept::Kept, watch::start};
-use super::Engine;
-use crate::settings::{Role, Settings};
+pub(crate) use self::remembered::RememberedAlerts;
+use crate::{Push, jobs::Jobs, settings::Role, shared::Shared};
 
 /// What was last looked at longer ago is not known any more: the watcher itself may be stuck.
 const STALE_AFTER: Duration = Duration::from_secs(10);
@@ -39,7 +44,7 @@ const CATALOGUE_STALE_AFTER: Duration = Duration::from_secs(30);
 
 /// How a part does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum Status {
     Ok,
     /// Some of the gate's partitions are away; the others sell.
     Partly,
@@ -60,20 +65,20 @@ pub enum Word {
     NotSet,
 }
 
-impl Word {
+impl Status {
     pub fn as_str(self) -> &'static str {
         match self {
-            Word::Ok => "ok",
-            Word::Partly => "partly",
-            Word::Paused => "paused",
-            Word::Stuck => "stuck",
-            Word::Stale => "stale",
-            Word::Failing => "failing",
-            Word::Panicking => "panicking",
-            Word::Down => "down",
-            Word::Unknown => "unknown",
-            Word::NotHere => "not_here",
-            Word::NotSet => "not_set",
+            Status::Ok => "ok",
+            Status::Partly => "partly",
+            Status::Paused => "paused",
+            Status::Stuck => "stuck",
+            Status::Stale => "stale",
+            Status::Failing => "failing",
+            Status::Panicking => "panicking",
+            Status::Down => "down",
+            Status::Unknown => "unknown",
+            Status::NotHere => "not_here",
+            Status::NotSet => "not_set",
         }
     }
 }
@@ -81,7 +86,7 @@ impl Word {
 /// One part, as it was last seen.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
-    word: Word,
+    status: Status,
     /// Since when it is so, by the clock on the wall.
     since_ms: Millis,
     cause: Option<String>,
@@ -90,16 +95,16 @@ pub(crate) struct Seen {
 
 impl Seen {
     fn ok(now_ms: Millis) -> Seen {
-        Seen { word: Word::Ok, since_ms: now_ms, cause: None, looked: Instant::now() }
+        Seen { status: Status::Ok, since_ms: now_ms, cause: None, looked: Instant::now() }
     }
 
     /// Answers whether it is so only since now.
-    fn note(&mut self, word: Word, cause: Option<String>, now_ms: Millis) -> bool {
-        let news = self.word != word;
+    fn note(&mut self, status: Status, cause: Option<String>, now_ms: Millis) -> bool {
+        let news = self.status != status;
         if news {
             self.since_ms = now_ms;
         }
-        (self.word, self.cause, self.looked) = (word, cause, Instant::now());
+        (self.status, self.cause, self.looked) = (status, cause, Instant::now());
         news
     }
 }
@@ -112,21 +117,32 @@ pub(crate) struct LogSeen {
 }
 
 pub struct Health {
+    shared: Arc<Shared>,
+    push: Arc<Push>,
+    /// The directory that is ours.
+    data: PathBuf,
     gate: Mutex<Seen>,
     ledger: Mutex<Seen>,
     log: Mutex<LogSeen>,
     catalogue: Mutex<Instant>,
     conditions: Conditions,
     /// What is in the file.
-    kept: Mutex<Kept>,
+    remembered: Mutex<RememberedAlerts>,
+    /// Jobs whose last run ended in a panic.
+    panicking: Mutex<BTreeSet<&'static str>>,
     /// Set while the watcher runs: before that what is known is what the opening showed.
     watched: AtomicBool,
 }
 
 impl Health {
     /// Gate and ledger have just been opened.
-    pub(super) fn new(settings: &Settings, kept: Kept, now_ms: Millis) -> Health {
-        let alerts = &settings.alerts;
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        push: Arc<Push>,
+        data: PathBuf,
+        remembered: RememberedAlerts,
+    ) -> Health {
+        let (alerts, now_ms) = (&shared.settings.alerts, shared.now_ms());
         let (raise, resolve) = (alerts.raise_after_ms, alerts.resolve_after_ms);
         let (raise, resolve) = (Duration::from_millis(raise), Duration::from_millis(resolve));
         Health {
@@ -134,62 +150,92 @@ impl Health {
             ledger: Mutex::new(Seen::ok(now_ms)),
             log: Mutex::default(),
             catalogue: Mutex::new(Instant::now()),
-            conditions: Conditions::new(kept.open.clone(), raise, resolve),
-            kept: Mutex::new(kept),
+            conditions: Conditions::new(remembered.open.clone(), raise, resolve),
+            remembered: Mutex::new(remembered),
+            panicking: Mutex::default(),
             watched: false.into(),
+            shared,
+            push,
+            data,
         }
     }
 
+    /// Begins to watch: until then what is known is what the opening showed.
+    pub(crate) fn start(self: &Arc<Self>, jobs: &Jobs) {
+        self.watched.store(true, Ordering::Relaxed);
+        jobs.spawn(watch::watch_gate(self.clone()));
+        jobs.spawn(watch::watch_ledger(self.clone()));
+        jobs.spawn(watch::watch_the_rest(self.clone()));
+    }
+
     /// Everything is about to be stopped, and nobody is to be woken for it.
-    pub(super) fn stop_watching(&self) {
+    pub(crate) fn stop_watching(&self) {
         self.watched.store(false, Ordering::Relaxed);
     }
 
     /// The catalogue was read anew.
-    pub(super) fn catalogue_is_fresh(&self) {
+    pub(crate) fn catalogue_is_fresh(&self) {
         *self.catalogue.lock() = Instant::now();
     }
 
+    /// A bug must not end a job in silence.
+    pub(crate) fn job_panicked(&self, job: &'static str, said: &str) {
+        self.panicking.lock().insert(job);
+        self.observe(AlertKind::JobPanicked, job, Some(said.to_owned()));
+    }
+
+    pub(crate) fn job_works(&self, job: &'static str) {
+        self.panicking.lock().remove(job);
+        self.observe(AlertKind::JobPanicked, job, None);
+    }
+
+    /// The jobs that a bug keeps from working, by name.
+    pub fn jobs_panicking(&self) -> Vec<&'static str> {
+        self.panicking.lock().iter().copied().collect()
+    }
+
     fn note_gate(&self, answer: Option<Writable>, now_ms: Millis) {
-        let (word, cause) = match answer {
-            Some(Writable { silent: 0, .. }) => (Word::Ok, None),
+        let (status, cause) = match answer {
+            Some(Writable { silent: 0, .. }) => (Status::Ok, None),
             Some(Writable { partitions, silent, cause }) if silent < partitions => {
                 let cause = cause.unwrap_or_default();
                 let text =
                     format!("{silent} of {partitions} partitions cannot be written: {cause}");
-                (Word::Partly, Some(text))
+                (Status::Partly, Some(text))
             }
-            Some(Writable { cause, .. }) => (Word::Down, cause.or_else(|| Some("it fails".into()))),
-            None => (Word::Down, Some("no answer in time".into())),
+            Some(Writable { cause, .. }) => {
+                (Status::Down, cause.or_else(|| Some("it fails".into())))
+            }
+            None => (Status::Down, Some("no answer in time".into())),
         };
-        note("gate", &self.gate, word, cause, now_ms);
+        note("gate", &self.gate, status, cause, now_ms);
     }
 
     fn note_ledger(&self, trouble: Option<String>, now_ms: Millis) {
-        let word = if trouble.is_none() { Word::Ok } else { Word::Down };
-        note("ledger", &self.ledger, word, trouble, now_ms);
+        let status = if trouble.is_none() { Status::Ok } else { Status::Down };
+        note("ledger", &self.ledger, status, trouble, now_ms);
     }
 
     fn of(&self, seen: &Mutex<Seen>) -> Seen {
         let mut seen = seen.lock().clone();
         let watched = self.watched.load(Ordering::Relaxed);
         if watched && seen.looked.elapsed() > STALE_AFTER {
-            (seen.word, seen.cause) = (Word::Unknown, Some("nobody has looked lately".into()));
+            (seen.status, seen.cause) = (Status::Unknown, Some("nobody has looked lately".into()));
         }
         seen
     }
 }
 
 /// A change is said once.
-fn note(part: &str, seen: &Mutex<Seen>, word: Word, cause: Option<String>, now_ms: Millis) {
+fn note(part: &str, seen: &Mutex<Seen>, status: Status, cause: Option<String>, now_ms: Millis) {
     let (since_ms, said) = (seen.lock().since_ms, cause.clone());
-    if !seen.lock().note(word, cause, now_ms) {
+    if !seen.lock().note(status, cause, now_ms) {
         return;
     }
     let lasted_ms = now_ms - since_ms;
-    match word {
-        Word::Ok => tracing::info!(part, lasted_ms, "it answers again"),
-        _ => tracing::warn!(part, state = word.as_str(), cause = said, "it does not do its work"),
+    match status {
+        Status::Ok => tracing::info!(part, lasted_ms, "it answers again"),
+        _ => tracing::warn!(part, state = status.as_str(), cause = said, "it does not do its work"),
     }
 }
 
@@ -197,11 +243,21 @@ fn note(part: &str, seen: &Mutex<Seen>, word: Word, cause: Option<String>, now_m
 #[derive(Clone, Debug)]
 pub struct Part {
     pub name: &'static str,
-    pub word: Word,
+    pub status: Status,
     /// Of parts that are watched: since when.
     pub since_ms: Option<Millis>,
     /// For operators; it may name hosts.
     pub cause: Option<String>,
+}
+
+/// What the workers of a process do. One that has none is not running.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkersState {
+    /// Claims settled per second, lately.
+    pub rate_per_s: f64,
+    pub running: bool,
+    /// They wait for a ledger that does not answer.
+    pub paused: bool,
 }
 
 /// What this process can do now.
@@ -209,9 +265,9 @@ pub struct Part {
 pub struct Readiness {
     /// What it is for: selling, where it answers buyers.
     pub ready: bool,
-    pub sell: Word,
-    pub settle: Word,
-    pub show: Word,
+    pub sell: Status,
+    pub settle: Status,
+    pub show: Status,
     pub parts: Vec<Part>,
 }
 
@@ -219,46 +275,47 @@ impl Readiness {
     /// Does this part, or some of it, answer?
     pub fn is_up(&self, name: &str) -> bool {
         let part = self.parts.iter().find(|part| part.name == name);
-        part.is_some_and(|part| matches!(part.word, Word::Ok | Word::Partly))
+        part.is_some_and(|part| matches!(part.status, Status::Ok | Status::Partly))
     }
 }
 
-impl Engine {
+impl Health {
     /// From memory.
     pub fn readiness(&self) -> Readiness {
-        let (gate, ledger) =
-            (self.health.of(&self.health.gate), self.health.of(&self.health.ledger));
-        let lanes = if self.lanes.are_running() { Word::Ok } else { Word::Down };
-        let numbers = if self.coordination.node_is_ours() { Word::Ok } else { Word::Down };
-        let (workers, log) = (self.workers_word(), self.log_word());
-        let jobs = if self.jobs_panicking().is_empty() { Word::Ok } else { Word::Panicking };
-        let fresh = self.health.catalogue.lock().elapsed() < CATALOGUE_STALE_AFTER;
-        let catalogue = if fresh { Word::Ok } else { Word::Stale };
+        let (gate, ledger) = (self.of(&self.gate), self.of(&self.ledger));
+        let lanes = if self.shared.lanes.are_running() { Status::Ok } else { Status::Down };
+        let numbers =
+            if self.shared.coordination.node_is_ours() { Status::Ok } else { Status::Down };
+        let (workers, log) = (self.workers_status(), self.log_status());
+        let jobs = if self.jobs_panicking().is_empty() { Status::Ok } else { Status::Panicking };
+        let fresh = self.catalogue.lock().elapsed() < CATALOGUE_STALE_AFTER;
+        let catalogue = if fresh { Status::Ok } else { Status::Stale };
 
-        let gate_works = matches!(gate.word, Word::Ok | Word::Partly);
-        let ledger_works = ledger.word == Word::Ok;
-        let workers_work = matches!(workers, Word::Ok | Word::NotHere);
-        let able = |able: bool| if able { Word::Ok } else { Word::Down };
-        let web = |word| if self.does(Role::Web) { word } else { Word::NotHere };
-        let sell = web(able(gate_works && lanes == Word::Ok && numbers == Word::Ok));
-        let settle = able(gate_works && ledger_works && workers_work && log == Word::Ok);
+        let gate_works = matches!(gate.status, Status::Ok | Status::Partly);
+        let ledger_works = ledger.status == Status::Ok;
+        let workers_work = matches!(workers, Status::Ok | Status::NotHere);
+        let able = |able: bool| if able { Status::Ok } else { Status::Down };
+        let web =
+            |status| if self.shared.settings.does(Role::Web) { status } else { Status::NotHere };
+        let sell = web(able(gate_works && lanes == Status::Ok && numbers == Status::Ok));
+        let settle = able(gate_works && ledger_works && workers_work && log == Status::Ok);
         // Whatever is old is better than an empty page.
-        let show = web(Word::Ok);
-        let ready = if self.does(Role::Web) {
-            sell == Word::Ok
-        } else if self.does(Role::Worker) {
+        let show = web(Status::Ok);
+        let ready = if self.shared.settings.does(Role::Web) {
+            sell == Status::Ok
+        } else if self.shared.settings.does(Role::Worker) {
             // That the log does not drain may be the fault of others.
-            gate_works && ledger_works && workers == Word::Ok
+            gate_works && ledger_works && workers == Status::Ok
         } else {
-            gate_works && ledger_works && jobs == Word::Ok
+            gate_works && ledger_works && jobs == Status::Ok
         };
         let seen = |name, seen: Seen| Part {
             name,
-            word: seen.word,
+            status: seen.status,
             since_ms: Some(seen.since_ms),
             cause: seen.cause,
         };
-        let part = |name, word| Part { name, word, since_ms: None, cause: None };
+        let part = |name, status| Part { name, status, since_ms: None, cause: None };
         let parts = vec![
             seen("gate", gate),
             part("lanes", lanes),
@@ -268,29 +325,32 @@ impl Engine {
             part("log", log),
             part("jobs", jobs),
             part("catalogue", catalogue),
-            Part { cause: self.alerts.webhook().failing, ..part("alerts", self.alerts_word()) },
+            Part {
+                cause: self.shared.alerts.handle().webhook().failing,
+                ..part("alerts", self.alerts_status())
+            },
         ];
         Readiness { ready, sell, settle, show, parts }
     }
 
-    fn workers_word(&self) -> Word {
-        match &self.workers {
-            None => Word::NotHere,
-            Some(workers) if !workers.is_running() => Word::Down,
-            Some(workers) if workers.is_paused() => Word::Paused,
-            Some(_) => Word::Ok,
+    fn workers_status(&self) -> Status {
+        match &self.shared.workers {
+            None => Status::NotHere,
+            Some(workers) if !workers.is_running() => Status::Down,
+            Some(workers) if workers.is_paused() => Status::Paused,
+            Some(_) => Status::Ok,
         }
     }
 
-    fn log_word(&self) -> Word {
-        if self.log_trouble().is_some() { Word::Stuck } else { Word::Ok }
+    fn log_status(&self) -> Status {
+        if self.log_trouble().is_some() { Status::Stuck } else { Status::Ok }
     }
 
     /// Why the claim log is not as it should be: its oldest claim waits for too long, or it is half
     /// full. The latter matters because a full one admits nobody.
     fn log_trouble(&self) -> Option<String> {
-        let LogSeen { backlog, oldest_waits_ms } = *self.health.log.lock();
-        let age_ms_max = self.settings.alerts.backlog_age_ms_max;
+        let LogSeen { backlog, oldest_waits_ms } = *self.log.lock();
+        let age_ms_max = self.shared.settings.alerts.backlog_age_ms_max;
         let oldest_ms = oldest_waits_ms.unwrap_or(0);
         if oldest_ms > age_ms_max {
             let oldest_s = oldest_ms / 1_000;
@@ -298,24 +358,39 @@ impl Engine {
                 "{backlog} claims wait for the ledger, the oldest for {oldest_s} s"
             ));
         }
-        let claims_max = self.settings.gate.log_claims_max;
+        let claims_max = self.shared.settings.gate.log_claims_max;
         (backlog > claims_max / 2).then(|| {
             format!("{backlog} claims wait for the ledger; at {claims_max} nobody is admitted")
         })
     }
 
-    fn alerts_word(&self) -> Word {
-        let webhook = self.alerts.webhook();
+    fn alerts_status(&self) -> Status {
+        let webhook = self.shared.alerts.handle().webhook();
         match webhook.failing {
-            _ if !webhook.is_set => Word::NotSet,
-            Some(_) => Word::Failing,
-            None => Word::Ok,
+            _ if !webhook.is_set => Status::NotSet,
+            Some(_) => Status::Failing,
+            None => Status::Ok,
+        }
+    }
+
+    /// Alerts that the webhook has not taken yet.
+    pub fn alerts_waiting(&self) -> usize {
+        self.shared.alerts.handle().webhook().waiting
+    }
+
+    /// What the workers of this process do.
+    pub fn workers(&self) -> WorkersState {
+        let workers = self.shared.workers.as_ref();
+        WorkersState {
+            rate_per_s: self.shared.rate_per_s(),
+            running: workers.is_some_and(|workers| workers.is_running()),
+            paused: workers.is_some_and(|workers| workers.is_paused()),
         }
     }
 
     /// The states that somebody was told of by this process and that are not over.
     pub fn open_alerts(&self) -> Vec<OpenAlert> {
-        self.health.conditions.open_alerts()
+        self.conditions.open_alerts()
     }
 }
 
@@ -331,56 +406,56 @@ mod tests {
 
     #[tokio::test]
     async fn what_nobody_has_looked_at_lately_is_not_ready() {
-        let night = TestEngine::without_a_sale(|_| {}).await;
-        let (engine, health) = (&night.engine, &night.engine.health);
+        let shop = TestEngine::without_a_sale(|_| {}).await;
+        let (engine, health) = (&shop.engine, &shop.engine.health);
         let long_ago = Instant::now().checked_sub(STALE_AFTER + Duration::from_secs(1));
         let Some(long_ago) = long_ago else { return };
         health.gate.lock().looked = long_ago;
-        assert!(engine.readiness().ready, "nobody watches, and the opening was good");
+        assert!(engine.health.readiness().ready, "nobody watches, and the opening was good");
         health.watched.store(true, Ordering::Relaxed);
-        let readiness = engine.readiness();
+        let readiness = engine.health.readiness();
         assert!(!readiness.ready && !readiness.is_up("gate"), "{readiness:?}");
         health.note_gate(silent(1, 0), NOW_MS);
-        assert!(engine.readiness().ready);
+        assert!(engine.health.readiness().ready);
     }
 
     #[tokio::test]
     async fn a_part_of_the_gate_that_is_away_stops_no_sale_and_none_of_it_does() {
-        let night = TestEngine::without_a_sale(|_| {}).await;
-        let (engine, health) = (&night.engine, &night.engine.health);
+        let shop = TestEngine::without_a_sale(|_| {}).await;
+        let (engine, health) = (&shop.engine, &shop.engine.health);
         health.note_gate(silent(16, 5), NOW_MS + 1);
-        let readiness = engine.readiness();
-        assert!(readiness.ready && readiness.sell == Word::Ok);
+        let readiness = engine.health.readiness();
+        assert!(readiness.ready && readiness.sell == Status::Ok);
         let gate = &readiness.parts[0];
-        assert_eq!((gate.word, gate.since_ms), (Word::Partly, Some(NOW_MS + 1)));
+        assert_eq!((gate.status, gate.since_ms), (Status::Partly, Some(NOW_MS + 1)));
         let cause = "5 of 16 partitions cannot be written: READONLY";
         assert_eq!(gate.cause.as_deref(), Some(cause));
         for answer in [silent(16, 16), None] {
             health.note_gate(answer, NOW_MS + 2);
-            let readiness = engine.readiness();
-            assert!(!readiness.ready && readiness.settle == Word::Down);
-            assert_eq!(readiness.show, Word::Ok);
+            let readiness = engine.health.readiness();
+            assert!(!readiness.ready && readiness.settle == Status::Down);
+            assert_eq!(readiness.show, Status::Ok);
             assert_eq!(readiness.parts[0].since_ms, Some(NOW_MS + 2), "since it began");
         }
     }
 
     #[tokio::test]
     async fn without_a_ledger_it_sells_and_does_not_settle() {
-        let night = TestEngine::without_a_sale(|_| {}).await;
-        let engine = &night.engine;
+        let shop = TestEngine::without_a_sale(|_| {}).await;
+        let engine = &shop.engine;
         engine.health.note_ledger(Some("gone".into()), NOW_MS);
-        let readiness = engine.readiness();
-        assert!(readiness.ready && readiness.sell == Word::Ok);
-        assert_eq!(readiness.settle, Word::Down);
+        let readiness = engine.health.readiness();
+        assert!(readiness.ready && readiness.sell == Status::Ok);
+        assert_eq!(readiness.settle, Status::Down);
     }
 
     #[tokio::test]
     async fn a_log_that_is_half_full_or_old_is_stuck() {
-        let night = TestEngine::without_a_sale(|settings| settings.gate.log_claims_max = 100).await;
-        let engine = &night.engine;
+        let shop = TestEngine::without_a_sale(|settings| settings.gate.log_claims_max = 100).await;
+        let engine = &shop.engine;
         let seen = |backlog, oldest_waits_ms| {
             *engine.health.log.lock() = LogSeen { backlog, oldest_waits_ms };
-            engine.log_trouble()
+            engine.health.log_trouble()
         };
         assert_eq!(seen(0, None), None);
         assert_eq!(seen(50, Some(60_000)), None);

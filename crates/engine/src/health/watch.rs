@@ -20,10 +20,10 @@ use std::{
 
 use orders::{Alert, AlertKind};
 use sale::Millis;
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::task::JoinHandle;
 
-use super::{Kept, LogSeen, Word, conditions::Due};
-use crate::{Engine, jobs::JobError, settings::Profile};
+use super::{Health, LogSeen, RememberedAlerts, Status, conditions::Due};
+use crate::shared::AnyError;
 
 /// How often each part is asked.
 const EVERY: Duration = Duration::from_secs(1);
@@ -31,25 +31,8 @@ const EVERY: Duration = Duration::from_secs(1);
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// Clocks that differ by more wake somebody.
 const CLOCKS_APART_MS_MAX: Millis = 10_000;
-/// How long the others keep quiet after the last word of the one who tells.
+/// How long the others keep quiet after the last status of the one who tells.
 const TELLING_LEASE_MS: Millis = 30_000;
-
-pub(crate) fn start(engine: &Arc<Engine>, stop: &watch::Receiver<bool>) -> Vec<JoinHandle<()>> {
-    engine.health.watched.store(true, Ordering::Relaxed);
-    vec![
-        tokio::spawn(until(stop.clone(), watch_gate(engine.clone()))),
-        tokio::spawn(until(stop.clone(), watch_ledger(engine.clone()))),
-        tokio::spawn(until(stop.clone(), look_around(engine.clone()))),
-    ]
-}
-
-/// Whoever stops does not wait for a part that hangs.
-async fn until(mut stop: watch::Receiver<bool>, watching: impl Future<Output = ()>) {
-    tokio::select! {
-        () = watching => {}
-        _ = stop.wait_for(|stop| *stop) => {}
-    }
-}
 
 /// Asks the same question again and again, one at a time.
 struct Asker<T>(Option<JoinHandle<T>>);
@@ -65,25 +48,25 @@ impl<T: Send + 'static> Asker<T> {
     }
 }
 
-async fn watch_gate(engine: Arc<Engine>) {
+pub(crate) async fn watch_gate(health: Arc<Health>) {
     let mut asker = Asker(None);
     loop {
-        let gate = engine.gate.clone();
+        let gate = health.shared.gate.clone();
         let answer = asker.ask(async move { gate.check().await }).await;
         if let Some(seen) = &answer {
             metrics::gauge!("seckill_gate_partitions_silent").set(seen.silent as f64);
         }
-        engine.health.note_gate(answer, engine.clock.now_ms());
-        let up = engine.health.gate.lock().word != Word::Down;
+        health.note_gate(answer, health.shared.now_ms());
+        let up = health.gate.lock().status != Status::Down;
         metrics::gauge!("seckill_gate_up").set(f64::from(u8::from(up)));
         tokio::time::sleep(EVERY).await;
     }
 }
 
-async fn watch_ledger(engine: Arc<Engine>) {
+pub(crate) async fn watch_ledger(health: Arc<Health>) {
     let mut asker = Asker(None);
     loop {
-        let (ledger, clock) = (engine.ledger.clone(), engine.clock.clone());
+        let (ledger, clock) = (health.shared.ledger.clone(), health.shared.clock.clone());
         let answer = asker.ask(async move {
             ledger.ping().await?;
             Ok(ledger.now_ms().await? - clock.now_ms())
@@ -95,32 +78,32 @@ async fn watch_ledger(engine: Arc<Engine>) {
             None => Some("no answer in time".into()),
         };
         metrics::gauge!("seckill_ledger_up").set(f64::from(u8::from(trouble.is_none())));
-        engine.health.note_ledger(trouble, engine.clock.now_ms());
+        health.note_ledger(trouble, health.shared.now_ms());
         if let Some(Ok(offset_ms)) = answer {
-            engine.look_at_clocks(offset_ms);
+            health.check_clocks(offset_ms);
         }
         tokio::time::sleep(EVERY).await;
     }
 }
 
-async fn look_around(engine: Arc<Engine>) {
+pub(crate) async fn watch_the_rest(health: Arc<Health>) {
     let (mut log, mut disk) = (Asker(None), Asker(None));
     loop {
-        let (gate, data) = (engine.gate.clone(), engine.data.clone());
+        let (gate, data) = (health.shared.gate.clone(), health.data.clone());
         let oldest = log.ask(async move { gate.oldest_waits_ms().await });
         let room = disk.ask(async move {
             tokio::task::spawn_blocking(move || room(&data)).await.ok().flatten()
         });
         let (oldest, room) = tokio::join!(oldest, room);
         if let Some(Ok(oldest_waits_ms)) = oldest {
-            engine.note_log(oldest_waits_ms);
+            health.note_log(oldest_waits_ms);
         }
         if let Some(Some(room)) = room {
-            engine.look_at_disk(room);
+            health.check_disk(room);
         }
-        engine.look_at_parts();
-        engine.tell_what_is_due().await;
-        engine.show_health();
+        health.check_parts();
+        health.tell_what_is_due().await;
+        health.show_health();
         tokio::time::sleep(EVERY).await;
     }
 }
@@ -138,33 +121,33 @@ fn room(data: &Path) -> Option<Room> {
     Some(Room { free_bytes: bytes(disk.f_bavail), size_bytes: bytes(disk.f_blocks) })
 }
 
-impl Engine {
+impl Health {
     /// It is so now; what comes of it is told by the watcher.
     pub(crate) fn observe(&self, kind: AlertKind, about: &str, trouble: Option<String>) {
-        let now_ms = self.clock.now_ms();
-        self.health.conditions.observe(kind, about, trouble, Instant::now(), now_ms);
+        let now_ms = self.shared.now_ms();
+        self.conditions.observe(kind, about, trouble, Instant::now(), now_ms);
     }
 
     fn note_log(&self, oldest_waits_ms: Option<u64>) {
-        let backlog = self.gate.backlog();
-        *self.health.log.lock() = LogSeen { backlog, oldest_waits_ms };
+        let backlog = self.shared.gate.backlog();
+        *self.log.lock() = LogSeen { backlog, oldest_waits_ms };
         let oldest_s = oldest_waits_ms.unwrap_or(0) as f64 / 1_000.0;
         metrics::gauge!("seckill_log_backlog_claims").set(backlog as f64);
         metrics::gauge!("seckill_log_oldest_age_seconds").set(oldest_s);
     }
 
     /// Orders wait for the slower clock. If it is slow by much, somebody should know.
-    fn look_at_clocks(&self, offset_ms: Millis) {
+    fn check_clocks(&self, offset_ms: Millis) {
         metrics::gauge!("seckill_clock_offset_seconds").set(offset_ms as f64 / 1_000.0);
         let apart = offset_ms.abs() > CLOCKS_APART_MS_MAX;
         let trouble = apart.then(|| format!("the ledger's is {offset_ms} ms ahead of this host's"));
         self.observe(AlertKind::Clock, "", trouble);
     }
 
-    fn look_at_disk(&self, Room { free_bytes, size_bytes }: Room) {
+    fn check_disk(&self, Room { free_bytes, size_bytes }: Room) {
         metrics::gauge!("seckill_disk_free_bytes").set(free_bytes as f64);
         metrics::gauge!("seckill_disk_size_bytes").set(size_bytes as f64);
-        let alerts = &self.settings.alerts;
+        let alerts = &self.shared.settings.alerts;
         let below = |bytes: u64| {
             let (free, data) = (free_bytes >> 20, self.data.display());
             (free_bytes < bytes).then(|| format!("{free} MiB are free at {data}"))
@@ -173,26 +156,26 @@ impl Engine {
         self.observe(AlertKind::DiskFull, "", below(alerts.disk_full_bytes));
     }
 
-    fn look_at_parts(&self) {
+    fn check_parts(&self) {
         // What is being stopped stops.
-        if !self.health.watched.load(Ordering::Relaxed) {
+        if !self.watched.load(Ordering::Relaxed) {
             return;
         }
-        let gate = self.health.of(&self.health.gate);
-        self.observe(AlertKind::GateDown, "", gate.cause.filter(|_| gate.word != Word::Ok));
-        let ledger = self.health.of(&self.health.ledger);
+        let gate = self.of(&self.gate);
+        self.observe(AlertKind::GateDown, "", gate.cause.filter(|_| gate.status != Status::Ok));
+        let ledger = self.of(&self.ledger);
         // One that can be read and not written is down for those who write.
-        let unwritable = || self.workers.as_ref()?.ledger_trouble();
+        let unwritable = || self.shared.workers.as_ref()?.ledger_trouble();
         self.observe(AlertKind::LedgerDown, "", ledger.cause.or_else(unwritable));
         self.observe(AlertKind::Backlog, "", self.log_trouble());
-        let lanes = (!self.lanes.are_running()).then(|| "a lane has ended".into());
+        let lanes = (!self.shared.lanes.are_running()).then(|| "a lane has ended".into());
         self.observe(AlertKind::LanesDied, "", lanes);
-        self.observe(AlertKind::WebhookFailing, "", self.alerts.webhook().failing);
+        self.observe(AlertKind::WebhookFailing, "", self.shared.alerts.handle().webhook().failing);
     }
 
     /// Tell what has held for long enough.
     pub(crate) async fn tell_what_is_due(&self) {
-        let conditions = &self.health.conditions;
+        let conditions = &self.conditions;
         for open in conditions.open_alerts() {
             // The others go on keeping quiet.
             self.may_tell(open.kind).await;
@@ -208,26 +191,27 @@ impl Engine {
                 self.give_up_telling(due.kind).await;
             }
         }
-        if let Err(error) = self.keep_alerts().await {
+        if let Err(error) = self.remember_alerts().await {
             tracing::warn!(%error, "what was told cannot be kept: a restart may tell it again");
         }
     }
 
     /// Remember what is open and what waits, if that has changed.
-    pub(crate) async fn keep_alerts(&self) -> Result<(), JobError> {
-        let now = Kept { open: self.open_alerts(), waiting: self.alerts.waiting() };
-        if *self.health.kept.lock() == now {
+    pub(crate) async fn remember_alerts(&self) -> Result<(), AnyError> {
+        let waiting = self.shared.alerts.handle().waiting();
+        let now = RememberedAlerts { open: self.open_alerts(), waiting };
+        if *self.remembered.lock() == now {
             return Ok(());
         }
-        let (data, kept) = (self.data.clone(), now.clone());
-        let writing = tokio::task::spawn_blocking(move || kept.write(&data));
+        let (data, new) = (self.data.clone(), now.clone());
+        let writing = tokio::task::spawn_blocking(move || new.write(&data));
         tokio::time::timeout(ANSWER_MAX, writing).await???;
-        *self.health.kept.lock() = now;
+        *self.remembered.lock() = now;
         Ok(())
     }
 
     fn tell(&self, due: &Due) {
-        let now_ms = self.clock.now_ms();
+        let now_ms = self.shared.now_ms();
         let what = what(due.kind, &due.about);
         let alert = match &due.trouble {
             Some(trouble) => Alert::new(due.kind, what, now_ms).because(trouble),
@@ -237,32 +221,31 @@ impl Engine {
                 Alert::new(due.kind, message, now_ms).resolved()
             }
         };
-        self.alerts.raise(alert.since(due.since_ms));
+        self.shared.alerts.raise(alert.since(due.since_ms));
     }
 
     /// May this process be the one to tell?
     async fn may_tell(&self, kind: AlertKind) -> bool {
-        let Some(lease) = lease_of(kind).filter(|_| self.settings.profile == Profile::Cluster)
-        else {
+        let Some(lease) = lease_of(kind).filter(|_| self.shared.is_cluster()) else {
             return true;
         };
         if kind == AlertKind::GateDown {
-            let leased = self.ledger.take_lease(lease, &self.instance, TELLING_LEASE_MS);
+            let leased =
+                self.shared.ledger.take_lease(lease, &self.shared.instance, TELLING_LEASE_MS);
             let leased = tokio::time::timeout(ANSWER_MAX, leased).await;
             return !matches!(leased, Ok(Ok(false)));
         }
-        let leased = tokio::time::timeout(ANSWER_MAX, self.coordination.lead(lease)).await;
+        let leased = tokio::time::timeout(ANSWER_MAX, self.shared.coordination.lead(lease)).await;
         // Nobody's, because Redis does not answer either.
-        matches!(leased, Ok(Some(_))) || self.health.of(&self.health.gate).word != Word::Ok
+        matches!(leased, Ok(Some(_))) || self.of(&self.gate).status != Status::Ok
     }
 
     /// Another that still sees it may tell at once. Leases in Redis end by themselves after seconds.
     async fn give_up_telling(&self, kind: AlertKind) {
         if kind == AlertKind::GateDown
-            && let Some(lease) =
-                lease_of(kind).filter(|_| self.settings.profile == Profile::Cluster)
+            && let Some(lease) = lease_of(kind).filter(|_| self.shared.is_cluster())
         {
-            let given_up = self.ledger.take_lease(lease, &self.instance, 0);
+            let given_up = self.shared.ledger.take_lease(lease, &self.shared.instance, 0);
             // If it cannot be given up, it ends by itself.
             let _ = tokio::time::timeout(ANSWER_MAX, given_up).await;
         }
@@ -270,13 +253,13 @@ impl Engine {
 
     fn show_health(&self) {
         let readiness = self.readiness();
-        let able = |word| f64::from(u8::from(word == Word::Ok));
-        for (purpose, word) in
+        let able = |status| f64::from(u8::from(status == Status::Ok));
+        for (purpose, status) in
             [("sell", readiness.sell), ("settle", readiness.settle), ("show", readiness.show)]
         {
             // Of what this process is not for there is no number, or every worker would look broken.
-            if word != Word::NotHere {
-                metrics::gauge!("seckill_ready", "for" => purpose).set(able(word));
+            if status != Status::NotHere {
+                metrics::gauge!("seckill_ready", "for" => purpose).set(able(status));
             }
         }
         let open = self.open_alerts();
@@ -285,8 +268,9 @@ impl Engine {
             metrics::gauge!("seckill_alert_open", "kind" => kind.as_str())
                 .set(f64::from(u8::from(is_open)));
         }
-        metrics::gauge!("seckill_alerts_waiting").set(self.alerts.webhook().waiting as f64);
-        metrics::gauge!("seckill_push_streams").set(self.news.streams() as f64);
+        metrics::gauge!("seckill_alerts_waiting")
+            .set(self.shared.alerts.handle().webhook().waiting as f64);
+        metrics::gauge!("seckill_push_streams").set(self.push.streams() as f64);
     }
 }
 
@@ -312,7 +296,7 @@ fn what(kind: AlertKind, about: &str) -> String {
         AlertKind::Clock => "the clocks of this host and of the ledger differ".into(),
         AlertKind::WebhookFailing => "the webhook of alerts does not take them".into(),
         AlertKind::LanesDied => "buyers are told to try again: a lane died of a bug".into(),
-        AlertKind::JobPanicked => format!("the job {about} met a bug and is tried on"),
+        AlertKind::JobPanicked => format!("the job {about} met a bug; it is tried again and again"),
         other => other.to_string(),
     }
 }

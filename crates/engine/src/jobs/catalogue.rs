@@ -1,19 +1,40 @@
 //! Keeps what pages show up to date.
 
-use super::{JobResult, Progress};
-use crate::{Engine, settings::Role};
+use std::sync::Arc;
 
-impl Engine {
-    /// Pages of a process without jobs come from the copy that the others keep in the coordination; only
+use async_trait::async_trait;
+
+use super::{Job, JobResult, Progress};
+use crate::{Catalogue, health::Health, settings::Role, shared::Shared};
+
+pub(crate) struct RefreshCatalogue {
+    shared: Arc<Shared>,
+    catalogue: Arc<Catalogue>,
+    health: Arc<Health>,
+}
+
+impl RefreshCatalogue {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        catalogue: Arc<Catalogue>,
+        health: Arc<Health>,
+    ) -> RefreshCatalogue {
+        RefreshCatalogue { shared, catalogue, health }
+    }
+}
+
+#[async_trait]
+impl Job for RefreshCatalogue {
+    /// Pages of a process without jobs come from the copy that the others keep for it; only
     /// if there is none is the ledger asked.
-    pub(crate) async fn show_catalogue(&self) -> JobResult {
-        match self.coordination.catalogue().await {
-            Some(activities) if !self.does(Role::Jobs) => {
-                self.catalogue.show(activities, self.clock.now_ms());
+    async fn run(&self) -> JobResult {
+        match self.shared.coordination.catalogue().await {
+            Some(activities) if !self.shared.settings.does(Role::Jobs) => {
+                self.catalogue.show(activities);
             }
             _ => {
-                self.catalogue.refresh(&*self.ledger, self.clock.now_ms()).await?;
-                self.coordination.put_catalogue(&self.catalogue.snapshot().activities).await;
+                self.catalogue.refresh().await?;
+                self.shared.coordination.put_catalogue(&self.catalogue.snapshot().activities).await;
             }
         }
         self.health.catalogue_is_fresh();

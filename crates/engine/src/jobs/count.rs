@@ -1,15 +1,42 @@
-//! Counts what waits in the ledger, for `/metrics`.
+//! Counts what waits in the ledger, for `/metrics` and for operators.
 
-use ledger::{OUTBOX_KINDS, OutstandingClaims};
+use std::sync::Arc;
 
-use super::{JobResult, Progress};
-use crate::Engine;
+use async_trait::async_trait;
+use ledger::{OUTBOX_KINDS, Outstanding, OutstandingClaims};
+use parking_lot::Mutex;
 
-impl Engine {
-    /// Count what waits in the ledger, for `/metrics`.
-    pub(crate) async fn count_waiting(&self) -> JobResult {
-        let outstanding = self.ledger.outstanding().await?;
-        let now_ms = self.clock.now_ms();
+use super::{Job, JobResult, Progress};
+use crate::shared::Shared;
+
+pub(crate) struct Count {
+    shared: Arc<Shared>,
+    /// As it was last counted; `None` where nobody counts.
+    last: Mutex<Option<Arc<Outstanding>>>,
+}
+
+impl Count {
+    pub(crate) fn new(shared: Arc<Shared>) -> Count {
+        Count { shared, last: Mutex::default() }
+    }
+
+    /// What waits, as it was last counted; `None` if nobody has counted yet.
+    pub(crate) fn last(&self) -> Option<Arc<Outstanding>> {
+        self.last.lock().clone()
+    }
+
+    pub(crate) async fn count(&self) -> ledger::Result<Arc<Outstanding>> {
+        let counted = Arc::new(self.shared.ledger.outstanding().await?);
+        *self.last.lock() = Some(counted.clone());
+        Ok(counted)
+    }
+}
+
+#[async_trait]
+impl Job for Count {
+    async fn run(&self) -> JobResult {
+        let outstanding = self.count().await?;
+        let now_ms = self.shared.now_ms();
         for kind in OUTBOX_KINDS {
             let of_kind = outstanding.outbox.iter().find(|rows| rows.kind == kind);
             let oldest_ms = of_kind.map_or(now_ms, |rows| rows.oldest_ms);
@@ -22,7 +49,6 @@ impl Engine {
             |of: fn(&OutstandingClaims) -> u64| outstanding.claims.iter().map(of).sum::<u64>();
         metrics::gauge!("seckill_dead_letters").set(sum(|claims| claims.dead) as f64);
         metrics::gauge!("seckill_retrying_claims").set(sum(|claims| claims.retrying) as f64);
-        *self.outstanding.lock() = Some(outstanding);
         Ok(Progress::CaughtUp)
     }
 }

@@ -1,54 +1,45 @@
 //! Ends sales that are over, and takes their items from the gate when nobody needs them there any more.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
+use async_trait::async_trait;
 use gate::{Loaded, Presence, Shut};
 use sale::{Activity, ActivityMove, Item, ItemId, ItemState, Millis};
 
-use super::{JobError, JobResult, Progress};
+use super::{Job, JobResult, Progress};
 use crate::{
-    Engine,
+    Catalogue,
     due::{self, PAGE_ACTIVITIES, Pages},
-    settings::Profile,
+    shared::{AnyError, Shared},
+    warming::Warming,
 };
 
 /// The servers of a cluster's gate have a clock each, of which we ask one.
 const END_GRACE_MS: Millis = 5_000;
 
-impl Engine {
-    /// End what is over, and take it from the gate when nobody needs it there any more.
-    pub(crate) async fn lifecycle(&self) -> JobResult {
-        let now_ms = self.clock.now_ms();
-        let mut loaded = self.gate.loaded().await?;
-        loaded.retain(|here| here.presence != Presence::Unknown);
-        let surely_ms = self.surely_ms().await?;
-        let mut failed = None;
-        let over = due::published().map(|filter| filter.closing_by(surely_ms));
-        let mut pages = Pages::of(&*self.ledger, over);
-        while let Some(page) = pages.next().await? {
-            for activity in &page {
-                if let Err(error) = self.end(activity, now_ms).await {
-                    // Somebody may hold one of its items; the other activities end all the same.
-                    tracing::warn!(activity = %activity.id, %error, "an activity could not be ended yet");
-                    failed = Some(error);
-                }
-            }
-            self.refresh_catalogue().await;
-        }
-        if let Some(error) = failed {
-            return Err(error);
-        }
-        for some in loaded.chunks(PAGE_ACTIVITIES) {
-            self.take_from_gate(some, now_ms).await?;
-        }
-        Ok(Progress::CaughtUp)
+pub(crate) struct Lifecycle {
+    shared: Arc<Shared>,
+    catalogue: Arc<Catalogue>,
+    warming: Arc<Warming>,
+}
+
+impl Lifecycle {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        catalogue: Arc<Catalogue>,
+        warming: Arc<Warming>,
+    ) -> Lifecycle {
+        Lifecycle { shared, catalogue, warming }
     }
 
     /// Of these items at the gate those that nobody needs there any more.
-    async fn take_from_gate(&self, loaded: &[Loaded], now_ms: Millis) -> Result<(), JobError> {
-        let kept_ms = self.settings.gate.keep_after_close_ms as Millis;
+    async fn take_from_gate(&self, loaded: &[Loaded], now_ms: Millis) -> Result<(), AnyError> {
+        let kept_ms = self.shared.settings.gate.keep_after_close_ms as Millis;
         let ids: Vec<ItemId> = loaded.iter().map(|here| here.item).collect();
-        let activities = self.ledger.activities_of(&[], &ids).await?;
+        let activities = self.shared.ledger.activities_of(&[], &ids).await?;
         let items: HashMap<ItemId, (&Activity, &Item)> = activities
             .iter()
             .flat_map(|activity| activity.items.iter().map(move |item| (item.id, (activity, item))))
@@ -63,44 +54,73 @@ impl Engine {
             }
             if item.state == ItemState::Ended
                 && !kept
-                && self.gate.in_flight(item.id).await?.is_empty()
+                && self.shared.gate.in_flight(item.id).await?.is_empty()
             {
-                self.gate.unload(item.id).await?;
-                self.lanes.forget(item.id);
+                self.shared.gate.unload(item.id).await?;
+                self.shared.lanes.forget(item.id);
                 tracing::info!(item = %item.id, "item has left the gate");
             }
         }
         for (activity, items) in untold {
-            self.tell_gate_again(activity, &items).await?;
+            self.warming.tell_gate_again(activity, &items).await?;
         }
         Ok(())
     }
 
     /// A time that has come by the gate's clock as well as by ours. The gate closes a sale by its own;
     /// a host whose clock is ahead must not end it early.
-    async fn surely_ms(&self) -> Result<Millis, JobError> {
-        let now_ms = self.clock.now_ms();
-        if self.settings.profile == Profile::Solo {
-            // One process, one clock.
-            return Ok(now_ms);
-        }
-        Ok(now_ms.min(self.coordination.now_ms().await?) - END_GRACE_MS)
+    async fn surely_ms(&self) -> Result<Millis, AnyError> {
+        let our_ms = self.shared.now_ms();
+        let gates_ms = self.shared.gate_now_ms().await?;
+        Ok(gates_ms.map_or(our_ms, |gates_ms| our_ms.min(gates_ms) - END_GRACE_MS))
     }
 
-    async fn end(&self, activity: &Activity, now_ms: Millis) -> Result<(), JobError> {
+    async fn end(&self, activity: &Activity, now_ms: Millis) -> Result<(), AnyError> {
         {
             // A load under way would open again what was shut in the middle of it.
-            let _turn = self.gate_turn.lock().await;
-            let ended = self.ledger.move_activity(activity.id, ActivityMove::End, None, now_ms);
+            let _turn = self.shared.gate_turn.lock().await;
+            let ended =
+                self.shared.ledger.move_activity(activity.id, ActivityMove::End, None, now_ms);
             let ended = ended.await?.activity;
             let items: Vec<ItemId> = ended.items.iter().map(|item| item.id).collect();
             // What the gate did not hear of now, the next run tells it.
-            self.tell_gate(ended.id, ended.state, &items).await?;
+            self.warming.tell_gate(ended.id, ended.state, &items).await?;
         }
         tracing::info!(activity = %activity.id, name = activity.name, "activity is over");
         // The books are closed with a comparison.
-        self.reconcile_wake.notify_one();
+        self.shared.wake.reconcile.notify_one();
         Ok(())
+    }
+}
+
+#[async_trait]
+impl Job for Lifecycle {
+    /// End what is over, and take it from the gate when nobody needs it there any more.
+    async fn run(&self) -> JobResult {
+        let now_ms = self.shared.now_ms();
+        let mut loaded = self.shared.gate.loaded().await?;
+        loaded.retain(|here| here.presence != Presence::Unknown);
+        let surely_ms = self.surely_ms().await?;
+        let mut failed = None;
+        let over = due::published().map(|filter| filter.closing_by(surely_ms));
+        let mut pages = Pages::of(&*self.shared.ledger, over);
+        while let Some(page) = pages.next().await? {
+            for activity in &page {
+                if let Err(error) = self.end(activity, now_ms).await {
+                    // Somebody may hold one of its items; the other activities end all the same.
+                    tracing::warn!(activity = %activity.id, %error, "an activity could not be ended yet");
+                    failed = Some(error);
+                }
+            }
+            self.catalogue.reload().await;
+        }
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        for some in loaded.chunks(PAGE_ACTIVITIES) {
+            self.take_from_gate(some, now_ms).await?;
+        }
+        Ok(Progress::CaughtUp)
     }
 }
 
@@ -113,41 +133,41 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_over_ends_and_what_opens_is_warmed_whatever_was_planned_after_it() {
-        let (night, activity) = TestEngine::fall(|_| {}).await;
-        let engine = &night.engine;
-        let soon = night.another_sale("soon", (NOW_MS + 60_000, NOW_MS + 7_200_000), 60_000).await;
-        night.plan_many(ActivityState::Draft, 10_100, (NOW_MS, NOW_MS + 9_000_000)).await;
-        night
-            .plan_many(ActivityState::Published, 1_100, (NOW_MS + 8_000_000, NOW_MS + 9_000_000))
+        let (shop, activity) = TestEngine::with_a_sale(|_| {}).await;
+        let engine = &shop.engine;
+        let soon = shop.another_sale("soon", (NOW_MS + 60_000, NOW_MS + 7_200_000), 60_000).await;
+        shop.plan_many(ActivityState::Draft, 10_100, (NOW_MS, NOW_MS + 9_000_000)).await;
+        shop.plan_many(ActivityState::Published, 1_100, (NOW_MS + 8_000_000, NOW_MS + 9_000_000))
             .await;
-        engine.warming().await.unwrap();
-        assert_eq!(engine.gate.left(soon.items[0].id), Some(10), "it opens in a minute");
-        let report = engine.reconcile(true).await.unwrap();
+        engine.jobs.warm.run().await.unwrap();
+        assert_eq!(engine.shared.gate.left(soon.items[0].id), Some(10), "it opens in a minute");
+        let report = engine.reconcile.run(true).await.unwrap();
         assert_eq!((report.compared, report.differences), (2, 0));
         for sale in [&activity, &soon] {
             let id = sale.items[0].id;
             let compared = report.items.iter().find(|item| item.item_id == id).unwrap();
             assert_eq!(compared.verdict, crate::ItemVerdict::Agree);
         }
-        night.clock.advance(3_600_000);
-        engine.lifecycle().await.unwrap();
-        let state = async |id| engine.ledger.activity(id).await.unwrap().unwrap().state;
+        shop.clock.advance(3_600_000);
+        engine.jobs.lifecycle.run().await.unwrap();
+        let state = async |id| engine.shared.ledger.activity(id).await.unwrap().unwrap().state;
         assert_eq!(state(activity.id).await, ActivityState::Ended);
         assert_eq!(state(soon.id).await, ActivityState::Published);
-        let answer = engine.claim(one_unit(activity.items[0].id, "ann")).await;
+        let answer = engine.claims.claim(one_unit(activity.items[0].id, "ann")).await;
         assert!(matches!(answer, gate::Decision::Ended), "{answer:?}");
     }
 
     #[tokio::test]
     async fn an_end_that_the_gate_never_heard_of_reaches_it() {
-        let (night, activity) = TestEngine::fall(|_| {}).await;
-        let (engine, item) = (&night.engine, activity.items[0].id);
+        let (shop, activity) = TestEngine::with_a_sale(|_| {}).await;
+        let (engine, item) = (&shop.engine, activity.items[0].id);
         // The process that ended it died between ledger and gate.
         let end = ActivityMove::End;
-        let ended = engine.ledger.move_activity(activity.id, end, None, NOW_MS).await.unwrap();
+        let ended =
+            engine.shared.ledger.move_activity(activity.id, end, None, NOW_MS).await.unwrap();
         assert!(ended.moved);
-        engine.lifecycle().await.unwrap();
-        let answer = engine.claim(one_unit(item, "ann")).await;
+        engine.jobs.lifecycle.run().await.unwrap();
+        let answer = engine.claims.claim(one_unit(item, "ann")).await;
         assert!(matches!(answer, gate::Decision::Ended), "{answer:?}");
     }
 }

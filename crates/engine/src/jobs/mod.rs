@@ -1,81 +1,220 @@
 //! The jobs: what has to happen although nobody asks for it.
 //!
-//! One file per job; [`runner`] is the loop in which each of them runs.
+//! One file per job, with what it remembers between its runs; [`runner`] is the loop in which each of
+//! them runs.
 
 mod catalogue;
 mod count;
+mod delivery;
+mod hints;
 mod lifecycle;
 mod outbox;
 mod publish;
+mod reconcile;
 mod refund;
 mod runner;
 mod timeout;
 mod upkeep;
 mod warm;
 
-use std::{sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
+use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, watch},
     task::JoinHandle,
 };
 
-use self::runner::Job;
-pub(super) use self::runner::{JobError, JobResult, Progress};
-use crate::{Engine, settings::Role};
+use self::{
+    catalogue::RefreshCatalogue, count::Count, hints::hear_hints, lifecycle::Lifecycle,
+    outbox::Outbox, publish::Publish, reconcile::ReconcileAll, refund::Refund, runner::Runner,
+    timeout::Timeout, upkeep::Upkeep, warm::Warm,
+};
+use crate::{
+    Catalogue, Payments, Push,
+    health::Health,
+    payments::Notices,
+    reconcile::Reconcile,
+    settings::Role,
+    shared::{AnyError, Shared},
+    warming::Warming,
+};
 
-/// Calls of payment providers that a job makes at the same time.
-pub(super) const PROVIDER_CALLS_MAX: usize = 16;
+pub(crate) type JobResult = Result<Progress, AnyError>;
 
-/// Starts the jobs of these roles; they end when `stop` says so.
-pub(super) fn start(engine: &Arc<Engine>, stop: &watch::Receiver<bool>) -> Vec<JoinHandle<()>> {
-    let settings = &engine.settings.jobs;
-    let job = |name, every_ms, wake: &Arc<Notify>| Job {
-        name,
-        leased: true,
-        every: Duration::from_millis(every_ms),
-        wake: wake.clone(),
-        engine: engine.clone(),
-        stop: stop.clone(),
-    };
-    let nobody = Arc::new(Notify::new());
-    // What every process does for itself.
-    let mut handles = vec![
-        job("catalogue", settings.catalogue_refresh_ms, &nobody)
-            .everywhere()
-            .spawn(|e| async move { e.show_catalogue().await }),
-        job("upkeep", settings.warm_poll_ms, &nobody)
-            .everywhere()
-            .spawn(|e| async move { e.upkeep().await }),
-    ];
-    if engine.does(Role::Jobs) {
-        handles.extend([
-            job("warm", settings.warm_poll_ms, &engine.warm_wake)
-                .spawn(|e| async move { e.warming().await }),
-            job("publish", settings.warm_poll_ms, &nobody)
-                .spawn(|e| async move { e.publish_due().await }),
-            // Each for itself: whichever of them is asked for its numbers has them.
-            job("count", settings.count_every_ms, &nobody)
-                .everywhere()
-                .spawn(|e| async move { e.count_waiting().await }),
-            job("lifecycle", settings.warm_poll_ms, &nobody)
-                .spawn(|e| async move { e.lifecycle().await }),
-            job("timeout", settings.timeout_poll_ms, &nobody)
-                .spawn(|e| async move { e.time_out().await }),
-            job("outbox", settings.outbox_poll_ms, &engine.outbox_wake)
-                .spawn(|e| async move { e.deliver_outbox().await }),
-            job("refund", settings.outbox_poll_ms, &engine.refund_wake)
-                .spawn(|e| async move { e.deliver_refunds().await }),
-            job("reconcile", settings.reconcile_every_ms, &engine.reconcile_wake).after_a_pause(
-                |e| async move {
-                    let report = e.reconcile(true).await?;
-                    // A stock change that was cut off is undone when it is old enough.
-                    let unfinished = report.items.iter().any(|item| item.adjusting != 0);
-                    let again = report.moving > 0 || unfinished;
-                    Ok(if again { Progress::LookAgainSoon } else { Progress::CaughtUp })
-                },
-            ),
-        ]);
+/// What a job does in one run. A run that was cut off, or failed, is made again.
+#[async_trait]
+pub(crate) trait Job: Send + Sync {
+    async fn run(&self) -> JobResult;
+}
+
+/// Whether a run left work behind.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    CaughtUp,
+    /// It could go on at once.
+    MoreToDo,
+    /// What it compared would not hold still: worth another run before the usual time.
+    AgainSoon,
+}
+
+impl Progress {
+    /// After a batch: one that was full leaves more to do.
+    fn after(full: bool) -> Progress {
+        if full { Progress::MoreToDo } else { Progress::CaughtUp }
     }
-    handles
+}
+
+/// When a job runs.
+struct Schedule {
+    every: Duration,
+    /// It does not wait for its time if somebody wakes it.
+    wake: Arc<Notify>,
+    /// Run by one process of the cluster at a time.
+    leased: bool,
+    /// It has nothing to do right after the start.
+    pauses_first: bool,
+}
+
+impl Schedule {
+    fn every_ms(every_ms: u64) -> Schedule {
+        let every = Duration::from_millis(every_ms);
+        Schedule { every, wake: Arc::default(), leased: true, pauses_first: false }
+    }
+
+    fn woken_by(self, wake: &Arc<Notify>) -> Schedule {
+        Schedule { wake: wake.clone(), ..self }
+    }
+
+    fn everywhere(self) -> Schedule {
+        Schedule { leased: false, ..self }
+    }
+
+    fn pausing_first(self) -> Schedule {
+        Schedule { pauses_first: true, ..self }
+    }
+}
+
+/// All jobs, and the tasks in which they run.
+pub(crate) struct Jobs {
+    shared: Arc<Shared>,
+    health: Arc<Health>,
+    push: Arc<Push>,
+    payments: Arc<Payments>,
+    pub(crate) count: Arc<Count>,
+    pub(crate) lifecycle: Arc<Lifecycle>,
+    pub(crate) outbox: Arc<Outbox>,
+    pub(crate) publish: Arc<Publish>,
+    pub(crate) refund: Arc<Refund>,
+    pub(crate) timeout: Arc<Timeout>,
+    pub(crate) warm: Arc<Warm>,
+    catalogue: Arc<RefreshCatalogue>,
+    reconcile: Arc<ReconcileAll>,
+    upkeep: Arc<Upkeep>,
+    stop: watch::Sender<bool>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Jobs {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        catalogue: &Arc<Catalogue>,
+        warming: &Arc<Warming>,
+        payments: Arc<Payments>,
+        reconcile: Arc<Reconcile>,
+        push: Arc<Push>,
+        health: Arc<Health>,
+    ) -> Jobs {
+        let s = || shared.clone();
+        Jobs {
+            count: Arc::new(Count::new(s())),
+            lifecycle: Arc::new(Lifecycle::new(s(), catalogue.clone(), warming.clone())),
+            outbox: Arc::new(Outbox::new(s(), push.clone())),
+            publish: Arc::new(Publish::new(s(), catalogue.clone())),
+            refund: Arc::new(Refund::new(s(), payments.clone())),
+            timeout: Arc::new(Timeout::new(s(), payments.clone())),
+            warm: Arc::new(Warm::new(s(), warming.clone())),
+            catalogue: Arc::new(RefreshCatalogue::new(s(), catalogue.clone(), health.clone())),
+            reconcile: Arc::new(ReconcileAll::new(reconcile)),
+            upkeep: Arc::new(Upkeep::new(s(), warming.clone())),
+            stop: watch::Sender::new(false),
+            tasks: Mutex::default(),
+            payments,
+            push,
+            health,
+            shared,
+        }
+    }
+
+    /// Starts the jobs of the roles of this process.
+    pub(crate) fn start(&self) {
+        let (settings, wake) = (&self.shared.settings.jobs, &self.shared.wake);
+        let every = Schedule::every_ms;
+        // What every process does for itself.
+        self.start_job(
+            "catalogue",
+            &self.catalogue,
+            every(settings.catalogue_refresh_ms).everywhere(),
+        );
+        self.start_job("upkeep", &self.upkeep, every(settings.warm_poll_ms).everywhere());
+        self.spawn(hear_hints(self.shared.clone(), self.push.clone()));
+        if !self.shared.settings.does(Role::Jobs) {
+            return;
+        }
+        self.start_job("warm", &self.warm, every(settings.warm_poll_ms).woken_by(&wake.warm));
+        self.start_job("publish", &self.publish, every(settings.warm_poll_ms));
+        // Each for itself: whichever of them is asked for its numbers has them.
+        self.start_job("count", &self.count, every(settings.count_every_ms).everywhere());
+        self.start_job("lifecycle", &self.lifecycle, every(settings.warm_poll_ms));
+        self.start_job("timeout", &self.timeout, every(settings.timeout_poll_ms));
+        let outbox = every(settings.outbox_poll_ms).woken_by(&wake.outbox);
+        self.start_job("outbox", &self.outbox, outbox);
+        let refund = every(settings.outbox_poll_ms).woken_by(&wake.refund);
+        self.start_job("refund", &self.refund, refund);
+        let reconcile = every(settings.reconcile_every_ms).woken_by(&wake.reconcile);
+        self.start_job("reconcile", &self.reconcile, reconcile.pausing_first());
+        self.start_sandbox();
+    }
+
+    fn start_job<J: Job + 'static>(&self, name: &'static str, job: &Arc<J>, schedule: Schedule) {
+        let (shared, health, stop) =
+            (self.shared.clone(), self.health.clone(), self.stop.subscribe());
+        let runner = Runner { name, job: job.clone(), schedule, shared, health, stop };
+        self.tasks.lock().push(tokio::spawn(runner.run()));
+    }
+
+    /// One process of the cluster plays the bank.
+    fn start_sandbox(&self) {
+        let Some(sandbox) = self.payments.sandbox().cloned() else { return };
+        let (notices, mut stop) = (Arc::new(Notices(self.payments.clone())), self.stop.subscribe());
+        self.tasks.lock().push(tokio::spawn(async move {
+            let stopped = async move {
+                let _ = stop.wait_for(|stop| *stop).await;
+            };
+            sandbox.deliver(notices, stopped).await;
+        }));
+    }
+
+    /// Something that goes on beside the jobs until they are stopped, when it is cut off.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut stop = self.stop.subscribe();
+        self.tasks.lock().push(tokio::spawn(async move {
+            tokio::select! {
+                () = task => {}
+                _ = stop.wait_for(|stop| *stop) => {}
+            }
+        }));
+    }
+
+    /// Lets every job finish its run.
+    pub(crate) async fn stop(&self) {
+        self.stop.send_replace(true);
+        let tasks: Vec<_> = self.tasks.lock().drain(..).collect();
+        for task in tasks {
+            if task.await.is_err_and(|error| error.is_panic()) {
+                tracing::error!("a job ended with a panic");
+            }
+        }
+    }
 }

@@ -1,35 +1,54 @@
 //! Looks after the gate of this process, and mends what it may have lost.
 
-use super::{JobResult, Progress};
-use crate::{Engine, WarmError};
+use std::sync::Arc;
 
-impl Engine {
-    /// Look after the gate: whoever sees that it lost writes mends it.
-    pub(crate) async fn upkeep(&self) -> JobResult {
-        // A part of the gate that does not answer keeps the others from nothing.
-        let kept = self.gate.upkeep().await;
-        self.mend_suspects().await;
-        // Reading what is there also refreshes what pages show of it.
-        let read = self.gate.loaded().await;
-        kept.and(read)?;
-        Ok(Progress::CaughtUp)
+use async_trait::async_trait;
+
+use super::{Job, JobResult, Progress};
+use crate::{
+    shared::Shared,
+    warming::{WarmError, Warming},
+};
+
+pub(crate) struct Upkeep {
+    shared: Arc<Shared>,
+    warming: Arc<Warming>,
+}
+
+impl Upkeep {
+    pub(crate) fn new(shared: Arc<Shared>, warming: Arc<Warming>) -> Upkeep {
+        Upkeep { shared, warming }
     }
 
     async fn mend_suspects(&self) {
         use WarmError::{Ended, NotPublished, UnknownItem};
-        let suspects = self.gate.suspects();
+        let suspects = self.shared.gate.suspects();
         // One process is enough; the others see the new epoch.
-        if suspects.is_empty() || self.coordination.lead("rebuild").await.is_none() {
+        if suspects.is_empty() || self.shared.coordination.lead("rebuild").await.is_none() {
             return;
         }
         for item in suspects {
-            match self.rebuild(item).await {
+            match self.warming.rebuild(item).await {
                 Ok(warmed) => tracing::warn!(%item, epoch = warmed.epoch,
                     "the gate may have lost writes and was rebuilt"),
                 // Nothing will be sold any more.
-                Err(Ended | NotPublished | UnknownItem) => self.gate.forget_suspect(item),
+                Err(Ended | NotPublished | UnknownItem) => self.shared.gate.forget_suspect(item),
                 Err(error) => tracing::warn!(%item, %error, "the gate could not be rebuilt yet"),
             }
         }
+    }
+}
+
+#[async_trait]
+impl Job for Upkeep {
+    /// Look after the gate: whoever sees that it lost writes mends it.
+    async fn run(&self) -> JobResult {
+        // A part of the gate that does not answer keeps the others from nothing.
+        let kept = self.shared.gate.upkeep().await;
+        self.mend_suspects().await;
+        // Reading what is there also refreshes what pages show of it.
+        let read = self.shared.gate.loaded().await;
+        kept.and(read)?;
+        Ok(Progress::CaughtUp)
     }
 }

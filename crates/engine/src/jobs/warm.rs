@@ -1,11 +1,27 @@
 //! Brings items to the gate before their sale opens, and keeps them there.
 
-use super::{JobResult, Progress};
-use crate::Engine;
+use std::sync::Arc;
 
-impl Engine {
-    pub(crate) async fn warming(&self) -> JobResult {
-        self.warm_due(self.clock.now_ms()).await?;
+use async_trait::async_trait;
+
+use super::{Job, JobResult, Progress};
+use crate::{shared::Shared, warming::Warming};
+
+pub(crate) struct Warm {
+    shared: Arc<Shared>,
+    warming: Arc<Warming>,
+}
+
+impl Warm {
+    pub(crate) fn new(shared: Arc<Shared>, warming: Arc<Warming>) -> Warm {
+        Warm { shared, warming }
+    }
+}
+
+#[async_trait]
+impl Job for Warm {
+    async fn run(&self) -> JobResult {
+        self.warming.warm_due(self.shared.now_ms()).await?;
         Ok(Progress::CaughtUp)
     }
 }

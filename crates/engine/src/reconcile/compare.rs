@@ -1,14 +1,18 @@
 //! Comparing one item: both sides read until they hold still, then what the gate has beside what the
 //! ledger says it should have.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use gate::Reading;
 use ledger::ItemBooks;
 use sale::{Claim, Epoch, ItemId, ItemState, Millis, OrderNo, UserId};
 
 use super::{Finding, ItemReport, ItemVerdict, ReconcileError};
-use crate::{Engine, adjusting::Unconfirmed};
+use crate::{StockChanges, operations::Unconfirmed, shared::Shared};
 
 /// How often an item that moves is read, and how long to wait before the second reading; before the
 /// third it is twice as long, and so on: under four seconds in all.
@@ -35,33 +39,46 @@ struct Expected {
     adjusting: i64,
 }
 
-impl Engine {
-    pub(super) async fn look(&self, item: ItemId) -> Result<(Sides, ItemReport), ReconcileError> {
+pub(super) struct Comparison {
+    shared: Arc<Shared>,
+    stock: Arc<StockChanges>,
+}
+
+impl Comparison {
+    pub(super) fn new(shared: Arc<Shared>, stock: Arc<StockChanges>) -> Comparison {
+        Comparison { shared, stock }
+    }
+
+    /// Reads both sides until they hold still, or for as often as is worth it.
+    pub(super) async fn compare(
+        &self,
+        item: ItemId,
+    ) -> Result<(Sides, ItemReport), ReconcileError> {
         let mut readings = 0;
         loop {
             readings += 1;
             {
                 // Not while something is on its way between the two: a load or an adjustment that is
                 // half done would look like a difference. It goes on in the pauses.
-                let _turn = self.gate_turn.lock().await;
-                let sides = self.both_sides(item).await?;
+                let _turn = self.shared.gate_turn.lock().await;
+                let sides = self.read_both_sides(item).await?;
                 if !sides.moving || readings >= READINGS_MAX {
-                    let report = self.compare(&sides).await?;
+                    let report = self.report_of(&sides).await?;
                     return Ok((sides, report));
                 }
             }
             let pause_ms = READING_PAUSE_MS * readings;
-            tokio::time::sleep(std::time::Duration::from_millis(pause_ms)).await;
+            tokio::time::sleep(Duration::from_millis(pause_ms)).await;
         }
     }
 
-    async fn both_sides(&self, item: ItemId) -> Result<Sides, ReconcileError> {
-        let before = self.gate.reading(item).await?;
-        let marks = self.gate.marks(item).await?;
+    async fn read_both_sides(&self, item: ItemId) -> Result<Sides, ReconcileError> {
+        let before = self.shared.gate.reading(item).await?;
+        let marks = self.shared.gate.marks(item).await?;
         let in_flight: Vec<OrderNo> =
             before.iter().flat_map(|r| &r.in_flight).map(|claim| claim.order_no).collect();
-        let books = self.ledger.item_books(item, &in_flight).await?;
-        let after = self.gate.reading(item).await?;
+        let books = self.shared.ledger.item_books(item, &in_flight).await?;
+        let after = self.shared.gate.reading(item).await?;
         let version = |reading: &Option<Reading>| reading.as_ref().map(|r| r.version);
         // What is being loaded is neither what it was nor what it will be.
         let loading = books.item.state == ItemState::Warming;
@@ -69,7 +86,7 @@ impl Engine {
         Ok(Sides { gate: before, marks, books, moving })
     }
 
-    async fn compare(&self, sides: &Sides) -> Result<ItemReport, ReconcileError> {
+    async fn report_of(&self, sides: &Sides) -> Result<ItemReport, ReconcileError> {
         let books = &sides.books;
         let mut report = ItemReport {
             item_id: books.item.id,
@@ -86,7 +103,8 @@ impl Engine {
             findings: ledger_findings(books),
         };
         if let Some(reading) = &sides.gate {
-            let unconfirmed = self.unconfirmed_adjusts(reading.item, &reading.adjusts).await?;
+            let unconfirmed =
+                self.stock.unconfirmed_adjusts(reading.item, &reading.adjusts).await?;
             let expected = expected(reading, &sides.marks, books, &unconfirmed);
             report.gate_left = Some(reading.left);
             report.in_flight = expected.in_flight;
@@ -97,7 +115,7 @@ impl Engine {
                 return Ok(report);
             }
             report.findings.extend(gate_findings(reading, books.epoch, &expected));
-            let now_ms = self.clock.now_ms();
+            let now_ms = self.shared.now_ms();
             let is_lost = |change: &&Unconfirmed| {
                 change.refused || now_ms - change.adjust_no.made_ms() > ADJUST_AGE_MS_MAX
             };
@@ -123,8 +141,10 @@ fn ledger_findings(books: &ItemBooks) -> Vec<Finding> {
     let mut findings = Vec::new();
     let item = &books.item;
     if item.stock + books.live_units != item.total {
-        let detail =
-            format!("stock {} and {} sold make not {}", item.stock, books.live_units, item.total);
+        let detail = format!(
+            "stock {} and {} sold do not add up to {}",
+            item.stock, books.live_units, item.total
+        );
         findings.push(Finding::new("ledger_conservation", detail));
     }
     if !books.chain_breaks.is_empty() {
@@ -211,46 +231,47 @@ mod tests {
 
     #[tokio::test]
     async fn an_item_that_never_holds_still_is_said_to_move() {
-        let (mut night, _) = TestEngine::fall(|_| {}).await;
-        let readings = night.make_restless(u64::MAX);
-        let engine = night.engine.clone();
+        let (shop, _) = TestEngine::with_a_sale(|_| {}).await;
+        let gate = shop.gate.clone();
+        gate.moves.store(u64::MAX, Ordering::SeqCst);
+        let engine = shop.engine.clone();
         // What else is done at the gate meanwhile does not wait for the last reading.
         let other = tokio::spawn({
-            let (engine, readings) = (engine.clone(), readings.clone());
+            let (engine, gate) = (engine.clone(), gate.clone());
             async move {
-                while readings.load(Ordering::SeqCst) < 2 {
-                    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+                while gate.readings.load(Ordering::SeqCst) < 2 {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
                 }
-                drop(engine.gate_turn.lock().await);
-                readings.load(Ordering::SeqCst)
+                drop(engine.shared.gate_turn.lock().await);
+                gate.readings.load(Ordering::SeqCst)
             }
         });
-        let report = engine.reconcile(true).await.unwrap();
+        let report = engine.reconcile.run(true).await.unwrap();
         assert_eq!((report.moving, report.differences), (1, 0));
         assert_eq!(report.items[0].verdict, ItemVerdict::Moving);
-        assert_eq!(readings.load(Ordering::SeqCst), 2 * READINGS_MAX);
+        assert_eq!(gate.readings.load(Ordering::SeqCst), 2 * READINGS_MAX);
         assert!(other.await.unwrap() < READINGS_MAX);
     }
 
     #[tokio::test]
     async fn an_item_that_is_being_loaded_is_said_to_move() {
-        let (night, activity) = TestEngine::fall(|_| {}).await;
-        let (engine, item) = (&night.engine, &activity.items[0]);
-        let now = engine.ledger.item(item.id).await.unwrap().unwrap();
+        let (shop, activity) = TestEngine::with_a_sale(|_| {}).await;
+        let (engine, item) = (&shop.engine, &activity.items[0]);
+        let now = engine.shared.ledger.item(item.id).await.unwrap().unwrap();
         // Another process has begun to load it.
-        let epoch = engine.ledger.begin_warm(item.id, now.epoch).await.unwrap().unwrap();
-        let report = engine.reconcile(true).await.unwrap();
+        let epoch = engine.shared.ledger.begin_warm(item.id, now.epoch).await.unwrap().unwrap();
+        let report = engine.reconcile.run(true).await.unwrap();
         assert_eq!((report.moving, report.differences), (1, 0), "{:?}", report.items[0]);
-        let later = engine.ledger.item(item.id).await.unwrap().unwrap();
+        let later = engine.shared.ledger.item(item.id).await.unwrap().unwrap();
         assert_eq!(later.epoch, epoch, "nobody loaded it in between");
     }
 
     #[tokio::test]
     async fn an_item_that_comes_to_rest_is_compared() {
-        let (mut night, _) = TestEngine::fall(|_| {}).await;
-        let readings = night.make_restless(2 * READINGS_MAX - 2);
-        let report = night.engine.reconcile(true).await.unwrap();
+        let (shop, _) = TestEngine::with_a_sale(|_| {}).await;
+        shop.gate.moves.store(2 * READINGS_MAX - 2, Ordering::SeqCst);
+        let report = shop.engine.reconcile.run(true).await.unwrap();
         assert_eq!((report.moving, report.items[0].verdict), (0, ItemVerdict::Agree));
-        assert_eq!(readings.load(Ordering::SeqCst), 2 * READINGS_MAX);
+        assert_eq!(shop.gate.readings.load(Ordering::SeqCst), 2 * READINGS_MAX);
     }
 }

@@ -1,19 +1,39 @@
 //! Healing one item: a gate that disagrees with the ledger is loaded anew from it.
 
+use std::sync::Arc;
+
 use gate::{Reading, Shut};
-use sale::{Item, ItemState};
+use sale::{Item, ItemId, ItemState};
 use serde_json::json;
 
-use super::{ItemReport, ReconcileError};
-use crate::{Engine, WarmError};
+use super::{ItemReport, ReconcileError, compare::Comparison};
+use crate::{
+    shared::Shared,
+    warming::{WarmError, Warming},
+};
 
-impl Engine {
-    pub(super) async fn reconcile_item(
+pub(super) struct Healing {
+    shared: Arc<Shared>,
+    warming: Arc<Warming>,
+    comparison: Comparison,
+}
+
+impl Healing {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        warming: Arc<Warming>,
+        comparison: Comparison,
+    ) -> Healing {
+        Healing { shared, warming, comparison }
+    }
+
+    /// Compares an item and, if that is wanted, heals it.
+    pub(super) async fn compare(
         &self,
-        item: &Item,
+        item: ItemId,
         heal: bool,
     ) -> Result<ItemReport, ReconcileError> {
-        let (sides, mut report) = self.look(item.id).await?;
+        let (sides, mut report) = self.comparison.compare(item).await?;
         if !heal || !report.findings.iter().any(|finding| finding.kind.starts_with("gate_")) {
             return Ok(report);
         }
@@ -21,26 +41,19 @@ impl Engine {
             Ok(Some(how)) => how,
             Ok(None) => return Ok(report),
             Err(error) => {
-                tracing::error!(item = %item.id, %error, "the gate could not be healed");
+                tracing::error!(%item, %error, "the gate could not be healed");
                 return Ok(report);
             }
         };
-        // Healed is what a second look no longer finds.
-        let (_, again) = self.look(item.id).await?;
+        // Healed is what a second comparison no longer finds.
+        let (_, again) = self.comparison.compare(item).await?;
         for finding in &mut report.findings {
             if !again.findings.iter().any(|left| left.kind == finding.kind) {
                 finding.healed = Some(how.clone());
             }
         }
         let detail = json!({"how": how, "findings": report.findings});
-        let entry = ledger::AuditEntry {
-            who: "system".into(),
-            action: "reconcile.heal".into(),
-            target: format!("item:{}", item.id),
-            detail,
-            origin: ledger::Origin::default(),
-        };
-        self.ledger.audit(&entry, self.clock.now_ms()).await?;
+        self.shared.audit("system", "reconcile.heal", format!("item:{item}"), detail).await?;
         Ok(report)
     }
 
@@ -52,15 +65,15 @@ impl Engine {
     ) -> Result<Option<String>, WarmError> {
         if item.state == ItemState::Ended || reading.is_some_and(|r| r.shut == Some(Shut::Ended)) {
             // Whoever has a claim on the log is still told so by the gate.
-            if !self.gate.in_flight(item.id).await?.is_empty() {
+            if !self.shared.gate.in_flight(item.id).await?.is_empty() {
                 return Ok(None);
             }
             // Nothing can be sold any more: the ledger's word is enough, the gate's is dropped.
-            self.gate.unload(item.id).await?;
-            self.lanes.forget(item.id);
+            self.shared.gate.unload(item.id).await?;
+            self.shared.lanes.forget(item.id);
             return Ok(Some("taken from the gate".into()));
         }
-        let warmed = self.rebuild(item.id).await?;
+        let warmed = self.warming.rebuild(item.id).await?;
         Ok(Some(format!("loaded anew from the ledger, epoch {}", warmed.epoch)))
     }
 }
@@ -74,21 +87,21 @@ mod tests {
 
     #[tokio::test]
     async fn an_ended_item_whose_claims_are_on_the_log_stays_at_the_gate() {
-        let (night, activity) = TestEngine::fall(|_| {}).await;
-        let (engine, item) = (&night.engine, activity.items[0].id);
-        engine.workers.as_ref().unwrap().stop().await;
-        let answer = engine.claim(one_unit(item, "ann")).await;
+        let (shop, activity) = TestEngine::with_a_sale(|_| {}).await;
+        let (engine, item) = (&shop.engine, activity.items[0].id);
+        engine.shared.workers.as_ref().unwrap().stop().await;
+        let answer = engine.claims.claim(one_unit(item, "ann")).await;
         assert!(matches!(answer, gate::Decision::Admitted { .. }), "{answer:?}");
-        engine.move_activity("op", activity.id, sale::ActivityMove::End).await.unwrap();
+        engine.operations.move_activity("op", activity.id, sale::ActivityMove::End).await.unwrap();
         // Units that nobody can account for.
-        engine.gate.adjust(item, engine.numbers.next(), 3, true).await.unwrap();
-        night.clock.advance(ADJUST_AGE_MS_MAX + 1);
-        let report = engine.reconcile(true).await.unwrap();
+        engine.shared.gate.adjust(item, engine.shared.numbers.next(), 3, true).await.unwrap();
+        shop.clock.advance(ADJUST_AGE_MS_MAX + 1);
+        let report = engine.reconcile.run(true).await.unwrap();
         assert!(report.left > 0, "{report:?}");
-        assert_eq!(engine.gate.loaded().await.unwrap().len(), 1);
-        let entries = engine.gate.take(9).await.unwrap();
-        engine.gate.ack(&[entries[0].id]).await.unwrap();
-        engine.reconcile(true).await.unwrap();
-        assert!(engine.gate.loaded().await.unwrap().is_empty(), "now nobody needs it there");
+        assert_eq!(engine.shared.gate.loaded().await.unwrap().len(), 1);
+        let entries = engine.shared.gate.take(9).await.unwrap();
+        engine.shared.gate.ack(&[entries[0].id]).await.unwrap();
+        engine.reconcile.run(true).await.unwrap();
+        assert!(engine.shared.gate.loaded().await.unwrap().is_empty(), "now nobody needs it there");
     }
 }

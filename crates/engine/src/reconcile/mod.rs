@@ -32,14 +32,24 @@ mod heal;
 mod payments;
 mod report;
 
+use std::{collections::HashMap, sync::Arc};
+
 use ledger::ActivityFilter;
-use sale::{ActivityState, Millis};
+use parking_lot::Mutex;
+use sale::{ActivityState, ItemId, Millis};
 
 pub use self::report::{Finding, ItemReport, ItemVerdict, RECONCILE_JOB, Report};
-use self::report::{Items, healed_among};
+use self::{
+    compare::Comparison,
+    heal::Healing,
+    payments::PaymentComparison,
+    report::{Items, healed_among},
+};
 use crate::{
-    Engine,
+    Payments, StockChanges,
     due::{self, Pages},
+    shared::Shared,
+    warming::Warming,
 };
 
 /// Activities are compared until this long after their end: orders may be paid, or timed out, so much
@@ -54,22 +64,52 @@ pub enum ReconcileError {
     Gate(#[from] gate::GateError),
 }
 
-impl Engine {
-    pub async fn reconcile(&self, heal: bool) -> Result<Report, ReconcileError> {
-        // One at a time: two runs healing the same item would only disturb each other.
-        let _turn = self.reconcile_turn.lock().await;
-        let started_at = self.clock.now_ms();
-        let items = self.reconcile_items(started_at, heal).await?;
-        let mut payments = self.reconcile_payments(heal).await?;
-        payments.extend(self.unnoticed_payments(heal).await?);
+pub struct Reconcile {
+    shared: Arc<Shared>,
+    items: Healing,
+    payments: PaymentComparison,
+    /// One run at a time: two that heal the same item would only disturb each other.
+    turn: tokio::sync::Mutex<()>,
+    /// Live orders of each item, as the last run counted them.
+    live_orders: Mutex<Arc<HashMap<ItemId, u64>>>,
+}
+
+impl Reconcile {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        warming: Arc<Warming>,
+        stock: Arc<StockChanges>,
+        payments: Arc<Payments>,
+    ) -> Reconcile {
+        let comparison = Comparison::new(shared.clone(), stock);
+        Reconcile {
+            items: Healing::new(shared.clone(), warming, comparison),
+            payments: PaymentComparison::new(shared.clone(), payments),
+            shared,
+            turn: tokio::sync::Mutex::new(()),
+            live_orders: Mutex::default(),
+        }
+    }
+
+    /// Live orders of each item, as the last run counted them.
+    pub fn live_orders(&self) -> Arc<HashMap<ItemId, u64>> {
+        self.live_orders.lock().clone()
+    }
+
+    pub(crate) async fn run(&self, heal: bool) -> Result<Report, ReconcileError> {
+        let _turn = self.turn.lock().await;
+        let started_at = self.shared.now_ms();
+        let items = self.compare_items(started_at, heal).await?;
+        let payments = self.payments.compare(heal).await?;
         let dead = ledger::DeadLetterState::Dead;
-        let dead_letters = self.ledger.dead_letters(Some(dead), None, 10_000).await?.len() as u64;
+        let dead_letters =
+            self.shared.ledger.dead_letters(Some(dead), None, 10_000).await?.len() as u64;
         let differences = items.differences + payments.len();
         let healed = items.healed + healed_among(&payments);
         let report = Report {
             started_at,
-            ended_at: self.clock.now_ms(),
-            backlog: self.gate.backlog(),
+            ended_at: self.shared.now_ms(),
+            backlog: self.shared.gate.backlog(),
             dead_letters,
             moving: items.moving,
             compared: items.compared,
@@ -79,21 +119,24 @@ impl Engine {
             items: items.listed,
             payments,
         };
-        self.publish(&report).await?;
+        let live_orders = report.items.iter().map(|item| (item.item_id, item.live_orders));
+        *self.live_orders.lock() = Arc::new(live_orders.collect());
+        report.write(&self.shared).await?;
         Ok(report)
     }
 
     /// Every item that may be at the gate, or was not long ago. What never was there, and whose stock
     /// nobody changed, has nothing that could differ.
-    async fn reconcile_items(&self, now_ms: Millis, heal: bool) -> Result<Items, ReconcileError> {
+    async fn compare_items(&self, now_ms: Millis, heal: bool) -> Result<Items, ReconcileError> {
         let ended = ActivityFilter::all(ActivityState::Ended);
         let ended = ended.closing_after(now_ms - COMPARED_AFTER_CLOSE_MS);
-        let mut pages = Pages::of(&*self.ledger, [ended].into_iter().chain(due::published()));
+        let mut pages =
+            Pages::of(&*self.shared.ledger, [ended].into_iter().chain(due::published()));
         let mut items = Items::default();
         while let Some(page) = pages.next().await? {
             let items_of = page.iter().flat_map(|activity| &activity.items);
             for item in items_of.filter(|item| item.epoch > 0 || item.version > 0) {
-                items.add(self.reconcile_item(item, heal).await?);
+                items.add(self.items.compare(item.id, heal).await?);
             }
         }
         Ok(items)

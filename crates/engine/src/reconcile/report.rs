@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::ReconcileError;
-use crate::Engine;
+use crate::shared::Shared;
 
 /// Items that a report lists of each verdict. All are compared and counted.
 const ITEMS_LISTED_MAX: usize = 1_000;
@@ -119,30 +119,29 @@ pub(super) fn healed_among(findings: &[Finding]) -> usize {
     findings.iter().filter(|finding| finding.healed.is_some()).count()
 }
 
-impl Engine {
-    pub(super) async fn publish(&self, report: &Report) -> Result<(), ReconcileError> {
-        metrics::gauge!("seckill_reconcile_differences_left").set(report.left as f64);
-        let live_orders = report.items.iter().map(|item| (item.item_id, item.live_orders));
-        *self.live_orders.lock() = live_orders.collect();
-        metrics::counter!("seckill_reconcile_healed_total").increment(report.healed as u64);
-        if report.differences > 0 {
+impl Report {
+    /// Writes it into the ledger and the metrics, and wakes somebody if there were differences.
+    pub(super) async fn write(&self, shared: &Shared) -> Result<(), ReconcileError> {
+        metrics::gauge!("seckill_reconcile_differences_left").set(self.left as f64);
+        metrics::counter!("seckill_reconcile_healed_total").increment(self.healed as u64);
+        if self.differences > 0 {
             let message = format!(
                 "reconcile found {} differences and healed {}",
-                report.differences, report.healed
+                self.differences, self.healed
             );
-            tracing::error!(differences = report.differences, healed = report.healed, "{message}");
-            let cause = serde_json::to_string(&first_findings(report)).ok();
-            let alert = Alert::new(AlertKind::Reconcile, message, report.ended_at);
-            self.alerts.raise(Alert { cause, ..alert });
+            tracing::error!(differences = self.differences, healed = self.healed, "{message}");
+            let cause = serde_json::to_string(&first_findings(self)).ok();
+            let alert = Alert::new(AlertKind::Reconcile, message, self.ended_at);
+            shared.alerts.raise(Alert { cause, ..alert });
         }
         let run = NewJobRun {
             job: RECONCILE_JOB.into(),
-            started_ms: report.started_at,
-            ended_ms: report.ended_at,
-            ok: report.left == 0,
-            report: json!(report),
+            started_ms: self.started_at,
+            ended_ms: self.ended_at,
+            ok: self.left == 0,
+            report: json!(self),
         };
-        self.ledger.record_run(&run).await?;
+        shared.ledger.record_run(&run).await?;
         Ok(())
     }
 }

@@ -85,7 +85,7 @@ pub(super) struct Proof {
 
 /// The sandbox, for somebody who was given the address of this payment.
 fn sandbox(app: &App, txn: &str, proof: &Proof) -> Result<Sandbox, Problem> {
-    let sandbox = app.engine.sandbox.clone().ok_or_else(Problem::not_found)?;
+    let sandbox = app.engine.payments().sandbox().cloned().ok_or_else(Problem::not_found)?;
     if sandbox.proves(txn, &proof.token) {
         return Ok(sandbox);
     }

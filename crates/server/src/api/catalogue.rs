@@ -8,7 +8,6 @@ use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
-use gate::Gate;
 use http::header::CACHE_CONTROL;
 use sale::{Activity, ActivityId, ActivityState, Currency, Item, ItemId, Millis};
 use serde::{Deserialize, Serialize};
@@ -19,7 +18,7 @@ use crate::{
     extract::{Json, Path, Query},
     problem::Problem,
 };
-use engine::Place;
+use engine::{Place, Records};
 
 /// What a shop's page shows at once.
 pub(super) const LISTED_DEFAULT: u32 = 100;
@@ -129,11 +128,11 @@ impl SaleState {
 }
 
 impl ActivityView {
-    fn of(activity: &Activity, gate: &dyn Gate, now_ms: Millis) -> ActivityView {
+    fn of(activity: &Activity, records: &Records, now_ms: Millis) -> ActivityView {
         // The job that ends activities comes a moment after the clock does.
         let over = now_ms >= activity.closes_ms;
         let state = if over { ActivityState::Ended } else { activity.state };
-        let item = |item| ItemView::of(activity, item, gate, now_ms);
+        let item = |item| ItemView::of(activity, item, records, now_ms);
         ActivityView {
             id: activity.id.0,
             name: activity.name.clone(),
@@ -146,8 +145,8 @@ impl ActivityView {
 }
 
 impl ItemView {
-    fn of(activity: &Activity, item: &Item, gate: &dyn Gate, now_ms: Millis) -> ItemView {
-        let at_gate = gate.left(item.id);
+    fn of(activity: &Activity, item: &Item, records: &Records, now_ms: Millis) -> ItemView {
+        let at_gate = records.left(item.id);
         ItemView {
             id: item.id.0,
             activity_id: activity.id.0,
@@ -181,12 +180,12 @@ pub(super) async fn activities(
     Query(page): Query<ListPage>,
 ) -> Result<Response, Problem> {
     let engine = &app.engine;
-    engine.somebody_looks().await;
+    engine.demo().somebody_looks().await;
     let rows = paging::rows(page.limit.or(Some(LISTED_DEFAULT)))?;
-    let catalogue = engine.catalogue.snapshot();
+    let catalogue = engine.catalogue().snapshot();
     let (listed, next) = catalogue.page(page.after()?, rows);
-    let now_ms = engine.clock.now_ms();
-    let view = |activity: &Arc<Activity>| ActivityView::of(activity, &*engine.gate, now_ms);
+    let now_ms = engine.now_ms();
+    let view = |activity: &Arc<Activity>| ActivityView::of(activity, engine.records(), now_ms);
     let activities = listed.iter().map(view).collect();
     Ok(cacheable(Activities { activities, next: next.map(|place| place.to_string()) }))
 }
@@ -200,8 +199,9 @@ pub(super) async fn activity(
     Path(id): Path<i64>,
 ) -> Result<Response, Problem> {
     let engine = &app.engine;
-    let activity = engine.activity_on_show(ActivityId(id)).await?.ok_or_else(Problem::not_found)?;
-    Ok(cacheable(ActivityView::of(&activity, &*engine.gate, engine.clock.now_ms())))
+    let activity =
+        engine.catalogue().activity(ActivityId(id)).await?.ok_or_else(Problem::not_found)?;
+    Ok(cacheable(ActivityView::of(&activity, engine.records(), engine.now_ms())))
 }
 
 /// One item.
@@ -213,13 +213,8 @@ pub(super) async fn item(
     Path(id): Path<i64>,
 ) -> Result<Response, Problem> {
     let engine = &app.engine;
-    let shown = engine.item_on_show(ItemId(id)).await?.ok_or_else(Problem::not_found)?;
-    Ok(cacheable(ItemView::of(
-        shown.activity(),
-        shown.item(),
-        &*engine.gate,
-        engine.clock.now_ms(),
-    )))
+    let shown = engine.catalogue().item(ItemId(id)).await?.ok_or_else(Problem::not_found)?;
+    Ok(cacheable(ItemView::of(shown.activity(), shown.item(), engine.records(), engine.now_ms())))
 }
 
 #[cfg(test)]

@@ -96,13 +96,13 @@ async fn decide(app: &App, request: Request) -> Result<Admitted, Problem> {
     let (mut parts, body) = request.into_parts();
     let Path(id) = Path::<i64>::from_request_parts(&mut parts, &()).await?;
     let engine = &app.engine;
-    let head = read_head(&engine.keys, engine.clock.now_ms(), ItemId(id), &parts.headers)?;
+    let head = read_head(engine.keys(), engine.now_ms(), ItemId(id), &parts.headers)?;
     let Json(body) = Json::<ClaimBody>::from_request(Request::from_parts(parts, body), &()).await?;
     let request = with_body(head, body)?;
     let began = Instant::now();
-    let decision = engine.claim(request).await;
+    let decision = engine.claims().claim(request).await;
     app.claims.decided_after(began.elapsed());
-    told(decision, &engine.keys, |position| engine.eta_ms(position))
+    told(decision, engine.keys(), |position| engine.claims().eta_ms(position))
 }
 
 /// The fields of a head that a claim is read from, wherever they come from.

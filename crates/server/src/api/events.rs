@@ -39,11 +39,11 @@ pub(super) async fn listen(
     State(app): State<Shared>,
     Buyer(user): Buyer,
 ) -> Result<Response, Problem> {
-    let listener = app.engine.news.listen(&user).map_err(|error| {
+    let listener = app.engine.push().listen(&user).map_err(|error| {
         Problem::new(Code::RateLimited).retry_after_ms(RETRY_AFTER_MS).inside(error)
     })?;
     let mut first = VecDeque::new();
-    for view in app.engine.orders_of(&user, None, RECENT_MAX).await? {
+    for view in app.engine.orders().of_buyer(&user, None, RECENT_MAX).await? {
         if may_change(view.status()) {
             first.push_back(OrderJson::of(&app.engine, view).await?);
         }

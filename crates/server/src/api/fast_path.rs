@@ -47,7 +47,7 @@ pub struct Ticket {
 
 impl Claims {
     pub(super) fn new(app: Arc<App>) -> Claims {
-        let open = app.engine.does(Role::Web);
+        let open = app.engine.settings().does(Role::Web);
         Claims { app, metrics: HttpMetrics::new(), open }
     }
 
@@ -63,7 +63,7 @@ impl Claims {
 
     fn tell(&self, decision: Decision, ticket: &Ticket, out: &mut Vec<u8>) {
         let engine = &self.app.engine;
-        match told(decision, &engine.keys, |position| engine.eta_ms(position)) {
+        match told(decision, engine.keys(), |position| engine.claims().eta_ms(position)) {
             Err(problem) => self.refuse(&problem, ticket, out),
             Ok(admitted) => {
                 self.app.claims.admitted();
@@ -100,21 +100,22 @@ impl FastPath for Claims {
         let ticket = Ticket { lang, began: Instant::now(), id: request.id };
         let engine = &self.app.engine;
         let item = item_of(request.path).unwrap_or(ItemId(0));
-        let claim = match read_claim(&engine.keys, engine.clock.now_ms(), item, request) {
+        let claim = match read_claim(engine.keys(), engine.now_ms(), item, request) {
             Ok(claim) => claim,
             Err(problem) => {
                 self.refuse(&problem, &ticket, out);
                 return None;
             }
         };
-        match engine.enter(claim) {
+        match engine.claims().enter(claim) {
             Err(decision) => {
                 self.tell(decision, &ticket, out);
                 None
             }
             Ok(place) => {
                 let engine = engine.clone();
-                let reply = Box::pin(async move { engine.answer(item, place.await).await });
+                let reply =
+                    Box::pin(async move { engine.claims().answer(item, place.await).await });
                 Some(Pending { ticket, reply })
             }
         }

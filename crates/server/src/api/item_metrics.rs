@@ -70,17 +70,17 @@ impl Shown<'_> {
 }
 
 pub(super) fn write(engine: &Engine, out: &mut String) {
-    let now_ms = engine.clock.now_ms();
-    let snapshot = engine.catalogue.snapshot();
+    let now_ms = engine.now_ms();
+    let snapshot = engine.catalogue().snapshot();
     let counted: Option<HashMap<ItemId, OutstandingClaims>> =
-        engine.outstanding.lock().as_ref().map(|outstanding| {
+        engine.outstanding().map(|outstanding| {
             outstanding.claims.iter().map(|claims| (claims.item, *claims)).collect()
         });
-    let live_orders = engine.live_orders.lock();
+    let live_orders = engine.reconcile().live_orders();
     let mut items: Vec<Shown<'_>> = Vec::new();
     for activity in &snapshot.activities {
         for item in &activity.items {
-            let left = engine.gate.left(item.id);
+            let left = engine.records().left(item.id);
             if left.is_none() && activity.state == ActivityState::Ended {
                 continue;
             }
@@ -93,7 +93,6 @@ pub(super) fn write(engine: &Engine, out: &mut String) {
             items.push(Shown { activity, item, left, failed, live_orders });
         }
     }
-    drop(live_orders);
     items.sort_by_key(|shown| (shown.left.is_none(), shown.activity.opens_ms, shown.item.id));
     let left_out = items.len().saturating_sub(ITEMS_MAX);
     items.truncate(ITEMS_MAX);

@@ -17,7 +17,7 @@ use crate::{
     extract::Json,
     problem::{Code, Problem},
 };
-use engine::{Readiness, Word};
+use engine::{Readiness, Status};
 
 #[derive(Serialize, ToSchema)]
 pub(super) struct Alive {
@@ -75,7 +75,7 @@ impl Ready {
     fn of(readiness: &Readiness) -> Ready {
         let word = |name: &str| {
             let part = readiness.parts.iter().find(|part| part.name == name);
-            part.map_or(Word::Unknown, |part| part.word).as_str()
+            part.map_or(Status::Unknown, |part| part.status).as_str()
         };
         let since = readiness.parts.iter().filter_map(|part| {
             let since_ms = part.since_ms?;
@@ -111,7 +111,7 @@ pub(super) async fn healthz() -> Json<Alive> {
         (status = OK, body = Ready),
         (status = SERVICE_UNAVAILABLE, description = "`busy`, with the fields of the other answer beside it")))]
 pub(super) async fn readyz(State(app): State<Shared>) -> Result<Json<Ready>, Problem> {
-    let readiness = app.engine.readiness();
+    let readiness = app.engine.health().readiness();
     answer(&readiness, readiness.ready)
 }
 
@@ -121,8 +121,8 @@ pub(super) async fn readyz(State(app): State<Shared>) -> Result<Json<Ready>, Pro
         (status = OK, body = Ready),
         (status = SERVICE_UNAVAILABLE, description = "`busy`, with the fields of the other answer beside it")))]
 pub(super) async fn ready_to_sell(State(app): State<Shared>) -> Result<Json<Ready>, Problem> {
-    let readiness = app.engine.readiness();
-    answer(&readiness, readiness.sell == Word::Ok)
+    let readiness = app.engine.health().readiness();
+    answer(&readiness, readiness.sell == Status::Ok)
 }
 
 /// Claims become orders: ledger and gate answer, workers run, the log drains. For monitors; not for load
@@ -132,8 +132,8 @@ pub(super) async fn ready_to_sell(State(app): State<Shared>) -> Result<Json<Read
         (status = OK, body = Ready),
         (status = SERVICE_UNAVAILABLE, description = "`busy`, with the fields of the other answer beside it")))]
 pub(super) async fn ready_to_settle(State(app): State<Shared>) -> Result<Json<Ready>, Problem> {
-    let readiness = app.engine.readiness();
-    answer(&readiness, readiness.settle == Word::Ok)
+    let readiness = app.engine.health().readiness();
+    answer(&readiness, readiness.settle == Status::Ok)
 }
 
 /// Pages and the catalogue are shown, if need be from memory.
@@ -142,8 +142,8 @@ pub(super) async fn ready_to_settle(State(app): State<Shared>) -> Result<Json<Re
         (status = OK, body = Ready),
         (status = SERVICE_UNAVAILABLE, description = "`busy`, with the fields of the other answer beside it")))]
 pub(super) async fn ready_to_show(State(app): State<Shared>) -> Result<Json<Ready>, Problem> {
-    let readiness = app.engine.readiness();
-    answer(&readiness, readiness.show == Word::Ok)
+    let readiness = app.engine.health().readiness();
+    answer(&readiness, readiness.show == Status::Ok)
 }
 
 /// Why something is down may name hosts, so it is for the log and the overview.

@@ -87,13 +87,13 @@ impl App {
         secret: &[u8],
         metrics: Option<Metrics>,
     ) -> Result<Arc<App>, KeyError> {
-        let (auth, clock) = (&config.auth, engine.clock.clone());
+        let (auth, clock) = (&config.auth, engine.clock().clone());
         let dev_secret = config.dev_login_is_on().then_some(secret);
         let buyers = Buyers::new(auth, dev_secret, clock.clone())?;
-        let ledger = engine.ledger.clone();
+        let tokens = engine.tokens().clone();
         let lookup: crate::auth::TokenLookup = Arc::new(move |hash| {
-            let ledger = ledger.clone();
-            Box::pin(async move { ledger.admin_token(&hash).await })
+            let tokens = tokens.clone();
+            Box::pin(async move { tokens.by_hash(&hash).await })
         });
         let admins = Admins::new(auth, lookup, clock.clone());
         Ok(Arc::new(App {
@@ -137,7 +137,7 @@ impl FromRef<Shared> for Arc<Admins> {
 pub fn router(app: Arc<App>) -> Router {
     let http = &app.config.http;
     let shared = Shared(app.clone());
-    let routes: Router<Shared> = if app.engine.does(Role::Web) {
+    let routes: Router<Shared> = if app.engine.settings().does(Role::Web) {
         let pages =
             web::routes().route_layer(middleware::from_fn_with_state(shared.clone(), looks));
         Router::from(routing_table(http)).merge(pages)
@@ -150,7 +150,7 @@ pub fn router(app: Arc<App>) -> Router {
 /// Whoever opens the shop's page looks: the demo waits for it.
 async fn looks(State(app): State<Shared>, request: Request, next: middleware::Next) -> Response {
     if request.uri().path() == "/" {
-        app.engine.somebody_looks().await;
+        app.engine.demo().somebody_looks().await;
     }
     next.run(request).await
 }

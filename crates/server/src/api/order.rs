@@ -87,9 +87,6 @@ impl OrderJson {
     /// The ledger does not have it yet, so what it is for comes from the catalogue.
     async fn queued(engine: &Engine, claim: Claim) -> Result<OrderJson, Problem> {
         let ware = Ware::of(engine, claim.item).await?;
-        // What stands before this claim is at most the whole log. A claim that waits for its next
-        // try is not on it, and nobody knows when its time will come.
-        let backlog = engine.gate.backlog();
         Ok(OrderJson {
             order_no: claim.order_no,
             user_id: None,
@@ -106,7 +103,8 @@ impl OrderJson {
             created_at: claim.claimed_ms,
             paid_at: None,
             closed_at: None,
-            eta_ms: (backlog > 0).then(|| engine.eta_ms(backlog)),
+            // What stands before this claim is at most the whole log.
+            eta_ms: engine.orders().backlog_eta_ms(),
             failed: None,
             stale: false,
             as_of: None,
@@ -151,7 +149,7 @@ struct Ware {
 
 impl Ware {
     async fn of(engine: &Engine, id: ItemId) -> Result<Ware, Problem> {
-        let Some(shown) = engine.item_on_show(id).await? else {
+        let Some(shown) = engine.catalogue().item(id).await? else {
             // The gate has sold what the ledger does not know: the claim will be void, and says so then.
             let price = Money::new(0, Currency::CNY);
             return Ok(Ware { activity_id: 0, name: String::new(), price });

@@ -43,7 +43,7 @@ pub(super) async fn list(
     Query(page): Query<Page>,
 ) -> Result<Json<Orders>, Problem> {
     let rows = paging::rows(page.limit)?;
-    let views = app.engine.orders_of(&user, page.before, rows).await?;
+    let views = app.engine.orders().of_buyer(&user, page.before, rows).await?;
     let next = paging::next(&views, rows, OrderView::order_no);
     let mut orders = Vec::with_capacity(views.len());
     for view in views {
@@ -54,7 +54,7 @@ pub(super) async fn list(
 
 /// The order, if it is this buyer's. Whether others exist is nobody's business.
 pub(super) async fn own(engine: &Engine, no: OrderNo, user: &UserId) -> Result<OrderView, Problem> {
-    let view = engine.order(no, Some(user)).await?.filter(|view| view.user() == user);
+    let view = engine.orders().order(no, Some(user)).await?.filter(|view| view.user() == user);
     view.ok_or_else(Problem::not_found)
 }
 
@@ -85,7 +85,7 @@ pub(super) async fn cancel(
 ) -> Result<Json<OrderJson>, Problem> {
     let order = finish(async move {
         let view = own(&app.engine, no, &user).await?;
-        let now = app.engine.cancel(&view).await?;
+        let now = app.engine.payments().cancel(&view).await?;
         OrderJson::of(&app.engine, OrderView::Known(now)).await
     });
     Ok(Json(order.await?))

@@ -53,7 +53,7 @@ pub(super) async fn open(
 ) -> Result<Json<Opened>, Problem> {
     let opened = finish(async move {
         let view = own(&app.engine, no, &user).await?;
-        let payment_url = app.engine.open_payment(&view, &new.provider).await?;
+        let payment_url = app.engine.payments().open(&view, &new.provider).await?;
         Ok::<_, Problem>(Opened { payment_url })
     });
     Ok(Json(opened.await?))
@@ -76,9 +76,13 @@ pub(super) async fn notify(
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Problem> {
-    let provider = app.engine.providers.get(&name).cloned().ok_or_else(Problem::not_found)?;
+    let engine = app.engine.clone();
+    if !engine.payments().has_provider(&name) {
+        return Err(Problem::not_found());
+    }
+    let provider = name.clone();
     let outcome = finish(async move {
-        let outcome = app.engine.notice(&name, &headers, &body).await;
+        let outcome = app.engine.payments().notice(&name, &headers, &body).await;
         if let Err(failure) = &outcome
             && let Some(notices) = NOT_ACCEPTED.count(Instant::now())
         {
@@ -87,7 +91,8 @@ pub(super) async fn notify(
         Ok::<_, Problem>(outcome)
     })
     .await?;
-    let (status, kind, text) = provider.answer(outcome.is_ok());
+    let answer = engine.payments().answer_to_notice(&provider, outcome.is_ok());
+    let (status, kind, text) = answer.ok_or_else(Problem::not_found)?;
     let status = match &outcome {
         Err(failure) => not_accepted(failure, status),
         Ok(()) => status,

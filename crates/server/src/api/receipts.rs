@@ -27,13 +27,13 @@ pub(super) async fn present(
     Buyer(user): Buyer,
     Json(presented): Json<Presented>,
 ) -> Result<Json<OrderJson>, Problem> {
-    let receipt = Receipt::verify(&presented.receipt, &app.engine.keys)
+    let receipt = Receipt::verify(&presented.receipt, app.engine.keys())
         .ok_or_else(|| Problem::invalid("receipt", "is not a receipt of ours"))?;
     if receipt.user != user {
         return Err(Problem::not_found());
     }
     let order = finish(async move {
-        let view = app.engine.present(&receipt).await?.ok_or_else(Problem::not_found)?;
+        let view = app.engine.claims().present(&receipt).await?.ok_or_else(Problem::not_found)?;
         OrderJson::of(&app.engine, view).await
     });
     Ok(Json(order.await?))

@@ -23,13 +23,13 @@ pub(super) async fn issue(
     Path(id): Path<i64>,
 ) -> Result<Json<Token>, Problem> {
     let engine = &app.engine;
-    let now_ms = engine.clock.now_ms();
-    let shown = engine.item_on_show(ItemId(id)).await?.ok_or_else(Problem::not_found)?;
+    let now_ms = engine.now_ms();
+    let shown = engine.catalogue().item(ItemId(id)).await?.ok_or_else(Problem::not_found)?;
     let (activity, item) = (shown.activity(), shown.item());
     if activity.state == ActivityState::Ended || now_ms >= activity.closes_ms {
         return Err(Code::Ended.into());
     }
     let expires_ms = now_ms + app.config.auth.sale_token_ttl_ms as Millis;
     let token = SaleToken { user, item: item.id, expires_ms };
-    Ok(Json(Token { token: token.sign(&engine.keys), expires_at: expires_ms }))
+    Ok(Json(Token { token: token.sign(engine.keys()), expires_at: expires_ms }))
 }

@@ -26,8 +26,7 @@ pub(super) struct ShopJson {
 /// How buyers sign in and pay here.
 #[utoipa::path(get, path = "/shop", tag = "public", responses((status = OK, body = ShopJson)))]
 pub(super) async fn shop(State(app): State<Shared>) -> Response {
-    let mut providers: Vec<String> = app.engine.providers.keys().cloned().collect();
-    providers.sort();
+    let providers = app.engine.payments().provider_names();
     let shop = ShopJson { dev_login: app.config.dev_login_is_on(), providers };
     ([(CACHE_CONTROL, CACHEABLE)], Json(shop)).into_response()
 }

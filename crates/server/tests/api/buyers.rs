@@ -144,9 +144,9 @@ async fn a_stream_begins_with_what_is_true_and_ends_with_the_server() {
     assert_eq!(second.headers["retry-after"], "30");
 
     shop.post(&format!("/orders/{order_no}/cancel")).bearer(&jwt).send().await.is(200);
-    shop.app.engine.news.tell(&[(order_no.parse().unwrap(), "ann".parse().unwrap())]);
+    shop.app.engine.push().tell(&[(order_no.parse().unwrap(), "ann".parse().unwrap())]);
     let news = String::from_utf8(events.next().await.unwrap().unwrap().to_vec()).unwrap();
     assert!(news.contains(r#""status":"closed""#), "{news}");
-    shop.app.engine.news.close();
+    shop.app.engine.push().close();
     assert!(events.next().await.is_none());
 }

@@ -164,7 +164,7 @@ async fn without_a_good_sale_token_the_body_is_not_even_looked_at() {
         &good[..good.len() - 4],
         &by_others,
         &receipt_like,
-        &expired.sign(&shop.app.engine.keys),
+        &expired.sign(shop.app.engine.keys()),
         &shop.sale_token("ann", other),
         &"A".repeat(10_000),
     ] {
@@ -262,7 +262,7 @@ async fn a_claim_that_failed_is_queued_wherever_its_buyer_looks() {
     let mut failed = Vec::new();
     for next_try_ms in [None, Some(CLOSES_MS)] {
         let claim = Claim {
-            order_no: engine.numbers.next(),
+            order_no: engine.parts().numbers.next(),
             item: ItemId(item),
             user: "ann".parse().unwrap(),
             quantity: 1,
@@ -272,7 +272,7 @@ async fn a_claim_that_failed_is_queued_wherever_its_buyer_looks() {
         };
         failed.push(FailedClaim { claim, tries: 1, next_try_ms, cause: "poison".into() });
     }
-    engine.ledger.defer(&failed).await.unwrap();
+    engine.parts().ledger.defer(&failed).await.unwrap();
     let [dead, retrying] = [0, 1].map(|n: usize| failed[n].claim.order_no.to_string());
     // One more, which became an order.
     let bought = shop.buy("ann", item).await;

@@ -18,12 +18,12 @@ async fn machines_are_told_how_it_is() {
         assert_eq!(shop.get(&format!("/readyz/{what}")).send().await.is(200), parts);
     }
     // Without workers claims are admitted and wait: no reason to send buyers elsewhere.
-    shop.app.engine.workers.as_ref().unwrap().stop().await;
+    shop.app.engine.parts().workers.as_ref().unwrap().stop().await;
     assert_eq!(shop.get("/readyz").send().await.is(200)["workers"], "down");
     let down = shop.get("/readyz/settle").send().await;
     assert_eq!(down.is_refused(503, "busy", None).json()["workers"], "down");
     assert_eq!((&down.json()["settle"], &down.json()["sell"]), (&json!("down"), &json!("ok")));
-    shop.app.engine.lanes.stop().await;
+    shop.app.engine.parts().lanes.stop().await;
     let down = shop.get("/readyz").send().await;
     assert_eq!(down.is_refused(503, "busy", None).json()["lanes"], "down");
     shop.get("/readyz/sell").send().await.is_refused(503, "busy", None);
@@ -40,7 +40,8 @@ async fn the_numbers_of_items_are_bounded_and_those_of_the_past_are_gone() {
     let shop = Shop::open().await;
     let (activity, item) = shop.stage(10, 1).await;
     let engine = &shop.app.engine;
-    let on_sale = engine.ledger.activity(sale::ActivityId(activity)).await.unwrap().unwrap();
+    let on_sale =
+        engine.parts().ledger.activity(sale::ActivityId(activity)).await.unwrap().unwrap();
     let copies = |first: i64, count: i64, state| {
         let mut activity = on_sale.clone();
         let copy = |n| sale::Item { id: ItemId(first + n), ..on_sale.items[0].clone() };
@@ -49,7 +50,7 @@ async fn the_numbers_of_items_are_bounded_and_those_of_the_past_are_gone() {
     };
     use sale::ActivityState::{Ended, Published};
     let known = [copies(1_000, 1_100, Published), copies(50_000, 7, Ended), on_sale.clone()];
-    engine.catalogue.show(known.into(), NOW_MS);
+    engine.catalogue().show(known.into());
     let text = shop.get("/metrics").send().await.text;
     let series = |name: &str| {
         let start = format!("{name}{{");

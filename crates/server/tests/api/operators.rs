@@ -177,10 +177,10 @@ async fn operators_find_a_claim_wherever_it_is_and_cancel_what_is_unpaid() {
     let unpaid = shop.buy("ann", item).await;
     shop.settled("ann", &unpaid).await;
     let engine = &shop.app.engine;
-    engine.workers.as_ref().unwrap().stop().await;
+    engine.parts().workers.as_ref().unwrap().stop().await;
     let queued = shop.buy("bob", item).await;
     let claim = Claim {
-        order_no: engine.numbers.next(),
+        order_no: engine.parts().numbers.next(),
         item: ItemId(item),
         user: "bob".parse().unwrap(),
         quantity: 1,
@@ -190,7 +190,7 @@ async fn operators_find_a_claim_wherever_it_is_and_cancel_what_is_unpaid() {
     };
     let dead = claim.order_no.to_string();
     let failed = FailedClaim { claim, tries: 16, next_try_ms: None, cause: "poison".into() };
-    engine.ledger.defer(&[failed]).await.unwrap();
+    engine.parts().ledger.defer(&[failed]).await.unwrap();
 
     let search = |query: String| shop.admin(Method::GET, &format!("/admin/orders?{query}")).send();
     let found = async |query: String| -> Vec<(String, String, Value)> {
@@ -213,7 +213,7 @@ async fn operators_find_a_claim_wherever_it_is_and_cancel_what_is_unpaid() {
     assert_eq!(found(format!("order_no={queued}")).await, bobs[1..]);
     assert_eq!(found(format!("order_no={dead}")).await, bobs[..1]);
     assert_eq!(found(format!("order_no={unpaid}")).await, [told(&unpaid, "unpaid", Value::Null)]);
-    assert_eq!(found(format!("order_no={}", engine.numbers.next())).await, []);
+    assert_eq!(found(format!("order_no={}", engine.parts().numbers.next())).await, []);
     let both = search(format!("order_no={unpaid}&user_id=ann")).await;
     both.is_refused(422, "invalid", Some("order_no"));
     search("status=queued".into()).await.is_refused(422, "invalid", Some("status"));
@@ -237,7 +237,7 @@ async fn operators_find_a_claim_wherever_it_is_and_cancel_what_is_unpaid() {
     let waits = cancel(&queued).await;
     waits.is_refused(409, "conflict", None);
     assert_eq!(waits.json()["state"], "queued");
-    cancel(&engine.numbers.next().to_string()).await.is_refused(404, "not_found", None);
+    cancel(&engine.parts().numbers.next().to_string()).await.is_refused(404, "not_found", None);
     for _ in 0..2 {
         let closed = cancel(&unpaid).await.is(200);
         assert_eq!(
@@ -266,10 +266,10 @@ async fn operators_see_what_a_sale_came_to_and_who_was_paid_how() {
         shop.settled(user, &no).await;
         let order_no = no.parse().unwrap();
         if let Some(txn) = txn {
-            let amount = engine.ledger.order(order_no).await.unwrap().unwrap().amount;
+            let amount = engine.parts().ledger.order(order_no).await.unwrap().unwrap().amount;
             let (provider, provider_txn) = ("wechat".into(), txn.into());
             let notice = PaymentNotice { provider, provider_txn, order_no, amount, paid_ms };
-            engine.ledger.credit(&notice, OPENS_MS).await.unwrap();
+            engine.parts().ledger.credit(&notice, OPENS_MS).await.unwrap();
         }
         orders.push(no);
     }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use axum::{Router, body::Body, response::Response};
 use engine::{
     Engine, Parts,
-    moving_gate::{MovingGate, Told},
+    moving_gate::{GateControls, MovingGate},
 };
 use gate::Gate;
 use http::{HeaderMap, Method, Request};
@@ -119,17 +119,17 @@ impl Shop {
     }
 
     /// One whose gate can be made to be away.
-    pub(crate) async fn open_beside_a_gate() -> (Shop, Arc<Told>) {
-        let mut told = None;
+    pub(crate) async fn open_beside_a_gate() -> (Shop, Arc<GateControls>) {
+        let mut controls = None;
         let shop = Shop::open_through(
             |_| {},
             |gate| {
-                let (gate, _) = MovingGate::new(gate, 0);
-                told = Some(gate.told.clone());
+                let gate = MovingGate::new(gate);
+                controls = Some(gate.controls.clone());
                 Arc::new(gate)
             },
         );
-        (shop.await, told.unwrap())
+        (shop.await, controls.unwrap())
     }
 
     pub(crate) async fn open_with(change: impl FnOnce(&mut Config)) -> Shop {
@@ -151,7 +151,7 @@ impl Shop {
         let opened = Engine::open(settings, data.path(), SECRET, keys, clock.clone(), parts).await;
         let engine = opened.unwrap();
         let hash = token_hash(ADMIN);
-        engine.ledger.put_admin_token("root", Role::Admin, &hash, NOW_MS).await.unwrap();
+        engine.parts().ledger.put_admin_token("root", Role::Admin, &hash, NOW_MS).await.unwrap();
         let app = App::new(Arc::new(config), engine, SECRET, None).unwrap();
         Shop { service: service(app.clone()), app, clock, _data: data }
     }
@@ -203,7 +203,7 @@ impl Shop {
     pub(crate) fn sale_token(&self, user: &str, item: i64) -> String {
         let user: UserId = user.parse().unwrap();
         let token = SaleToken { user, item: ItemId(item), expires_ms: CLOSES_MS + 60_000 };
-        token.sign(&self.app.engine.keys)
+        token.sign(self.app.engine.keys())
     }
 
     pub(crate) fn claim<'a>(&'a self, user: &str, item: i64) -> Ask<'a> {
@@ -232,6 +232,6 @@ impl Shop {
 
     /// Units left at the gate.
     pub(crate) fn left(&self, item: i64) -> i64 {
-        self.app.engine.gate.left(ItemId(item)).unwrap()
+        self.app.engine.parts().gate.left(ItemId(item)).unwrap()
     }
 }

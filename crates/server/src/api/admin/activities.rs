@@ -210,7 +210,7 @@ pub(in super::super) async fn list(
     Query(page): Query<ActivitiesPage>,
 ) -> Result<Json<LedgerActivities>, Problem> {
     let rows = paging::rows(page.limit.or(Some(LISTED_DEFAULT)))?;
-    let found = app.engine.ledger.activities(page.before.map(ActivityId), rows).await?;
+    let found = app.engine.records().activities(page.before.map(ActivityId), rows).await?;
     let next = paging::next(&found, rows, |activity| activity.id.0);
     let activities = found.into_iter().map(Into::into).collect();
     Ok(Json(LedgerActivities { activities, next }))
@@ -228,7 +228,7 @@ pub(in super::super) async fn create(
     Json(plan): Json<Plan>,
 ) -> Result<Response, Problem> {
     let new = plan.into();
-    let made = finish(async move { app.engine.create_activity(&who, &new).await }).await?;
+    let made = finish(async move { app.engine.plans().create(&who, &new).await }).await?;
     Ok((StatusCode::CREATED, Json(LedgerActivity::from(made))).into_response())
 }
 
@@ -241,7 +241,7 @@ pub(in super::super) async fn show(
     _: AsViewer,
     Path(id): Path<i64>,
 ) -> Result<Json<LedgerActivity>, Problem> {
-    let found = app.engine.ledger.activity(ActivityId(id)).await?;
+    let found = app.engine.records().activity(ActivityId(id)).await?;
     Ok(Json(found.ok_or_else(Problem::not_found)?.into()))
 }
 
@@ -252,7 +252,7 @@ async fn move_by(
     step: ActivityMove,
 ) -> Result<Json<LedgerActivity>, Problem> {
     let id = ActivityId(id);
-    let moved = finish(async move { app.engine.move_activity(&who, id, step).await });
+    let moved = finish(async move { app.engine.operations().move_activity(&who, id, step).await });
     let (activity, at_gate) = moved.await?;
     Ok(Json(LedgerActivity { at_gate: Some(at_gate.into()), ..activity.into() }))
 }
@@ -332,6 +332,7 @@ pub(in super::super) async fn warm(
     Query(warming): Query<Warming>,
 ) -> Result<Json<WarmedItems>, Problem> {
     let (id, anew) = (ActivityId(id), warming.anew);
-    let warmed = finish(async move { app.engine.warm_activity(&who, id, anew).await }).await?;
+    let warmed =
+        finish(async move { app.engine.operations().warm_activity(&who, id, anew).await }).await?;
     Ok(Json(WarmedItems { items: warmed.into_iter().map(Into::into).collect() }))
 }

@@ -77,7 +77,7 @@ pub(in super::super) async fn list(
     Query(page): Query<AuditPage>,
 ) -> Result<Json<Audit>, Problem> {
     let rows = paging::rows(page.limit)?;
-    let found = app.engine.ledger.audit_log(page.before, rows).await?;
+    let found = app.engine.records().audit_log(page.before, rows).await?;
     let next = paging::next(&found, rows, |row| row.id);
     Ok(Json(Audit { entries: found.into_iter().map(Into::into).collect(), next }))
 }

@@ -124,7 +124,7 @@ impl From<DeadLetter> for Letter {
 }
 
 async fn one(engine: &Engine, no: OrderNo) -> Result<Letter, Problem> {
-    Ok(engine.ledger.dead_letter(no).await?.ok_or_else(Problem::not_found)?.into())
+    Ok(engine.records().dead_letter(no).await?.ok_or_else(Problem::not_found)?.into())
 }
 
 /// Claims that failed for a reason of their own. They hold their units until settled or void. A search for
@@ -137,11 +137,11 @@ pub(in super::super) async fn list(
     Query(page): Query<LettersPage>,
 ) -> Result<Json<Letters>, Problem> {
     let rows = paging::rows(page.limit)?;
-    let ledger = &app.engine.ledger;
+    let records = app.engine.records();
     let state = page.state.map(Into::into);
     let found = match (page.order_no, &page.user_id) {
         (Some(no), None) if state.is_none() && page.before.is_none() => {
-            ledger.dead_letter(no).await?.into_iter().collect()
+            records.dead_letter(no).await?.into_iter().collect()
         }
         (Some(_), _) => {
             let problem = "names one letter: ask for it alone";
@@ -153,10 +153,10 @@ pub(in super::super) async fn list(
         }
         (None, Some(user)) => {
             let asked = json!({"user_id": user});
-            app.engine.note_reading(&who, "dead_letters.search", asked).await?;
-            ledger.dead_letters_of(user, state, page.before, rows).await?
+            app.engine.operations().note_reading(&who, "dead_letters.search", asked).await?;
+            records.dead_letters(Some(user), state, page.before, rows).await?
         }
-        (None, None) => ledger.dead_letters(state, page.before, rows).await?,
+        (None, None) => records.dead_letters(None, state, page.before, rows).await?,
     };
     let next = paging::next(&found, rows, |letter| letter.claim.order_no);
     Ok(Json(Letters { dead_letters: found.into_iter().map(Into::into).collect(), next }))
@@ -187,7 +187,7 @@ pub(in super::super) async fn replay(
     Path(no): Path<OrderNo>,
 ) -> Result<Json<Letter>, Problem> {
     let letter = finish(async move {
-        app.engine.replay_dead_letter(&who, no).await?;
+        app.engine.operations().replay_dead_letter(&who, no).await?;
         one(&app.engine, no).await
     });
     Ok(Json(letter.await?))
@@ -206,7 +206,7 @@ pub(in super::super) async fn void(
     Path(no): Path<OrderNo>,
 ) -> Result<Json<Letter>, Problem> {
     let letter = finish(async move {
-        app.engine.void_dead_letter(&who, no).await?;
+        app.engine.operations().void_dead_letter(&who, no).await?;
         one(&app.engine, no).await
     });
     Ok(Json(letter.await?))

@@ -218,14 +218,9 @@ pub(in super::super) async fn show(
     Path(id): Path<i64>,
 ) -> Result<Json<BothSides>, Problem> {
     let (id, engine) = (ItemId(id), &app.engine);
-    let item = engine.ledger.item(id).await?.ok_or_else(Problem::not_found)?;
-    let gate = match engine.gate.reading(id).await? {
-        Some(reading) => {
-            let adjusting_units = engine.adjusting_units(&reading).await?;
-            Some(GateReading::new(reading, adjusting_units))
-        }
-        None => None,
-    };
+    let item = engine.records().item(id).await?.ok_or_else(Problem::not_found)?;
+    let at_gate = engine.stock().at_gate(id).await?;
+    let gate = at_gate.map(|(reading, adjusting)| GateReading::new(reading, adjusting));
     Ok(Json(BothSides { item: item.into(), gate }))
 }
 
@@ -243,7 +238,8 @@ pub(in super::super) async fn warm(
     Query(warming): Query<Warming>,
 ) -> Result<Json<WarmedItem>, Problem> {
     let (id, anew) = (ItemId(id), warming.anew);
-    let warmed = finish(async move { app.engine.warm_item(&who, id, anew).await }).await?;
+    let warmed =
+        finish(async move { app.engine.operations().warm_item(&who, id, anew).await }).await?;
     Ok(Json(warmed.into()))
 }
 
@@ -262,7 +258,7 @@ pub(in super::super) async fn adjust_stock(
     Json(adjustment): Json<Adjustment>,
 ) -> Result<Json<AdjustedStock>, Problem> {
     let (id, Adjustment { delta, adjust_no }) = (ItemId(id), adjustment);
-    let done = finish(async move { app.engine.adjust_stock(&who, id, delta, adjust_no).await });
+    let done = finish(async move { app.engine.stock().adjust(&who, id, delta, adjust_no).await });
     let done = done.await?;
     Ok(Json(AdjustedStock { before: done.before, after: done.after }))
 }
@@ -278,10 +274,10 @@ pub(in super::super) async fn stock_log(
     Path(id): Path<i64>,
     Query(page): Query<LogPage>,
 ) -> Result<Json<StockLog>, Problem> {
-    let (id, ledger) = (ItemId(id), &app.engine.ledger);
+    let (id, records) = (ItemId(id), app.engine.records());
     let rows = paging::rows(page.limit)?;
-    ledger.item(id).await?.ok_or_else(Problem::not_found)?;
-    let found = ledger.stock_log(id, page.after.unwrap_or(0), rows).await?;
+    records.item(id).await?.ok_or_else(Problem::not_found)?;
+    let found = records.stock_log(id, page.after.unwrap_or(0), rows).await?;
     let next = paging::next(&found, rows, |row| row.id);
     Ok(Json(StockLog { rows: found.into_iter().map(Into::into).collect(), next }))
 }

@@ -13,7 +13,7 @@ use http::{
     HeaderMap,
     header::{ACCEPT, CONTENT_DISPOSITION, CONTENT_TYPE, VARY},
 };
-use ledger::{Ledger, LedgerError, OrderFilter, PaymentKind, PaymentRow};
+use ledger::{LedgerError, OrderFilter, PaymentKind, PaymentRow};
 use sale::{ActivityId, Currency, ItemId, Order, OrderNo, OrderStatus, UserId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ use crate::{
     extract::{Json, Path, Query, plain_id},
     problem::Problem,
 };
-use engine::{Engine, OrderView, fits};
+use engine::{Engine, OrderView, Records, fits};
 
 /// Orders read from the ledger at a time while a table is written.
 const CSV_PAGE_ROWS: usize = 500;
@@ -145,13 +145,13 @@ pub(in super::super) async fn list(
 ) -> Result<Response, Problem> {
     if search.wants_csv(&headers) {
         let filter = search.filter(CSV_PAGE_ROWS)?;
-        app.engine.note_reading(&who, "orders.export", asked_for(&filter)).await?;
-        return table(app.engine.ledger.clone(), filter).await;
+        app.engine.operations().note_reading(&who, "orders.export", asked_for(&filter)).await?;
+        return table(app.engine.clone(), filter).await;
     }
     let rows = paging::rows(search.limit)?;
     let filter = search.filter(rows)?;
     if filter.user.is_some() {
-        app.engine.note_reading(&who, "orders.search", asked_for(&filter)).await?;
+        app.engine.operations().note_reading(&who, "orders.search", asked_for(&filter)).await?;
     }
     let orders = match filter.order_no {
         Some(no) => numbered(&app.engine, no).await?,
@@ -162,7 +162,7 @@ pub(in super::super) async fn list(
 }
 
 async fn numbered(engine: &Engine, no: OrderNo) -> Result<Vec<OrderJson>, Problem> {
-    match engine.find_order(no).await? {
+    match engine.orders().find(no).await? {
         Some(found) => Ok(vec![OrderJson::found(engine, found).await?]),
         None => Ok(Vec::new()),
     }
@@ -173,7 +173,7 @@ async fn matching(engine: &Engine, filter: &OrderFilter) -> Result<Vec<OrderJson
     let waiting = waiting(engine, filter).await?;
     let mut orders: Vec<OrderJson> = match filter.status {
         Some(OrderStatus::Queued) => Vec::new(),
-        _ => engine.ledger.orders(filter).await?.into_iter().map(shown).collect(),
+        _ => engine.records().orders(filter).await?.into_iter().map(shown).collect(),
     };
     if waiting.is_empty() {
         return Ok(orders);
@@ -190,7 +190,7 @@ async fn waiting(engine: &Engine, filter: &OrderFilter) -> Result<Vec<OrderJson>
     let wanted = matches!(filter.status, None | Some(OrderStatus::Queued)) && !filter.by_payment();
     let Some(user) = filter.user.as_ref().filter(|_| wanted) else { return Ok(Vec::new()) };
     let mut orders = Vec::new();
-    for found in engine.waiting_of(user, filter.before, filter.limit).await? {
+    for found in engine.orders().waiting_of(user, filter.before, filter.limit).await? {
         let OrderView::Queued(claim) = &found.view else { continue };
         if !fits(claim, filter) {
             continue;
@@ -227,22 +227,22 @@ fn shown(order: Order) -> OrderJson {
 
 /// Written page by page: the table may be longer than memory. A ledger that fails half way cuts the
 /// connection, so that nobody takes half a table for a whole one. It holds what is in the ledger.
-async fn table(ledger: Arc<dyn Ledger>, filter: OrderFilter) -> Result<Response, Problem> {
+async fn table(engine: Arc<Engine>, filter: OrderFilter) -> Result<Response, Problem> {
     if filter.status == Some(OrderStatus::Queued) {
         let problem = "queued cannot be a table: those are no orders yet";
         return Err(Problem::invalid_in("status", problem, "queued 尚未成为订单，无法导出"));
     }
     // The first page is read before the answer begins, so that a ledger that is down is a 503.
-    let first = page(&*ledger, &filter).await?;
-    let begun = Some((first, ledger, filter));
+    let first = page(engine.records(), &filter).await?;
+    let begun = Some((first, engine, filter));
     let pages = stream::unfold(begun, |at| async move {
-        let ((orders, money), ledger, mut filter) = at?;
+        let ((orders, money), engine, mut filter) = at?;
         let lines = Ok::<_, LedgerError>(Bytes::from(csv::lines(&orders, &money)));
         let next = paging::next(&orders, filter.limit, |order: &Order| order.order_no);
         let Some(before) = next else { return Some((lines, None)) };
         filter.before = Some(before);
-        match page(&*ledger, &filter).await {
-            Ok(next) => Some((lines, Some((next, ledger, filter)))),
+        match page(engine.records(), &filter).await {
+            Ok(next) => Some((lines, Some((next, engine, filter)))),
             Err(error) => {
                 tracing::warn!(%error, "a table of orders was cut short");
                 Some((Err(error), None))
@@ -261,12 +261,12 @@ async fn table(ledger: Arc<dyn Ledger>, filter: OrderFilter) -> Result<Response,
 
 /// Orders, and the money that came in for them.
 async fn page(
-    ledger: &dyn Ledger,
+    records: &Records,
     filter: &OrderFilter,
 ) -> ledger::Result<(Vec<Order>, Vec<PaymentRow>)> {
-    let orders = ledger.orders(filter).await?;
+    let orders = records.orders(filter).await?;
     let numbers: Vec<OrderNo> = orders.iter().map(|order| order.order_no).collect();
-    let money = ledger.money_of(&numbers).await?;
+    let money = records.money_of(&numbers).await?;
     Ok((orders, money))
 }
 
@@ -303,9 +303,9 @@ impl From<PaymentRow> for Payment {
 }
 
 async fn whole(engine: &Engine, no: OrderNo) -> Result<OrderWithPayments, Problem> {
-    let found = engine.find_order(no).await?.ok_or_else(Problem::not_found)?;
+    let found = engine.orders().find(no).await?.ok_or_else(Problem::not_found)?;
     let order = OrderJson::found(engine, found).await?;
-    let payments = engine.ledger.payments(no).await?.into_iter().map(Into::into).collect();
+    let payments = engine.records().payments(no).await?.into_iter().map(Into::into).collect();
     Ok(OrderWithPayments { order, payments })
 }
 
@@ -335,7 +335,7 @@ pub(in super::super) async fn cancel(
     Path(no): Path<OrderNo>,
 ) -> Result<Json<OrderWithPayments>, Problem> {
     let order = finish(async move {
-        app.engine.cancel_by(&who, no).await?;
+        app.engine.payments().cancel_by(&who, no).await?;
         whole(&app.engine, no).await
     });
     Ok(Json(order.await?))
@@ -354,7 +354,7 @@ pub(in super::super) async fn refund(
     Path(no): Path<OrderNo>,
 ) -> Result<Json<OrderWithPayments>, Problem> {
     let order = finish(async move {
-        app.engine.refund(&who, no).await?;
+        app.engine.operations().refund(&who, no).await?;
         whole(&app.engine, no).await
     });
     Ok(Json(order.await?))

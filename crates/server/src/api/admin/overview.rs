@@ -83,12 +83,12 @@ pub(in super::super) struct OpenAlertView {
 fn health(app: &App, readiness: Readiness) -> HealthView {
     let part = |part: Part| PartView {
         name: part.name,
-        status: part.word.as_str(),
+        status: part.status.as_str(),
         since: part.since_ms,
         cause: part.cause,
     };
     HealthView {
-        instance: app.engine.instance.clone(),
+        instance: app.engine.instance().to_owned(),
         sell: readiness.sell.as_str(),
         settle: readiness.settle.as_str(),
         show: readiness.show.as_str(),
@@ -103,7 +103,7 @@ fn open_alerts(app: &App) -> Vec<OpenAlertView> {
         since: open.since_ms,
         todo: open.kind.todo(),
     };
-    app.engine.open_alerts().into_iter().map(view).collect()
+    app.engine.health().open_alerts().into_iter().map(view).collect()
 }
 
 /// Since the start of this process.
@@ -156,13 +156,13 @@ pub(in super::super) async fn overview(
     _: AsViewer,
 ) -> Result<Json<Overview>, Problem> {
     let engine = &app.engine;
-    let now_ms = engine.clock.now_ms();
-    let readiness = engine.readiness();
-    let waiting = waiting(&app, &readiness).await;
+    let now_ms = engine.now_ms();
+    let readiness = engine.health().readiness();
+    let (waiting, workers) = (waiting(&app, &readiness).await, engine.health().workers());
     let (items, more_items) = live_items(&app, &readiness, now_ms).await?;
     Ok(Json(Overview {
         version: env!("CARGO_PKG_VERSION"),
-        profile: engine.settings.profile,
+        profile: engine.settings().profile,
         now_ms,
         uptime_ms: now_ms - app.started_ms,
         claims: ClaimTotals {
@@ -171,18 +171,18 @@ pub(in super::super) async fn overview(
         },
         orders: OrderFlow {
             backlog: waiting.backlog,
-            rate_per_s: engine.rate_per_s(),
-            running: engine.workers.as_ref().is_some_and(|workers| workers.is_running()),
-            paused: engine.workers.as_ref().is_some_and(|workers| workers.is_paused()),
+            rate_per_s: workers.rate_per_s,
+            running: workers.running,
+            paused: workers.paused,
         },
         dead_letters: waiting.dead_letters,
         outbox_depth: waiting.outbox_depth,
-        streams: engine.news.streams(),
+        streams: engine.push().streams(),
         items,
         more_items,
         health: health(&app, readiness),
         open_alerts: open_alerts(&app),
-        alerts_waiting: engine.alerts.webhook().waiting,
+        alerts_waiting: engine.health().alerts_waiting(),
     }))
 }
 
@@ -196,18 +196,19 @@ struct Waiting {
 /// Of a part that is away, what was last known: an operator looks here when something is down.
 async fn waiting(app: &App, readiness: &Readiness) -> Waiting {
     let engine = &app.engine;
-    let mut waiting = Waiting { backlog: engine.gate.backlog(), dead_letters: 0, outbox_depth: 0 };
+    let mut waiting =
+        Waiting { backlog: engine.records().backlog(), dead_letters: 0, outbox_depth: 0 };
     if readiness.is_up("gate")
-        && let Ok(backlog) = engine.gate.measure_backlog().await
+        && let Ok(backlog) = engine.records().measure_backlog().await
     {
         waiting.backlog = backlog;
     }
     if readiness.is_up("ledger")
-        && let Ok(outstanding) = engine.ledger.outstanding().await
+        && let Err(error) = engine.count_outstanding().await
     {
-        *engine.outstanding.lock() = Some(outstanding);
+        tracing::debug!(%error, "what waits in the ledger cannot be counted now");
     }
-    if let Some(outstanding) = engine.outstanding.lock().as_ref() {
+    if let Some(outstanding) = engine.outstanding() {
         let dead: u64 = outstanding.claims.iter().map(|claims| claims.dead).sum();
         waiting.dead_letters = dead as usize;
         waiting.outbox_depth = outstanding.outbox.iter().map(|rows| rows.rows).sum();
@@ -223,9 +224,9 @@ async fn live_activities(
 ) -> Result<Vec<Activity>, Problem> {
     let engine = &app.engine;
     if readiness.is_up("ledger") {
-        return Ok(engine.live_activities(now_ms, ITEMS_MAX).await?);
+        return Ok(engine.records().live_activities(now_ms, ITEMS_MAX).await?);
     }
-    let snapshot = engine.catalogue.snapshot();
+    let snapshot = engine.catalogue().snapshot();
     let live = |activity: &&Arc<Activity>| {
         let state = activity.state;
         now_ms < activity.closes_ms
@@ -242,10 +243,10 @@ async fn live_items(
 ) -> Result<(Vec<LiveItem>, bool), Problem> {
     let engine = &app.engine;
     let gate_is_up = readiness.is_up("gate");
-    let loaded = if gate_is_up { engine.gate.loaded().await? } else { Vec::new() };
+    let loaded = if gate_is_up { engine.records().at_gate().await? } else { Vec::new() };
     let shut: HashMap<ItemId, Shut> =
         loaded.iter().filter_map(|here| Some((here.item, here.shut?))).collect();
-    let countable = gate_is_up && engine.gate.backlog() <= COUNTED_CLAIMS_MAX;
+    let countable = gate_is_up && engine.records().backlog() <= COUNTED_CLAIMS_MAX;
     let activities = live_activities(app, readiness, now_ms).await?;
     let mut items = Vec::new();
     for activity in activities {
@@ -254,12 +255,11 @@ async fn live_items(
                 return Ok((items, true));
             }
             let in_flight = if countable {
-                let claims = engine.gate.in_flight(item.id).await?;
-                Some(claims.iter().map(|claim| u64::from(claim.quantity)).sum())
+                Some(engine.records().units_in_flight(item.id).await?)
             } else {
                 None
             };
-            let gate_left = engine.gate.left(item.id);
+            let gate_left = engine.records().left(item.id);
             let shut = shut.get(&item.id).copied();
             items.push(live_item(&activity, item, gate_left, in_flight, shut, now_ms));
         }

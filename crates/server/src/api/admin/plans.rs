@@ -114,6 +114,6 @@ pub(in super::super) async fn edit(
 ) -> Result<Json<LedgerActivity>, Problem> {
     let (id, version, edit) = (ActivityId(id), edit.version, ActivityEdit::from(edit));
     let edited =
-        finish(async move { app.engine.edit_activity(&who, id, version, &edit).await }).await?;
+        finish(async move { app.engine.plans().edit(&who, id, version, &edit).await }).await?;
     Ok(Json(edited.into()))
 }

@@ -73,7 +73,7 @@ pub(in super::super) async fn run(
     AsOperator(who): AsOperator,
     Query(healing): Query<Healing>,
 ) -> Result<Json<Report>, Problem> {
-    let report = finish(async move { app.engine.reconcile_by(&who, healing.heal).await });
+    let report = finish(async move { app.engine.operations().reconcile(&who, healing.heal).await });
     Ok(Json(report.await?))
 }
 
@@ -86,6 +86,6 @@ pub(in super::super) async fn runs(
     Query(page): Query<RunsPage>,
 ) -> Result<Json<Runs>, Problem> {
     let rows = paging::rows(page.limit)?;
-    let found = app.engine.ledger.job_runs(RECONCILE_JOB, rows).await?;
+    let found = app.engine.records().job_runs(RECONCILE_JOB, rows).await?;
     Ok(Json(Runs { runs: found.into_iter().map(Into::into).collect() }))
 }

@@ -50,7 +50,7 @@ pub(in super::super) async fn bill(
     State(app): State<Shared>,
     _: AsViewer,
 ) -> Result<Json<BillJson>, Problem> {
-    let sandbox = app.engine.sandbox.as_ref().ok_or_else(Problem::not_found)?;
+    let sandbox = app.engine.payments().sandbox().ok_or_else(Problem::not_found)?;
     let charges = sandbox.bill().await.map_err(Problem::busy)?;
     Ok(Json(BillJson { charges: charges.into_iter().map(Into::into).collect() }))
 }

@@ -85,7 +85,7 @@ pub(in super::super) async fn list(
     State(app): State<Shared>,
     _: AsAdmin,
 ) -> Result<Json<Tokens>, Problem> {
-    let found = app.engine.ledger.admin_tokens().await?;
+    let found = app.engine.tokens().all().await?;
     Ok(Json(Tokens { tokens: found.into_iter().map(Into::into).collect() }))
 }
 
@@ -105,7 +105,7 @@ pub(in super::super) async fn create(
     let made = finish(async move {
         let engine = &app.engine;
         let role = Role::from(new.role);
-        let made = engine.make_token(&who, &new.name, role, &token_hash(&token)).await;
+        let made = engine.tokens().make(&who, &new.name, role, &token_hash(&token)).await;
         made.map_err(name_taken)?;
         app.admins.forget();
         Ok::<_, Problem>(MadeToken { name: new.name, role: new.role, token })
@@ -141,7 +141,7 @@ pub(in super::super) async fn revoke(
         return Err(Problem::new(Code::Conflict).detail(own.0, own.1));
     }
     finish(async move {
-        app.engine.revoke_token(&who, &name).await?;
+        app.engine.tokens().revoke(&who, &name).await?;
         app.admins.forget();
         Ok::<_, Problem>(StatusCode::NO_CONTENT)
     })

@@ -153,6 +153,6 @@ pub(in super::super) async fn show(
     Path(id): Path<i64>,
 ) -> Result<Json<TotalsJson>, Problem> {
     // Counted to the end, whether or not the client waits for it: whoever asks next is told at once.
-    let totals = finish(async move { app.engine.totals(ActivityId(id)).await }).await?;
+    let totals = finish(async move { app.engine.records().totals(ActivityId(id)).await }).await?;
     Ok(Json((&*totals).into()))
 }

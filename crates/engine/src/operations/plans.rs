@@ -1,4 +1,4 @@
-//! Plans: drafts edited, and windows moved before they open.
+//! Plans: drafts made and edited, and windows moved before they open.
 //!
 //! Whoever edits says which version they have seen; if it is another one by now, nothing is changed and
 //! they are told what is true.
@@ -15,30 +15,73 @@
 //! A crash after step 1 leaves items shut, one after step 2 with the old window: the warm job compares
 //! both with the ledger, and opens or loads them.
 
+use std::sync::Arc;
+
 use gate::{GateError, GateFailure};
 use ledger::EditedActivity;
 use sale::{
     Activity, ActivityEdit, ActivityId, ActivityState, DraftPlan, Invalid, ItemState, Millis,
-    check_window, iso_time,
+    NewActivity, check_window, iso_time,
 };
 use serde_json::{Value, json};
 
-use super::{Engine, OperateError, WarmError};
-use crate::{actor::Actor, settings::Profile};
+use super::{OperateError, Result};
+use crate::{
+    Catalogue, WarmError,
+    actor::{Actor, audit_entry},
+    shared::Shared,
+    warming::Warming,
+};
 
-type Result<T> = std::result::Result<T, OperateError>;
+pub struct Plans {
+    shared: Arc<Shared>,
+    catalogue: Arc<Catalogue>,
+    warming: Arc<Warming>,
+}
 
-impl Engine {
+impl Plans {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        catalogue: Arc<Catalogue>,
+        warming: Arc<Warming>,
+    ) -> Plans {
+        Plans { shared, catalogue, warming }
+    }
+
+    pub async fn create(&self, who: impl Into<Actor>, new: &NewActivity) -> Result<Activity> {
+        new.validate(self.shared.now_ms())?;
+        self.check_shards(new)?;
+        let activity = self.shared.ledger.create_activity(new, self.shared.now_ms()).await?;
+        let detail = json!({"name": activity.name, "items": activity.items.len()});
+        self.shared
+            .audit(who, "activity.create", format!("activity:{}", activity.id), detail)
+            .await?;
+        Ok(activity)
+    }
+
+    /// Two shards in one partition would be one: a cluster has no more of them than partitions.
+    fn check_shards(&self, new: &NewActivity) -> std::result::Result<(), Invalid> {
+        let partitions = self.shared.gate.partitions();
+        let too_many = |item: &sale::NewItem| item.shards as usize > partitions;
+        match new.items.iter().position(too_many) {
+            Some(n) if self.shared.is_cluster() => {
+                let rule = format!("must be at most {partitions}, the number of partitions");
+                Err(Invalid::new(format!("items[{n}].shards"), rule))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// A draft changes as a whole, items and all; what is published and not open yet may be moved to
     /// another time.
-    pub async fn edit_activity(
+    pub async fn edit(
         &self,
         who: impl Into<Actor>,
         id: ActivityId,
         version: i64,
         edit: &ActivityEdit,
     ) -> Result<Activity> {
-        let now = self.ledger.activity(id).await?.ok_or(OperateError::NotFound)?;
+        let now = self.shared.ledger.activity(id).await?.ok_or(OperateError::NotFound)?;
         if now.version != version {
             return Err(OperateError::Changed(Box::new(now)));
         }
@@ -57,13 +100,13 @@ impl Engine {
         draft: &Activity,
         edit: &ActivityEdit,
     ) -> Result<Activity> {
-        let now_ms = self.clock.now_ms();
+        let now_ms = self.shared.now_ms();
         let new = edit.of(draft)?;
         new.plan.validate(now_ms)?;
         self.check_shards(&new.plan)?;
         let target = format!("activity:{}", draft.id);
-        let deed = self.deed(who, "activity.edit", target, changes(draft, &new));
-        seen(self.ledger.edit_draft(draft.id, draft.version, &new, &deed, now_ms).await?)
+        let entry = audit_entry(who, "activity.edit", target, changes(draft, &new));
+        seen(self.shared.ledger.edit_draft(draft.id, draft.version, &new, &entry, now_ms).await?)
     }
 
     async fn postpone(
@@ -89,29 +132,31 @@ impl Engine {
         }
         let detail = json!({"opens_at": window.0, "closes_at": window.1,
             "from": {"opens_at": before.opens_ms, "closes_at": before.closes_ms}});
-        let deed = self.deed(who, "activity.postpone", format!("activity:{}", before.id), detail);
-        let turn = self.gate_turn.lock().await;
+        let entry =
+            audit_entry(who, "activity.postpone", format!("activity:{}", before.id), detail);
+        let turn = self.shared.gate_turn.lock().await;
         for item in &before.items {
-            self.gate.shut(item.id, Some(gate::Shut::Paused)).await?;
+            self.shared.gate.shut(item.id, Some(gate::Shut::Paused)).await?;
         }
-        let moved = self.ledger.postpone(before.id, before.version, window, &deed, now_ms).await;
+        let moved =
+            self.shared.ledger.postpone(before.id, before.version, window, &entry, now_ms).await;
         drop(turn);
         // What was shut and not moved is opened, and what nobody knows is put right, by the warm job.
-        self.warm_wake.notify_one();
+        self.shared.wake.warm.notify_one();
         let moved = seen(moved?)?;
         self.load_new_window(&moved).await?;
-        self.refresh_catalogue().await;
+        self.catalogue.reload().await;
         Ok(moved)
     }
 
     /// Step 3.
     async fn load_new_window(&self, moved: &Activity) -> Result<()> {
-        let now = self.ledger.activity(moved.id).await?.ok_or(OperateError::NotFound)?;
+        let now = self.shared.ledger.activity(moved.id).await?.ok_or(OperateError::NotFound)?;
         for item in &now.items {
             if !matches!(item.state, ItemState::Warming | ItemState::Ready) {
                 continue;
             }
-            match self.rebuild(item.id).await {
+            match self.warming.rebuild(item.id).await {
                 Ok(_) | Err(WarmError::Ended | WarmError::NotPublished) => {}
                 Err(error) => {
                     tracing::warn!(item = %item.id, %error,
@@ -125,12 +170,13 @@ impl Engine {
 
     /// Not before what the clock of the gate says, nor before ours.
     async fn latest_ms(&self) -> Result<Millis> {
-        let our_ms = self.clock.now_ms();
-        if self.settings.profile == Profile::Solo {
-            return Ok(our_ms);
-        }
-        let gates_ms = self.coordination.now_ms().await;
-        Ok(our_ms.max(gates_ms.map_err(|why| GateError::new(GateFailure::Unreachable, why))?))
+        let our_ms = self.shared.now_ms();
+        let gates_ms = self
+            .shared
+            .gate_now_ms()
+            .await
+            .map_err(|why| GateError::new(GateFailure::Unreachable, why))?;
+        Ok(gates_ms.map_or(our_ms, |gates_ms| gates_ms.max(our_ms)))
     }
 }
 
@@ -174,7 +220,10 @@ mod tests {
     use sale::{ItemId, NewActivity};
 
     use super::*;
-    use crate::test_engine::{self, NOW_MS, TestEngine, one_unit};
+    use crate::{
+        jobs::Job,
+        test_engine::{self, NOW_MS, TestEngine, one_unit},
+    };
 
     const HOUR_MS: Millis = 3_600_000;
 
@@ -182,28 +231,28 @@ mod tests {
         test_engine::plan("sale", (NOW_MS + HOUR_MS, NOW_MS + 2 * HOUR_MS), 60_000)
     }
 
-    async fn claim(night: &TestEngine, item: ItemId, user: &str) -> Decision {
-        night.engine.claim(one_unit(item, user)).await
+    async fn claim(shop: &TestEngine, item: ItemId, user: &str) -> Decision {
+        shop.engine.claims.claim(one_unit(item, user)).await
     }
 
     #[tokio::test]
     async fn a_sale_that_is_postponed_opens_at_its_new_time_and_not_before() {
-        let night = TestEngine::without_a_sale(|_| {}).await;
-        let engine = &night.engine;
-        let draft = engine.create_activity("ann", &plan()).await.unwrap();
+        let shop = TestEngine::without_a_sale(|_| {}).await;
+        let engine = &shop.engine;
+        let draft = engine.plans.create("ann", &plan()).await.unwrap();
         let item = draft.items[0].id;
-        night.publish(draft.id).await;
-        engine.warm_activity("ann", draft.id, false).await.unwrap();
-        let published = engine.ledger.activity(draft.id).await.unwrap().unwrap();
+        shop.publish(draft.id).await;
+        engine.operations.warm_activity("ann", draft.id, false).await.unwrap();
+        let published = engine.shared.ledger.activity(draft.id).await.unwrap().unwrap();
         let later =
             ActivityEdit { opens_ms: Some(NOW_MS + HOUR_MS + 60_000), ..Default::default() };
-        let moved = engine.edit_activity("ann", draft.id, published.version, &later).await.unwrap();
+        let moved = engine.plans.edit("ann", draft.id, published.version, &later).await.unwrap();
         assert_eq!(moved.opens_ms, NOW_MS + HOUR_MS + 60_000);
         let shown = engine.catalogue.snapshot();
         assert_eq!(shown.activity(draft.id).unwrap().opens_ms, moved.opens_ms, "pages follow");
 
-        night.clock.set(NOW_MS + HOUR_MS);
-        let early = claim(&night, item, "ann").await;
+        shop.clock.set(NOW_MS + HOUR_MS);
+        let early = claim(&shop, item, "ann").await;
         assert!(
             matches!(early, Decision::NotStarted { opens_ms } if opens_ms == moved.opens_ms),
             "{early:?}"
@@ -214,36 +263,41 @@ mod tests {
             closes_ms: Some(NOW_MS + HOUR_MS + 20),
             ..Default::default()
         };
-        let moved = engine.edit_activity("ann", draft.id, moved.version, &sooner).await.unwrap();
-        night.clock.set(moved.opens_ms);
-        assert!(matches!(claim(&night, item, "ann").await, Decision::Admitted { .. }));
-        let late = engine.edit_activity("ann", draft.id, moved.version, &later).await;
+        let moved = engine.plans.edit("ann", draft.id, moved.version, &sooner).await.unwrap();
+        shop.clock.set(moved.opens_ms);
+        assert!(matches!(claim(&shop, item, "ann").await, Decision::Admitted { .. }));
+        let late = engine.plans.edit("ann", draft.id, moved.version, &later).await;
         assert!(matches!(late, Err(OperateError::Conflict("open"))), "{late:?}");
-        night.clock.set(moved.closes_ms);
-        assert!(matches!(claim(&night, item, "bob").await, Decision::Ended));
+        shop.clock.set(moved.closes_ms);
+        assert!(matches!(claim(&shop, item, "bob").await, Decision::Ended));
     }
 
     #[tokio::test]
     async fn what_died_between_ledger_and_gate_is_finished_by_the_warm_job() {
-        let night = TestEngine::without_a_sale(|_| {}).await;
-        let engine = &night.engine;
-        let draft = engine.create_activity("ann", &plan()).await.unwrap();
+        let shop = TestEngine::without_a_sale(|_| {}).await;
+        let engine = &shop.engine;
+        let draft = engine.plans.create("ann", &plan()).await.unwrap();
         let item = draft.items[0].id;
-        night.publish(draft.id).await;
-        engine.warm_activity("ann", draft.id, false).await.unwrap();
-        let seen = engine.ledger.activity(draft.id).await.unwrap().unwrap();
+        shop.publish(draft.id).await;
+        engine.operations.warm_activity("ann", draft.id, false).await.unwrap();
+        let seen = engine.shared.ledger.activity(draft.id).await.unwrap().unwrap();
         let window = (NOW_MS + HOUR_MS + 60_000, NOW_MS + 3 * HOUR_MS);
-        let deed = engine.deed("ann", "activity.postpone", "activity:1".into(), Value::Null);
-        engine.gate.shut(item, Some(gate::Shut::Paused)).await.unwrap();
-        engine.ledger.postpone(draft.id, seen.version, window, &deed, NOW_MS).await.unwrap();
-        night.clock.set(NOW_MS + HOUR_MS);
-        assert!(matches!(claim(&night, item, "ann").await, Decision::Busy(_)));
-        engine.warm_due(NOW_MS + HOUR_MS).await.unwrap();
-        let here = engine.gate.loaded().await.unwrap()[0];
+        let entry = audit_entry("ann", "activity.postpone", "activity:1".into(), Value::Null);
+        engine.shared.gate.shut(item, Some(gate::Shut::Paused)).await.unwrap();
+        engine
+            .shared
+            .ledger
+            .postpone(draft.id, seen.version, window, &entry, NOW_MS)
+            .await
+            .unwrap();
+        shop.clock.set(NOW_MS + HOUR_MS);
+        assert!(matches!(claim(&shop, item, "ann").await, Decision::Busy(_)));
+        engine.jobs.warm.run().await.unwrap();
+        let here = engine.shared.gate.loaded().await.unwrap()[0];
         assert_eq!((here.window, here.shut), (window, None));
-        let early = claim(&night, item, "ann").await;
+        let early = claim(&shop, item, "ann").await;
         assert!(matches!(early, Decision::NotStarted { .. }), "{early:?}");
-        night.clock.set(window.0);
-        assert!(matches!(claim(&night, item, "ann").await, Decision::Admitted { .. }));
+        shop.clock.set(window.0);
+        assert!(matches!(claim(&shop, item, "ann").await, Decision::Admitted { .. }));
     }
 }

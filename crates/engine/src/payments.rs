@@ -11,13 +11,24 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http::HeaderMap;
 use ledger::{Credit, LedgerError, Moved, Overdue, PaymentNotice};
-use orders::{Alert, AlertKind};
+use orders::AlertKind;
 use payment::{
-    NoticeError, NoticeOutcome, PayRequest, Provider, ProviderError, sandbox::NoticeSink,
+    CloseOutcome, NoticeError, NoticeOutcome, Paid, PayRequest, Provider, ProviderError,
+    sandbox::{NoticeSink, Sandbox},
 };
 use sale::{CloseReason, Order, OrderNo, OrderStatus};
+use serde_json::{Value, json};
 
-use super::{Engine, OrderView};
+use crate::{
+    OrderView,
+    actor::Actor,
+    order_copies::OrderCopies,
+    order_lookup::{Found, LookupError, OrderLookup},
+    shared::Shared,
+};
+
+/// Calls of providers that somebody who works through many payments makes at the same time.
+pub(crate) const PROVIDER_CALLS_MAX: usize = 16;
 
 /// The providers this deployment sells through, by name.
 pub type Providers = HashMap<String, Arc<dyn Provider>>;
@@ -52,20 +63,64 @@ pub enum NoticeFailure {
     Ledger(#[from] LedgerError),
 }
 
-impl Engine {
-    /// Where the buyer pays this order.
-    pub async fn open_payment(
+pub struct Payments {
+    shared: Arc<Shared>,
+    orders: Arc<OrderLookup>,
+    copies: Arc<OrderCopies>,
+    providers: Providers,
+    /// The built-in cashier, if it is switched on. It is one of the providers.
+    sandbox: Option<Sandbox>,
+}
+
+impl Payments {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        orders: Arc<OrderLookup>,
+        copies: Arc<OrderCopies>,
+        providers: Providers,
+        sandbox: Option<Sandbox>,
+    ) -> Payments {
+        Payments { shared, orders, copies, providers, sandbox }
+    }
+
+    /// The names of the providers, in the order of the alphabet.
+    pub fn provider_names(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.providers.keys().cloned().collect();
+        names.sort();
+        names
+    }
+
+    pub fn has_provider(&self, name: &str) -> bool {
+        self.providers.contains_key(name)
+    }
+
+    pub(crate) fn provider(&self, name: &str) -> Option<&Arc<dyn Provider>> {
+        self.providers.get(name)
+    }
+
+    pub fn sandbox(&self) -> Option<&Sandbox> {
+        self.sandbox.as_ref()
+    }
+
+    /// What a provider wants to hear when its notice was accepted, or was not: a status, the type of the
+    /// body and the body. `None` if there is no such provider.
+    pub fn answer_to_notice(
         &self,
-        view: &OrderView,
-        provider_name: &str,
-    ) -> Result<String, PayError> {
+        provider: &str,
+        accepted: bool,
+    ) -> Option<(u16, &'static str, String)> {
+        Some(self.provider(provider)?.answer(accepted))
+    }
+
+    /// Where the buyer pays this order.
+    pub async fn open(&self, view: &OrderView, provider_name: &str) -> Result<String, PayError> {
         let provider = self.providers.get(provider_name).ok_or(PayError::UnknownProvider)?;
         let order = in_ledger(view)?;
-        let now_ms = self.clock.now_ms();
+        let now_ms = self.shared.now_ms();
         if order.status == OrderStatus::Unpaid && now_ms >= order.pay_deadline_ms {
             return Err(PayError::TooLate);
         }
-        match self.ledger.open_payment(order.order_no, provider_name, now_ms).await? {
+        match self.shared.ledger.open_payment(order.order_no, provider_name, now_ms).await? {
             Moved::Done | Moved::Was(OrderStatus::Unpaid) => {}
             Moved::Was(status) => return Err(PayError::Conflict(status)),
         }
@@ -79,7 +134,7 @@ impl Engine {
         let opened = provider.open(&request).await?;
         // The order may have been closed after the payment was noted and before the provider heard
         // of it: then the provider had nothing to close, and has now.
-        let now = self.ledger.order(order.order_no).await?.ok_or(LedgerError::NotFound)?;
+        let now = self.shared.ledger.order(order.order_no).await?.ok_or(LedgerError::NotFound)?;
         if now.status == OrderStatus::Unpaid {
             return Ok(opened.payment_url);
         }
@@ -95,24 +150,24 @@ impl Engine {
     pub async fn cancel(&self, view: &OrderView) -> Result<Order, PayError> {
         let copy = in_ledger(view)?;
         // What the buyer was shown may be a moment old.
-        let order = self.ledger.order(copy.order_no).await?.ok_or(LedgerError::NotFound)?;
+        let order = self.shared.ledger.order(copy.order_no).await?.ok_or(LedgerError::NotFound)?;
         match order.status {
             OrderStatus::Unpaid => {}
             OrderStatus::Closed => return Ok(order),
             status => return Err(PayError::Conflict(status)),
         }
-        let payments = self.ledger.payments(order.order_no).await?;
+        let payments = self.shared.ledger.payments(order.order_no).await?;
         let mut providers: Vec<String> = payments.into_iter().map(|row| row.provider).collect();
         providers.dedup();
         let overdue = Overdue { order, providers };
-        if self.may_close(&overdue).await {
-            let now_ms = self.clock.now_ms();
-            self.ledger.close(&[overdue.into()], CloseReason::Cancelled, now_ms).await?;
-            self.wake_outbox();
+        if self.close_at_providers(&overdue).await {
+            let now_ms = self.shared.now_ms();
+            self.shared.ledger.close(&[overdue.into()], CloseReason::Cancelled, now_ms).await?;
+            self.shared.wake.outbox_written();
         }
         // Whoever was first: say what is true now.
-        let now = self.ledger.order(copy.order_no).await?.ok_or(LedgerError::NotFound)?;
-        self.renew_copy(now.order_no).await;
+        let now = self.shared.ledger.order(copy.order_no).await?.ok_or(LedgerError::NotFound)?;
+        self.copies.renew_one(now.order_no).await;
         match now.status {
             OrderStatus::Closed => Ok(now),
             OrderStatus::Unpaid => {
@@ -146,8 +201,8 @@ impl Engine {
     }
 
     /// Money a provider is sure of, whoever brought the news.
-    pub(super) async fn credit(&self, money: &PaymentNotice) -> Result<Credit, NoticeFailure> {
-        let credit = self.ledger.credit(money, self.clock.now_ms()).await?;
+    pub(crate) async fn credit(&self, money: &PaymentNotice) -> Result<Credit, NoticeFailure> {
+        let credit = self.shared.ledger.credit(money, self.shared.now_ms()).await?;
         let order_no = money.order_no;
         match credit {
             Credit::Paid => {
@@ -163,28 +218,71 @@ impl Engine {
             }
             Credit::Mismatch => return Err(self.strange_money(order_no, NoticeFailure::Mismatch)),
         }
-        self.wake_outbox();
+        self.shared.wake.outbox_written();
         Ok(credit)
     }
 
     /// Proved to come from the provider, and yet not ours: somebody should look.
     fn strange_money(&self, order_no: OrderNo, failure: NoticeFailure) -> NoticeFailure {
         let message = "a verified payment does not fit any order";
-        self.alert_about_order(AlertKind::Payment, order_no, message, &failure);
+        self.shared.alerts.about_order(AlertKind::Payment, order_no, message, &failure);
         failure
     }
 
-    /// Wakes somebody, once per order and kind.
-    pub(super) fn alert_about_order(
-        &self,
-        kind: AlertKind,
-        order_no: OrderNo,
-        message: &str,
-        cause: &dyn std::fmt::Display,
-    ) {
-        let alert = Alert::new(kind, message, self.clock.now_ms());
-        self.alert_once(order_no.as_u64(), alert.about_order(order_no).because(cause));
+    /// An order with an open payment is closed at the provider first. If the provider has the
+    /// money, the order is paid; if it does not answer, the order stays open until it does.
+    pub(crate) async fn close_at_providers(&self, overdue: &Overdue) -> bool {
+        for name in &overdue.providers {
+            let Some(provider) = self.providers.get(name) else {
+                let message = "an order whose time is over keeps its units: its payment is at a \
+                     provider that is not configured";
+                let order_no = overdue.order.order_no;
+                self.shared.alerts.about_order(AlertKind::Unclosable, order_no, message, name);
+                return false;
+            };
+            match provider.close(overdue.order.order_no).await {
+                Ok(CloseOutcome::Closed | CloseOutcome::NeverOpened) => {}
+                Ok(CloseOutcome::AlreadyPaid(paid)) => {
+                    let money = money_of(name, overdue.order.order_no, paid);
+                    if let Err(NoticeFailure::Ledger(error)) = self.credit(&money).await {
+                        tracing::warn!(%error, "a payment could not be credited, will try again");
+                    }
+                    return false;
+                }
+                Err(error) => {
+                    tracing::warn!(provider = name, %error, "a payment could not be closed");
+                    return false;
+                }
+            }
+        }
+        true
     }
+
+    /// An operator gives up an unpaid order in its buyer's place, by the same steps.
+    pub async fn cancel_by(&self, who: impl Into<Actor>, no: OrderNo) -> Result<Order, PayError> {
+        let order = match self.orders.find(no).await {
+            Ok(Some(Found { view: OrderView::Known(order), .. })) => order,
+            Ok(Some(_)) => return Err(PayError::Conflict(OrderStatus::Queued)),
+            Ok(None) => return Err(LedgerError::NotFound.into()),
+            Err(LookupError::Ledger(error)) => return Err(error.into()),
+            Err(LookupError::Gate(error)) => {
+                return Err(LedgerError::Unavailable(error.to_string()).into());
+            }
+        };
+        let detail = match order.status {
+            OrderStatus::Unpaid => Value::Null,
+            OrderStatus::Closed => json!({"repeated": true}),
+            status => return Err(PayError::Conflict(status)),
+        };
+        self.shared.audit(who, "order.cancel", format!("order:{no}"), detail).await?;
+        self.cancel(&OrderView::Known(order)).await
+    }
+}
+
+/// What a provider says when it is asked, as a notice of it would have said.
+pub(crate) fn money_of(provider: &str, order_no: OrderNo, paid: Paid) -> PaymentNotice {
+    let Paid { provider_txn, amount, paid_ms } = paid;
+    PaymentNotice { provider: provider.into(), provider_txn, order_no, amount, paid_ms }
 }
 
 /// An order that can be paid or given up: one that the ledger has, as far as it can be asked.
@@ -200,7 +298,7 @@ fn in_ledger(view: &OrderView) -> Result<&Order, PayError> {
 }
 
 /// The road of the sandbox's notices: the same steps as the HTTP endpoint, without the network.
-pub(super) struct Notices(pub(super) Arc<Engine>);
+pub(crate) struct Notices(pub(crate) Arc<Payments>);
 
 #[async_trait]
 impl NoticeSink for Notices {
@@ -222,20 +320,20 @@ mod tests {
 
     #[tokio::test]
     async fn no_payment_stays_open_for_an_order_closed_while_it_was_opened() {
-        let (mut night, activity) = TestEngine::fall(|_| {}).await;
-        let bank = night.bank(Bank::default());
-        let no = night.buy(activity.items[0].id, "ann").await;
-        let engine = night.engine.clone();
-        let view = OrderView::Known(engine.ledger.order(no).await.unwrap().unwrap());
+        let (shop, activity) = TestEngine::with_a_sale(|_| {}).await;
+        let bank = shop.bank.clone();
+        let no = shop.buy(activity.items[0].id, "ann").await;
+        let engine = shop.engine.clone();
+        let view = OrderView::Known(engine.shared.ledger.order(no).await.unwrap().unwrap());
         let closing = engine.clone();
         bank.while_opening(Box::new(move || {
             Box::pin(async move {
                 let asked = ledger::Closing { order_no: no, providers: vec![Bank::NAME.into()] };
                 let reason = CloseReason::Cancelled;
-                closing.ledger.close(&[asked], reason, NOW_MS).await.unwrap();
+                closing.shared.ledger.close(&[asked], reason, NOW_MS).await.unwrap();
             })
         }));
-        let late = engine.open_payment(&view, Bank::NAME).await;
+        let late = engine.payments.open(&view, Bank::NAME).await;
         assert!(matches!(late, Err(PayError::Conflict(OrderStatus::Closed))), "{late:?}");
         assert_eq!(bank.calls(), 1, "it was closed at the bank");
     }

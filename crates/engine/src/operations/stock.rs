@@ -16,15 +16,19 @@
 //! refused a change, the gate is given what the ledger has under that number, and of what the ledger does
 //! not know only that goes back which this call took: another call's may be in the ledger a moment later.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use gate::{AdjustOutcome, Changed, Reading};
 use ledger::{Adjusted, AuditEntry, KnownAdjustment, LedgerError};
 use sale::{Invalid, ItemId, Millis, OrderNo};
 use serde_json::json;
 
-use super::{Engine, OperateError};
-use crate::{actor::Actor, coordination::Hint};
+use super::{OperateError, Result};
+use crate::{
+    actor::{Actor, audit_entry},
+    coordination::Hint,
+    shared::Shared,
+};
 
 /// How long an adjustment without an answer is asked for again before the operator is told, and how
 /// often.
@@ -35,21 +39,27 @@ const ADJUST_PAUSE: Duration = Duration::from_millis(200);
 const ADJUST_AGE_MS_MAX: Millis = 24 * 60 * 60 * 1_000;
 const ADJUST_AHEAD_MS_MAX: Millis = 60_000;
 
-type Result<T> = std::result::Result<T, OperateError>;
-
 /// A change that the gate has made and the ledger has not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unconfirmed {
-    pub(super) adjust_no: OrderNo,
-    pub(super) delta: i64,
+pub(crate) struct Unconfirmed {
+    pub(crate) adjust_no: OrderNo,
+    pub(crate) delta: i64,
     /// The ledger has the number for another item, so it never will make this one.
-    pub(super) refused: bool,
+    pub(crate) refused: bool,
 }
 
-impl Engine {
+pub struct StockChanges {
+    shared: Arc<Shared>,
+}
+
+impl StockChanges {
+    pub(crate) fn new(shared: Arc<Shared>) -> StockChanges {
+        StockChanges { shared }
+    }
+
     /// Change an item's stock by `delta`. `again` is the number of a change of which it is not known
     /// whether it was made.
-    pub async fn adjust_stock(
+    pub async fn adjust(
         &self,
         who: impl Into<Actor>,
         item: ItemId,
@@ -61,13 +71,13 @@ impl Engine {
         }
         let adjust_no = match again {
             Some(no) => self.check_adjust_no(no)?,
-            None => self.number().ok_or(OperateError::NoNumber)?,
+            None => self.shared.number().ok_or(OperateError::NoNumber)?,
         };
-        let _turn = self.gate_turn.lock().await;
-        self.ledger.item(item).await?.ok_or(OperateError::NotFound)?;
+        let _turn = self.shared.gate_turn.lock().await;
+        self.shared.ledger.item(item).await?.ok_or(OperateError::NotFound)?;
         // Before the gate is touched: what the ledger has made under this number stays as it is.
         let known = match again {
-            Some(no) => self.ledger.adjustment(no).await?,
+            Some(no) => self.shared.ledger.adjustment(no).await?,
             None => None,
         };
         if known.is_some_and(|known| known != KnownAdjustment { item, delta }) {
@@ -75,10 +85,10 @@ impl Engine {
         }
         let took = delta < 0 && known.is_none() && self.take_away(item, adjust_no, delta).await?;
         let detail = json!({"delta": delta, "adjust_no": adjust_no});
-        let deed = self.deed(who, "stock.adjust", format!("item:{item}"), detail);
-        match self.adjust_until_known(item, delta, adjust_no, &deed).await {
+        let entry = audit_entry(who, "stock.adjust", format!("item:{item}"), detail);
+        match self.adjust_until_known(item, delta, adjust_no, &entry).await {
             Ok(adjusted) => {
-                self.wake_outbox();
+                self.shared.wake.outbox_written();
                 Ok(adjusted)
             }
             Err(LedgerError::Unavailable(error)) => {
@@ -95,7 +105,7 @@ impl Engine {
 
     /// Take units from the gate that nobody has claimed. Answers whether this call took them.
     async fn take_away(&self, item: ItemId, adjust_no: OrderNo, delta: i64) -> Result<bool> {
-        match self.gate.adjust(item, adjust_no, delta, false).await {
+        match self.shared.gate.adjust(item, adjust_no, delta, false).await {
             Ok(AdjustOutcome::Done(_)) => Ok(true),
             Ok(AdjustOutcome::Repeated | AdjustOutcome::NotLoaded) => Ok(false),
             Ok(AdjustOutcome::Short { left }) => {
@@ -115,16 +125,16 @@ impl Engine {
 
     /// What cannot be put right now, reconcile puts right.
     async fn gate_follows_refusal(&self, item: ItemId, adjust_no: OrderNo, took: bool) {
-        let changed = match self.ledger.adjustment(adjust_no).await {
+        let changed = match self.shared.ledger.adjustment(adjust_no).await {
             Ok(Some(known)) if known.item == item => {
-                let followed = self.gate.adjust(item, adjust_no, known.delta, true).await;
+                let followed = self.shared.gate.adjust(item, adjust_no, known.delta, true).await;
                 followed.map(|outcome| match outcome {
                     AdjustOutcome::Done(change) => Some(change),
                     _ => None,
                 })
             }
-            Ok(Some(_)) => self.gate.forget_adjust(item, adjust_no).await,
-            Ok(None) if took => self.gate.forget_adjust(item, adjust_no).await,
+            Ok(Some(_)) => self.shared.gate.forget_adjust(item, adjust_no).await,
+            Ok(None) if took => self.shared.gate.forget_adjust(item, adjust_no).await,
             Ok(None) => Ok(None),
             Err(error) => {
                 tracing::warn!(%item, %adjust_no, %error, "a refused adjustment may be at the gate");
@@ -141,15 +151,15 @@ impl Engine {
 
     async fn tell_of_units(&self, change: Option<Changed>) {
         if let Some(change) = change {
-            self.lanes.news(change);
-            self.coordination.tell(&Hint::Units { item: change.item }).await;
+            self.shared.lanes.news(change);
+            self.shared.coordination.tell(&Hint::Units { item: change.item }).await;
         }
     }
 
     /// Only a number that was given lately can be of an adjustment that somebody waits for. One from
     /// the future would become the ledger's largest, and all new numbers would have to follow it.
     fn check_adjust_no(&self, no: OrderNo) -> Result<OrderNo> {
-        let age_ms = self.clock.now_ms() - no.made_ms();
+        let age_ms = self.shared.now_ms() - no.made_ms();
         if (-ADJUST_AHEAD_MS_MAX..ADJUST_AGE_MS_MAX).contains(&age_ms) {
             return Ok(no);
         }
@@ -163,12 +173,12 @@ impl Engine {
         item: ItemId,
         delta: i64,
         adjust_no: OrderNo,
-        deed: &AuditEntry,
+        entry: &AuditEntry,
     ) -> std::result::Result<Adjusted, LedgerError> {
         let give_up = tokio::time::Instant::now() + ADJUST_ASKED_FOR;
         loop {
-            let now_ms = self.clock.now_ms();
-            match self.ledger.adjust_stock(item, delta, adjust_no, deed, now_ms).await {
+            let now_ms = self.shared.now_ms();
+            match self.shared.ledger.adjust_stock(item, delta, adjust_no, entry, now_ms).await {
                 Err(LedgerError::Unavailable(_)) if tokio::time::Instant::now() < give_up => {
                     tokio::time::sleep(ADJUST_PAUSE).await;
                 }
@@ -178,7 +188,7 @@ impl Engine {
     }
 
     /// Changes made at the gate that the ledger does not know.
-    pub(super) async fn unconfirmed_adjusts(
+    pub(crate) async fn unconfirmed_adjusts(
         &self,
         item: ItemId,
         at_gate: &[(OrderNo, i64)],
@@ -186,7 +196,7 @@ impl Engine {
         let mut unconfirmed = Vec::new();
         // Those that came with the load have no delta of their own.
         for &(adjust_no, delta) in at_gate.iter().filter(|(_, delta)| *delta != 0) {
-            let known = self.ledger.adjustment(adjust_no).await?;
+            let known = self.shared.ledger.adjustment(adjust_no).await?;
             if known.is_none_or(|known| known.item != item) {
                 unconfirmed.push(Unconfirmed { adjust_no, delta, refused: known.is_some() });
             }
@@ -194,32 +204,35 @@ impl Engine {
         Ok(unconfirmed)
     }
 
-    /// Units that changes under way have taken from the gate, and not from the ledger yet.
-    pub async fn adjusting_units(&self, reading: &Reading) -> Result<i64> {
-        let unconfirmed = self.unconfirmed_adjusts(reading.item, &reading.adjusts).await?;
-        Ok(-unconfirmed.iter().map(|change| change.delta).sum::<i64>())
+    /// The item as the gate has it, and the units that changes under way have taken from the gate and not
+    /// from the ledger yet.
+    pub async fn at_gate(&self, item: ItemId) -> Result<Option<(Reading, i64)>> {
+        let Some(reading) = self.shared.gate.reading(item).await? else { return Ok(None) };
+        let unconfirmed = self.unconfirmed_adjusts(item, &reading.adjusts).await?;
+        let taken = -unconfirmed.iter().map(|change| change.delta).sum::<i64>();
+        Ok(Some((reading, taken)))
     }
 
     /// Undo what the process before us was cut off in. Only for who owns the data alone. What cannot be
     /// undone now, reconcile undoes.
-    pub(super) async fn undo_cut_off_adjusts(&self) {
+    pub(crate) async fn undo_cut_off_adjusts(&self) {
         if let Err(error) = self.try_to_undo_cut_off_adjusts().await {
             tracing::warn!(%error, "stock changes that were cut off are not looked for now");
         }
     }
 
     async fn try_to_undo_cut_off_adjusts(&self) -> Result<()> {
-        for here in self.gate.loaded().await? {
+        for here in self.shared.gate.loaded().await? {
             let item = here.item;
-            let at_gate = self.gate.adjusts(item).await?;
+            let at_gate = self.shared.gate.adjusts(item).await?;
             for change in self.unconfirmed_adjusts(item, &at_gate).await? {
                 let Unconfirmed { adjust_no, delta, .. } = change;
-                let undone = self.gate.forget_adjust(item, adjust_no).await?;
+                let undone = self.shared.gate.forget_adjust(item, adjust_no).await?;
                 self.tell_of_units(undone).await;
                 tracing::warn!(%item, delta, %adjust_no,
                     "a stock change was cut off before it was in the books, and is undone");
                 let detail = json!({"delta": delta, "adjust_no": adjust_no});
-                self.audit("system", "stock.undo", format!("item:{item}"), detail).await?;
+                self.shared.audit("system", "stock.undo", format!("item:{item}"), detail).await?;
             }
         }
         Ok(())
@@ -235,18 +248,21 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::*;
-    use crate::test_engine::{NOW_MS, TestEngine};
+    use crate::{
+        jobs::Job,
+        test_engine::{NOW_MS, TestEngine},
+    };
 
     #[tokio::test]
     async fn an_adjustment_asked_for_again_by_its_number_is_made_once() {
-        let (night, activity) = TestEngine::fall(|_| {}).await;
-        let (engine, item) = (&night.engine, activity.items[0].id);
-        engine.adjust_stock("ann", item, 5, None).await.unwrap();
-        let no = engine.ledger.stock_log(item, 0, 9).await.unwrap()[0].order_no;
-        let again = engine.adjust_stock("ann", item, 5, Some(no)).await.unwrap();
+        let (shop, activity) = TestEngine::with_a_sale(|_| {}).await;
+        let (engine, item) = (&shop.engine, activity.items[0].id);
+        engine.stock.adjust("ann", item, 5, None).await.unwrap();
+        let no = engine.shared.ledger.stock_log(item, 0, 9).await.unwrap()[0].order_no;
+        let again = engine.stock.adjust("ann", item, 5, Some(no)).await.unwrap();
         assert!(again.repeated);
-        assert_eq!(engine.ledger.item(item).await.unwrap().unwrap().total, 15);
-        let audit = engine.ledger.audit_log(None, 1).await.unwrap();
+        assert_eq!(engine.shared.ledger.item(item).await.unwrap().unwrap().total, 15);
+        let audit = engine.shared.ledger.audit_log(None, 1).await.unwrap();
         assert_eq!(
             audit[0].detail,
             json!({"delta": 5, "adjust_no": no, "before": 10, "after": 15})
@@ -254,7 +270,7 @@ mod tests {
         // A number that nobody can have been told.
         for made_ms in [NOW_MS - 2 * ADJUST_AGE_MS_MAX, NOW_MS + 2 * ADJUST_AHEAD_MS_MAX] {
             let strange = Some(OrderNo::floor(made_ms));
-            let refused = engine.adjust_stock("ann", item, 5, strange).await;
+            let refused = engine.stock.adjust("ann", item, 5, strange).await;
             assert!(matches!(refused, Err(OperateError::Invalid(why)) if why.field == "adjust_no"));
         }
     }
@@ -266,125 +282,128 @@ mod tests {
 
     #[tokio::test]
     async fn a_refused_change_undoes_no_other() {
-        let (night, activity) = TestEngine::fall(|_| {}).await;
-        let (engine, item) = (&night.engine, activity.items[0].id);
-        let sale = night.another_sale("pen", (NOW_MS - 1, NOW_MS + 3_600_000), 60_000).await;
-        engine.warm_activity("ann", sale.id, false).await.unwrap();
+        let (shop, activity) = TestEngine::with_a_sale(|_| {}).await;
+        let (engine, item) = (&shop.engine, activity.items[0].id);
+        let sale = shop.another_sale("pen", (NOW_MS - 1, NOW_MS + 3_600_000), 60_000).await;
+        engine.operations.warm_activity("ann", sale.id, false).await.unwrap();
         let other = sale.items[0].id;
-        engine.adjust_stock("ann", item, -5, None).await.unwrap();
-        let no = engine.ledger.stock_log(item, 0, 9).await.unwrap()[0].order_no;
+        engine.stock.adjust("ann", item, -5, None).await.unwrap();
+        let no = engine.shared.ledger.stock_log(item, 0, 9).await.unwrap()[0].order_no;
         for (item, delta) in [(item, -3), (item, -30), (item, 5), (other, -5), (other, 5)] {
-            let refused = engine.adjust_stock("bob", item, delta, Some(no)).await;
+            let refused = engine.stock.adjust("bob", item, delta, Some(no)).await;
             assert!(refuses_number(&refused), "{item} {delta}: {refused:?}");
         }
-        assert_eq!((engine.gate.left(item), engine.gate.left(other)), (Some(5), Some(10)));
-        let report = engine.reconcile(false).await.unwrap();
+        assert_eq!(
+            (engine.shared.gate.left(item), engine.shared.gate.left(other)),
+            (Some(5), Some(10))
+        );
+        let report = engine.reconcile.run(false).await.unwrap();
         assert_eq!(report.differences, 0, "{report:?}");
         // Too much at once is refused by the gate, and takes nothing back either.
-        let short = engine.adjust_stock("bob", item, -6, None).await;
+        let short = engine.stock.adjust("bob", item, -6, None).await;
         assert!(matches!(short, Err(OperateError::Invalid(why)) if why.field == "delta"));
-        assert_eq!(engine.gate.left(item), Some(5));
+        assert_eq!(engine.shared.gate.left(item), Some(5));
     }
 
     #[tokio::test]
     async fn what_the_ledger_refuses_goes_back_to_the_gate_if_this_call_took_it() {
-        let (night, activity) = TestEngine::fall(|_| {}).await;
-        let (engine, item) = (&night.engine, activity.items[0].id);
+        let (shop, activity) = TestEngine::with_a_sale(|_| {}).await;
+        let (engine, item) = (&shop.engine, activity.items[0].id);
         // The gate has a unit more than the ledger, which therefore refuses.
-        engine.gate.adjust(item, engine.numbers.next(), 1, true).await.unwrap();
-        let refused = engine.adjust_stock("ann", item, -11, None).await;
+        engine.shared.gate.adjust(item, engine.shared.numbers.next(), 1, true).await.unwrap();
+        let refused = engine.stock.adjust("ann", item, -11, None).await;
         assert!(matches!(refused, Err(OperateError::Invalid(why)) if why.field == "delta"));
-        assert_eq!(engine.gate.left(item), Some(11), "as it was");
+        assert_eq!(engine.shared.gate.left(item), Some(11), "as it was");
         // Another call has taken them, and may be waiting for the ledger: they stay taken.
-        let no = engine.numbers.next();
-        engine.gate.adjust(item, no, -11, false).await.unwrap();
-        assert!(engine.adjust_stock("ann", item, -11, Some(no)).await.is_err());
-        assert_eq!(engine.gate.left(item), Some(0));
+        let no = engine.shared.numbers.next();
+        engine.shared.gate.adjust(item, no, -11, false).await.unwrap();
+        assert!(engine.stock.adjust("ann", item, -11, Some(no)).await.is_err());
+        assert_eq!(engine.shared.gate.left(item), Some(0));
     }
 
     #[tokio::test]
     async fn an_unfinished_change_is_seen_and_its_number_is_good_for_nothing_else() {
-        let (night, activity) = TestEngine::fall(|_| {}).await;
-        let (engine, item) = (&night.engine, activity.items[0].id);
+        let (shop, activity) = TestEngine::with_a_sale(|_| {}).await;
+        let (engine, item) = (&shop.engine, activity.items[0].id);
         // Whoever asked for it died between gate and ledger.
-        let no = engine.numbers.next();
-        engine.gate.adjust(item, no, -4, false).await.unwrap();
+        let no = engine.shared.numbers.next();
+        engine.shared.gate.adjust(item, no, -4, false).await.unwrap();
         let compared = async || {
-            let report = engine.reconcile(false).await.unwrap();
+            let report = engine.reconcile.run(false).await.unwrap();
             assert_eq!(report.differences, 0, "{report:?}");
             let row = &report.items[0];
             (row.gate_left, row.adjusting, row.ledger_stock)
         };
         assert_eq!(compared().await, (Some(6), 4, 10));
-        assert!(refuses_number(&engine.adjust_stock("bob", item, -3, Some(no)).await));
+        assert!(refuses_number(&engine.stock.adjust("bob", item, -3, Some(no)).await));
         assert_eq!(compared().await, (Some(6), 4, 10));
-        let done = engine.adjust_stock("ann", item, -4, Some(no)).await.unwrap();
+        let done = engine.stock.adjust("ann", item, -4, Some(no)).await.unwrap();
         assert_eq!((done.before, done.after), (10, 6));
         assert_eq!(compared().await, (Some(6), 0, 6));
     }
 
     #[tokio::test]
     async fn the_gate_follows_the_ledger_whatever_it_had_under_the_number() {
-        let (night, activity) = TestEngine::fall(|_| {}).await;
-        let (engine, item) = (&night.engine, activity.items[0].id);
-        let no = engine.numbers.next();
-        engine.gate.adjust(item, no, -4, false).await.unwrap();
-        engine.adjust_stock("ann", item, 3, Some(no)).await.unwrap();
-        let before = engine.reconcile(false).await.unwrap();
+        let (shop, activity) = TestEngine::with_a_sale(|_| {}).await;
+        let (engine, item) = (&shop.engine, activity.items[0].id);
+        let no = engine.shared.numbers.next();
+        engine.shared.gate.adjust(item, no, -4, false).await.unwrap();
+        engine.stock.adjust("ann", item, 3, Some(no)).await.unwrap();
+        let before = engine.reconcile.run(false).await.unwrap();
         let row = &before.items[0];
         assert_eq!((before.differences, row.gate_left, row.adjusting), (0, Some(6), 7), "{row:?}");
-        engine.deliver_outbox().await.unwrap();
-        let after = engine.reconcile(false).await.unwrap();
+        engine.jobs.outbox.run().await.unwrap();
+        let after = engine.reconcile.run(false).await.unwrap();
         let row = &after.items[0];
         assert_eq!((after.differences, row.gate_left, row.adjusting), (0, Some(13), 0), "{row:?}");
     }
 
     #[tokio::test]
     async fn a_gate_that_does_not_answer_leaves_the_operator_with_a_number() {
-        let (mut night, activity) = TestEngine::fall(|_| {}).await;
-        let told = night.make_obedient();
-        let (engine, item) = (&night.engine, activity.items[0].id);
-        told.away.store(true, Ordering::SeqCst);
-        let unknown = engine.adjust_stock("ann", item, -4, None).await;
+        let (shop, activity) = TestEngine::with_a_sale(|_| {}).await;
+        let gate = shop.gate.clone();
+        let (engine, item) = (&shop.engine, activity.items[0].id);
+        gate.away.store(true, Ordering::SeqCst);
+        let unknown = engine.stock.adjust("ann", item, -4, None).await;
         let Err(OperateError::Unknown(no)) = unknown else { panic!("{unknown:?}") };
-        told.away.store(false, Ordering::SeqCst);
-        let done = engine.adjust_stock("ann", item, -4, Some(no)).await.unwrap();
-        assert_eq!((done.before, done.after, engine.gate.left(item)), (10, 6, Some(6)));
+        gate.away.store(false, Ordering::SeqCst);
+        let done = engine.stock.adjust("ann", item, -4, Some(no)).await.unwrap();
+        assert_eq!((done.before, done.after, engine.shared.gate.left(item)), (10, 6, Some(6)));
     }
 
     #[tokio::test]
     async fn a_start_undoes_what_the_process_before_it_was_cut_off_in() {
-        let (night, activity) = TestEngine::fall(|_| {}).await;
+        let (shop, activity) = TestEngine::with_a_sale(|_| {}).await;
         let item = activity.items[0].id;
-        let engine = &night.engine;
-        engine.adjust_stock("ann", item, -1, None).await.unwrap();
-        engine.adjust_stock("ann", item, 2, None).await.unwrap();
-        engine.deliver_outbox().await.unwrap();
-        engine.gate.adjust(item, engine.numbers.next(), -4, false).await.unwrap();
-        assert_eq!(engine.gate.left(item), Some(7));
-        let night = night.reopen().await;
-        let engine = &night.engine;
-        assert_eq!(engine.gate.left(item), Some(11), "the two that are in the books stay");
-        let report = engine.reconcile(false).await.unwrap();
+        let engine = &shop.engine;
+        engine.stock.adjust("ann", item, -1, None).await.unwrap();
+        engine.stock.adjust("ann", item, 2, None).await.unwrap();
+        engine.jobs.outbox.run().await.unwrap();
+        engine.shared.gate.adjust(item, engine.shared.numbers.next(), -4, false).await.unwrap();
+        assert_eq!(engine.shared.gate.left(item), Some(7));
+        let shop = shop.reopen().await;
+        let engine = &shop.engine;
+        assert_eq!(engine.shared.gate.left(item), Some(11), "the two that are in the books stay");
+        let report = engine.reconcile.run(false).await.unwrap();
         assert_eq!((report.differences, report.items[0].adjusting), (0, 0), "{report:?}");
-        let audit = engine.ledger.audit_log(None, 2).await.unwrap();
+        let audit = engine.shared.ledger.audit_log(None, 2).await.unwrap();
         let undone = audit.iter().find(|row| row.action == "stock.undo").unwrap();
         assert_eq!((undone.who.as_str(), &undone.detail["delta"]), ("system", &json!(-4)));
-        let night = night.reopen().await;
-        assert_eq!(night.engine.gate.left(item), Some(11), "once");
+        let shop = shop.reopen().await;
+        assert_eq!(shop.engine.shared.gate.left(item), Some(11), "once");
     }
 
     #[tokio::test]
     async fn what_another_process_was_cut_off_in_is_undone_when_it_is_a_minute_old() {
-        let (night, activity) = TestEngine::fall(|_| {}).await;
-        let (engine, item) = (&night.engine, activity.items[0].id);
-        engine.gate.adjust(item, engine.numbers.next(), -4, false).await.unwrap();
-        let young = engine.reconcile(true).await.unwrap();
+        let (shop, activity) = TestEngine::with_a_sale(|_| {}).await;
+        let (engine, item) = (&shop.engine, activity.items[0].id);
+        engine.shared.gate.adjust(item, engine.shared.numbers.next(), -4, false).await.unwrap();
+        let young = engine.reconcile.run(true).await.unwrap();
         assert_eq!((young.differences, young.items[0].adjusting), (0, 4), "{young:?}");
-        night.clock.advance(60_001);
-        let old = engine.reconcile(true).await.unwrap();
+        shop.clock.advance(60_001);
+        let old = engine.reconcile.run(true).await.unwrap();
         assert_eq!((old.differences, old.left), (1, 0), "{old:?}");
         assert_eq!(old.items[0].findings[0].kind, "gate_adjust");
-        assert_eq!(engine.gate.left(item), Some(10));
+        assert_eq!(engine.shared.gate.left(item), Some(10));
     }
 }

@@ -15,21 +15,21 @@ use super::OpenAlert;
 pub(crate) const FILE: &str = "alerts.json";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Kept {
+pub(crate) struct RememberedAlerts {
     #[serde(default)]
     pub(crate) open: Vec<OpenAlert>,
     #[serde(default)]
     pub(crate) waiting: Vec<Alert>,
 }
 
-impl Kept {
-    pub(crate) fn read(data: &Path) -> Kept {
+impl RememberedAlerts {
+    pub(crate) fn read(data: &Path) -> RememberedAlerts {
         match fs::read(data.join(FILE)) {
             Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_else(|error| {
                 tracing::warn!(%error, "what was told before cannot be read and may be told again");
-                Kept::default()
+                RememberedAlerts::default()
             }),
-            Err(_) => Kept::default(),
+            Err(_) => RememberedAlerts::default(),
         }
     }
 
@@ -48,18 +48,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_read_again_and_what_cannot_be_read_is_a_fresh_start() {
+    fn what_is_written_is_read_again_and_what_cannot_be_read_is_a_fresh_start() {
         let data = tempfile::tempdir().unwrap();
-        assert_eq!(Kept::read(data.path()), Kept::default());
+        assert_eq!(RememberedAlerts::read(data.path()), RememberedAlerts::default());
         let open = OpenAlert { kind: AlertKind::GateDown, about: String::new(), since_ms: 7 };
         let waiting = Alert::new(AlertKind::DeadLetter, "a claim failed", 8).because("why");
-        let kept = Kept { open: vec![open], waiting: vec![waiting] };
-        kept.write(data.path()).unwrap();
-        kept.write(data.path()).unwrap();
-        assert_eq!(Kept::read(data.path()), kept);
+        let alerts = RememberedAlerts { open: vec![open], waiting: vec![waiting] };
+        alerts.write(data.path()).unwrap();
+        alerts.write(data.path()).unwrap();
+        assert_eq!(RememberedAlerts::read(data.path()), alerts);
         for odd in ["", "[]", r#"{"open":[{"kind":"of another version"}]}"#] {
             fs::write(data.path().join(FILE), odd).unwrap();
-            assert_eq!(Kept::read(data.path()), Kept::default(), "{odd}");
+            assert_eq!(RememberedAlerts::read(data.path()), RememberedAlerts::default(), "{odd}");
         }
     }
 }

@@ -3,27 +3,28 @@
 //! A snapshot of what is open, of what opens next and of what has just ended, replaced as a whole every
 //! second and whenever an operator changes something here. It has room for [`ACTIVITIES_SHOWN_MAX`],
 //! the open ones first. That bounds the list and nothing else: an item beyond it is found by its id
-//! ([`super::lookups`]) and sold like any other. How many units are left is not part of it; the gate
+//! ([`lookups`]) and sold like any other. How many units are left is not part of it; the gate
 //! knows.
+
+mod lookups;
 
 use std::{cmp::Ordering, collections::HashMap, fmt, str::FromStr, sync::Arc};
 
 use ledger::{ActivityFilter, ActivityOrder, Ledger};
 use parking_lot::RwLock;
-use sale::{Activity, ActivityId, ActivityState, Item, ItemId, Millis};
+use sale::{Activity, ActivityId, ActivityState, Item, ItemId, Millis, SharedClock};
 
-use super::{
-    due,
-    lookups::{Lookups, Wanted},
-};
+use self::lookups::{Lookups, WantedId};
+use crate::due;
 
 /// Activities in the public list.
 pub const ACTIVITIES_SHOWN_MAX: usize = 1_000;
 /// Activities that are over stay in it this long.
 const SHOWN_AFTER_CLOSE_MS: Millis = 24 * 60 * 60 * 1_000;
 
-#[derive(Default)]
 pub struct Catalogue {
+    ledger: Arc<dyn Ledger>,
+    clock: SharedClock,
     shown: RwLock<Arc<Snapshot>>,
     beyond: Lookups,
 }
@@ -145,44 +146,50 @@ impl Snapshot {
 }
 
 impl Catalogue {
+    /// Empty until it is refreshed.
+    pub(crate) fn new(ledger: Arc<dyn Ledger>, clock: SharedClock) -> Catalogue {
+        Catalogue { ledger, clock, shown: RwLock::default(), beyond: Lookups::default() }
+    }
+
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.shown.read().clone()
     }
 
-    /// An item by its id, in the list or beyond it. An error if nobody can tell.
-    pub async fn item(&self, id: ItemId, ledger: &dyn Ledger) -> ledger::Result<Option<OnShow>> {
+    /// An item as pages show it, in the list or beyond it, if the ledger has published it. An error if
+    /// nobody can tell.
+    pub async fn item(&self, id: ItemId) -> ledger::Result<Option<OnShow>> {
         if let Some(shown) = self.snapshot().item(id) {
             return Ok(Some(shown));
         }
-        let found = self.beyond.find(Wanted::Item(id), ledger).await?;
+        let found = self.beyond.find(WantedId::Item(id), &*self.ledger).await?;
         Ok(found.and_then(|activity| OnShow::of(activity, id)))
     }
 
-    pub async fn activity(
-        &self,
-        id: ActivityId,
-        ledger: &dyn Ledger,
-    ) -> ledger::Result<Option<Arc<Activity>>> {
+    pub async fn activity(&self, id: ActivityId) -> ledger::Result<Option<Arc<Activity>>> {
         if let Some(shown) = self.snapshot().activity(id) {
             return Ok(Some(shown.clone()));
         }
-        self.beyond.find(Wanted::Activity(id), ledger).await
+        self.beyond.find(WantedId::Activity(id), &*self.ledger).await
     }
 
     /// Show what somebody else has read.
-    pub fn show(&self, activities: Vec<Activity>, now_ms: Millis) {
+    pub fn show(&self, activities: Vec<Activity>) {
         let activities = activities.into_iter().map(Arc::new).collect();
-        *self.shown.write() = Arc::new(Snapshot::of(activities, now_ms));
+        *self.shown.write() = Arc::new(Snapshot::of(activities, self.clock.now_ms()));
     }
 
-    pub async fn refresh(&self, ledger: &dyn Ledger, now_ms: Millis) -> ledger::Result<()> {
-        self.show(read(ledger, now_ms).await?, now_ms);
+    pub(crate) async fn refresh(&self) -> ledger::Result<()> {
+        self.show(read(&*self.ledger, self.clock.now_ms()).await?);
         Ok(())
     }
 
-    /// What was looked up beyond the list may have changed.
-    pub fn outdate(&self) {
+    /// Something was changed here, and pages should show it at once. What was looked up beyond the list
+    /// may have changed, too.
+    pub(crate) async fn reload(&self) {
         self.beyond.outdate();
+        if let Err(error) = self.refresh().await {
+            tracing::warn!(%error, "the catalogue could not be refreshed, the job will");
+        }
     }
 }
 
@@ -209,75 +216,76 @@ async fn read(ledger: &dyn Ledger, now_ms: Millis) -> ledger::Result<Vec<Activit
 
 #[cfg(test)]
 mod tests {
+    use gate::Decision;
+
     use super::*;
     use crate::test_engine::{NOW_MS, TestEngine, one_unit};
-    use gate::Decision;
 
     #[tokio::test]
     async fn an_open_sale_is_shown_and_sold_whatever_is_newer() {
-        let (night, activity) = TestEngine::fall(|_| {}).await;
-        let (engine, item) = (&night.engine, activity.items[0].id);
+        let (shop, activity) = TestEngine::with_a_sale(|_| {}).await;
+        let (engine, item) = (&shop.engine, activity.items[0].id);
         let coming = (NOW_MS + 1_000, NOW_MS + 9_000);
-        night.plan_many(ActivityState::Draft, 1_100, coming).await;
-        let many = night.plan_many(ActivityState::Published, 1_100, coming).await;
-        engine.refresh_catalogue().await;
+        shop.plan_many(ActivityState::Draft, 1_100, coming).await;
+        let many = shop.plan_many(ActivityState::Published, 1_100, coming).await;
+        engine.catalogue.reload().await;
         let shown = engine.catalogue.snapshot();
         assert_eq!(shown.activities.len(), ACTIVITIES_SHOWN_MAX);
         assert_eq!(shown.activities[0].id, activity.id, "what is open comes first");
         // The last of them has no room in the list, and is found all the same.
         let last = ItemId(many.end - 1);
         assert!(shown.item(last).is_none());
-        let found = engine.item_on_show(last).await.unwrap().unwrap();
+        let found = engine.catalogue.item(last).await.unwrap().unwrap();
         assert_eq!(found.item().id, last);
-        assert!(engine.activity_on_show(found.activity().id).await.unwrap().is_some());
-        assert!(engine.item_on_show(ItemId(many.end)).await.unwrap().is_none());
-        let answer = engine.claim(one_unit(item, "ann")).await;
+        assert!(engine.catalogue.activity(found.activity().id).await.unwrap().is_some());
+        assert!(engine.catalogue.item(ItemId(many.end)).await.unwrap().is_none());
+        let answer = engine.claims.claim(one_unit(item, "ann")).await;
         assert!(matches!(answer, Decision::Admitted { .. }), "{answer:?}");
-        let answer = engine.claim(one_unit(last, "ann")).await;
+        let answer = engine.claims.claim(one_unit(last, "ann")).await;
         assert!(matches!(answer, Decision::NotStarted { .. }), "{answer:?}");
     }
 
     #[tokio::test]
     async fn an_open_sale_beyond_the_list_is_sold_like_any_other() {
-        let night = TestEngine::without_a_sale(|_| {}).await;
+        let shop = TestEngine::without_a_sale(|_| {}).await;
         // A thousand sales that have been open for a while take all places of the list.
-        night.plan_many(ActivityState::Published, 1_000, (NOW_MS - 9, NOW_MS + 9_000_000)).await;
-        let sale = night.another_sale("beyond", (NOW_MS - 1, NOW_MS + 9_000), 60_000).await;
-        let (engine, item) = (&night.engine, sale.items[0].id);
-        engine.warm_activity("ann", sale.id, false).await.unwrap();
+        shop.plan_many(ActivityState::Published, 1_000, (NOW_MS - 9, NOW_MS + 9_000_000)).await;
+        let sale = shop.another_sale("beyond", (NOW_MS - 1, NOW_MS + 9_000), 60_000).await;
+        let (engine, item) = (&shop.engine, sale.items[0].id);
+        engine.operations.warm_activity("ann", sale.id, false).await.unwrap();
         assert!(engine.catalogue.snapshot().item(item).is_none());
-        assert!(engine.item_on_show(item).await.unwrap().is_some());
-        let answer = engine.claim(one_unit(item, "ann")).await;
+        assert!(engine.catalogue.item(item).await.unwrap().is_some());
+        let answer = engine.claims.claim(one_unit(item, "ann")).await;
         assert!(matches!(answer, Decision::Admitted { .. }), "{answer:?}");
     }
 
     #[tokio::test]
     async fn what_was_looked_up_is_remembered_and_known_while_the_ledger_is_silent() {
-        let night = TestEngine::without_a_sale(|_| {}).await;
-        let drafts = night.plan_many(ActivityState::Draft, 1, (NOW_MS, NOW_MS + 9)).await;
-        night.plan_many(ActivityState::Published, 1_000, (NOW_MS - 9, NOW_MS + 9_000_000)).await;
-        let beyond = night.plan_many(ActivityState::Published, 1, (NOW_MS, NOW_MS + 9_000)).await;
-        let (engine, beyond) = (&night.engine, ItemId(beyond.start));
-        engine.refresh_catalogue().await;
+        let shop = TestEngine::without_a_sale(|_| {}).await;
+        let drafts = shop.plan_many(ActivityState::Draft, 1, (NOW_MS, NOW_MS + 9)).await;
+        shop.plan_many(ActivityState::Published, 1_000, (NOW_MS - 9, NOW_MS + 9_000_000)).await;
+        let beyond = shop.plan_many(ActivityState::Published, 1, (NOW_MS, NOW_MS + 9_000)).await;
+        let (engine, beyond) = (&shop.engine, ItemId(beyond.start));
+        engine.catalogue.reload().await;
         let (draft, junk) = (ItemId(drafts.start), ItemId(i64::MAX));
         // Many at once share a look.
-        let looks = (0..500).map(|n| engine.item_on_show(ItemId(1_000_000 + n)));
+        let looks = (0..500).map(|n| engine.catalogue.item(ItemId(1_000_000 + n)));
         for answer in futures_util::future::join_all(looks).await {
             assert!(answer.unwrap().is_none());
         }
         for id in [draft, junk] {
-            assert!(engine.item_on_show(id).await.unwrap().is_none(), "{id}");
+            assert!(engine.catalogue.item(id).await.unwrap().is_none(), "{id}");
         }
-        assert!(engine.item_on_show(beyond).await.unwrap().is_some());
-        night.hide_activities(true);
-        assert!(engine.item_on_show(junk).await.unwrap().is_none(), "remembered");
-        assert!(engine.item_on_show(ItemId(7_000_000)).await.is_err(), "nobody knows");
+        assert!(engine.catalogue.item(beyond).await.unwrap().is_some());
+        shop.hide_activities(true);
+        assert!(engine.catalogue.item(junk).await.unwrap().is_none(), "remembered");
+        assert!(engine.catalogue.item(ItemId(7_000_000)).await.is_err(), "nobody knows");
         // What was found is still known when it should be asked for again; a "no" is not.
-        engine.catalogue.outdate();
-        assert!(engine.item_on_show(beyond).await.unwrap().is_some());
-        assert!(engine.item_on_show(junk).await.is_err());
-        night.hide_activities(false);
-        assert!(engine.item_on_show(junk).await.unwrap().is_none());
+        engine.catalogue.beyond.outdate();
+        assert!(engine.catalogue.item(beyond).await.unwrap().is_some());
+        assert!(engine.catalogue.item(junk).await.is_err());
+        shop.hide_activities(false);
+        assert!(engine.catalogue.item(junk).await.unwrap().is_none());
     }
 
     fn activity(id: i64, opens_ms: Millis, closes_ms: Millis) -> Arc<Activity> {

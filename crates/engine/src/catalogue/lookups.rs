@@ -4,8 +4,8 @@
 //! published a moment ago at another instance, or one of more than the list has room for. Such an id is
 //! asked for at the ledger, and what it said is remembered for a moment, the "no" as well.
 //!
-//! Nobody can make this expensive. Ids that are asked for at the same time share one look, one look is
-//! under way at a time, what waits and what is remembered is bounded. A ledger that does not answer is
+//! Nobody can make this expensive. Ids that are asked for at the same time share one reading, one reading
+//! is under way at a time, what waits and what is remembered is bounded. A ledger that does not answer is
 //! told to all who wait for it at once; what was known of an id before that is still answered then.
 
 use std::{
@@ -19,28 +19,28 @@ use parking_lot::Mutex;
 use sale::{Activity, ActivityId, ActivityState, ItemId};
 use tokio::time::Instant;
 
-use super::due::PAGE_ACTIVITIES;
+use crate::due::PAGE_ACTIVITIES;
 
 /// An answer this old is asked for again.
 const REMEMBERED: Duration = Duration::from_secs(1);
 /// An answer older than this is not given even if the ledger is silent.
 const KNOWN_MAX: Duration = Duration::from_secs(600);
-/// Ids that wait for their look. More are told that we are busy.
+/// Ids that wait to be read. More are told that we are busy.
 const WAITING_MAX: usize = 10_000;
 /// What is remembered: activities found or not found, and the items of those that were.
 const REMEMBERED_MAX: usize = 100_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Wanted {
+pub(super) enum WantedId {
     Activity(ActivityId),
     Item(ItemId),
 }
 
-impl Wanted {
+impl WantedId {
     fn is_in(self, activity: &Activity) -> bool {
         match self {
-            Wanted::Activity(id) => activity.id == id,
-            Wanted::Item(id) => activity.items.iter().any(|item| item.id == id),
+            WantedId::Activity(id) => activity.id == id,
+            WantedId::Item(id) => activity.items.iter().any(|item| item.id == id),
         }
     }
 }
@@ -48,8 +48,8 @@ impl Wanted {
 #[derive(Default)]
 pub(super) struct Lookups {
     remembered: Mutex<Generations>,
-    waiting: Mutex<HashSet<Wanted>>,
-    /// Held by whoever looks; when the ledger last did not answer.
+    waiting: Mutex<HashSet<WantedId>>,
+    /// Held by whoever reads; when the ledger last did not answer.
     turn: tokio::sync::Mutex<Option<Instant>>,
 }
 
@@ -64,19 +64,19 @@ struct Answer {
 /// the old one is dropped whole.
 #[derive(Default)]
 struct Generations {
-    young: HashMap<Wanted, Answer>,
-    old: HashMap<Wanted, Answer>,
+    young: HashMap<WantedId, Answer>,
+    old: HashMap<WantedId, Answer>,
     young_weight: usize,
     /// Answers from before this are asked for again, however young they are.
     outdated: Option<Instant>,
 }
 
 impl Generations {
-    fn get(&self, wanted: Wanted) -> Option<&Answer> {
+    fn get(&self, wanted: WantedId) -> Option<&Answer> {
         self.young.get(&wanted).or_else(|| self.old.get(&wanted))
     }
 
-    fn put(&mut self, wanted: Wanted, answer: Answer) {
+    fn put(&mut self, wanted: WantedId, answer: Answer) {
         let weight = 1 + answer.found.as_ref().map_or(0, |activity| activity.items.len());
         if self.young_weight + weight > REMEMBERED_MAX / 2 {
             self.old = std::mem::take(&mut self.young);
@@ -91,7 +91,7 @@ impl Lookups {
     /// The activity that is, or has, what is wanted; none if it is a draft or there is none.
     pub(super) async fn find(
         &self,
-        wanted: Wanted,
+        wanted: WantedId,
         ledger: &dyn Ledger,
     ) -> Result<Option<Arc<Activity>>, LedgerError> {
         if let Some(fresh) = self.fresh(wanted) {
@@ -104,8 +104,8 @@ impl Lookups {
             return Ok(fresh);
         }
         let silent = failed.is_some_and(|at| at > asked);
-        let looked = if silent { Err(silence()) } else { self.look(wanted, ledger).await };
-        match looked {
+        let read = if silent { Err(silence()) } else { self.read(wanted, ledger).await };
+        match read {
             Ok(found) => Ok(found),
             Err(error) => {
                 *failed = Some(Instant::now());
@@ -119,7 +119,7 @@ impl Lookups {
         self.remembered.lock().outdated = Some(Instant::now());
     }
 
-    fn fresh(&self, wanted: Wanted) -> Option<Option<Arc<Activity>>> {
+    fn fresh(&self, wanted: WantedId) -> Option<Option<Arc<Activity>>> {
         let remembered = self.remembered.lock();
         let answer = remembered.get(wanted)?;
         let outdated = remembered.outdated.is_some_and(|then| answer.at <= then);
@@ -127,14 +127,14 @@ impl Lookups {
     }
 
     /// What the ledger said when it last did. A "no" is not worth keeping for so long.
-    fn known(&self, wanted: Wanted) -> Option<Option<Arc<Activity>>> {
+    fn known(&self, wanted: WantedId) -> Option<Option<Arc<Activity>>> {
         let remembered = self.remembered.lock();
         let answer = remembered.get(wanted)?;
         let known = answer.found.is_some() && answer.at.elapsed() < KNOWN_MAX;
         known.then(|| answer.found.clone())
     }
 
-    fn wait_for(&self, wanted: Wanted) -> Result<(), LedgerError> {
+    fn wait_for(&self, wanted: WantedId) -> Result<(), LedgerError> {
         let mut waiting = self.waiting.lock();
         if waiting.len() >= WAITING_MAX && !waiting.contains(&wanted) {
             let why = "too many ids that are on no page are being looked up";
@@ -144,26 +144,26 @@ impl Lookups {
         Ok(())
     }
 
-    /// This one and as many others that wait as one look may have.
-    fn take(&self, wanted: Wanted) -> Vec<Wanted> {
+    /// This one and as many others that wait as one reading may have.
+    fn take(&self, wanted: WantedId) -> Vec<WantedId> {
         let mut waiting = self.waiting.lock();
         waiting.remove(&wanted);
-        let others: Vec<Wanted> = waiting.iter().copied().take(PAGE_ACTIVITIES - 1).collect();
+        let others: Vec<WantedId> = waiting.iter().copied().take(PAGE_ACTIVITIES - 1).collect();
         others.iter().for_each(|other| _ = waiting.remove(other));
         [vec![wanted], others].concat()
     }
 
-    async fn look(
+    async fn read(
         &self,
-        wanted: Wanted,
+        wanted: WantedId,
         ledger: &dyn Ledger,
     ) -> Result<Option<Arc<Activity>>, LedgerError> {
         let batch = self.take(wanted);
         let (mut activities, mut items) = (Vec::new(), Vec::new());
         for one in &batch {
             match one {
-                Wanted::Activity(id) => activities.push(*id),
-                Wanted::Item(id) => items.push(*id),
+                WantedId::Activity(id) => activities.push(*id),
+                WantedId::Item(id) => items.push(*id),
             }
         }
         // The time first: an answer must not pass for younger than it is.

@@ -1,0 +1,289 @@
+//! Looking an order up, wherever it is on its way: for its buyer, by its number, or for an operator.
+//!
+//! A claim is on the log until it is an order, or failed and waits for its next try or for a person.
+//! Whoever looks asks in the order in which it moves, so that one that moves meanwhile is seen twice and
+//! never not at all.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use ledger::{DeadLetter, DeadLetterState, LedgerError, OrderFilter};
+use sale::{Claim, Millis, Order, OrderNo, OrderStatus, UserId};
+
+use crate::{
+    coordination::OrderCopy,
+    order_copies::{OrderCopies, is_fresh},
+    shared::Shared,
+};
+
+/// How long the ledger is waited for by a buyer whom something else can be told.
+const LEDGER_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// An order as its buyer sees it: a row of the ledger, or a claim still on its way there.
+#[derive(Clone, Debug)]
+pub enum OrderView {
+    Queued(Claim),
+    Known(Order),
+    /// The ledger cannot be asked now. The claim was queued when it was made, and is on the log.
+    LastQueued(Claim),
+    /// The ledger cannot be asked now. This is what it said at that time.
+    LastKnown(Order, Millis),
+}
+
+impl OrderView {
+    pub fn user(&self) -> &UserId {
+        match self {
+            OrderView::Queued(claim) | OrderView::LastQueued(claim) => &claim.user,
+            OrderView::Known(order) | OrderView::LastKnown(order, _) => &order.user,
+        }
+    }
+
+    pub fn order_no(&self) -> OrderNo {
+        match self {
+            OrderView::Queued(claim) | OrderView::LastQueued(claim) => claim.order_no,
+            OrderView::Known(order) | OrderView::LastKnown(order, _) => order.order_no,
+        }
+    }
+
+    pub fn status(&self) -> OrderStatus {
+        match self {
+            OrderView::Queued(_) | OrderView::LastQueued(_) => OrderStatus::Queued,
+            OrderView::Known(order) | OrderView::LastKnown(order, _) => order.status,
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum LookupError {
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    #[error(transparent)]
+    Gate(#[from] gate::GateError),
+}
+
+/// An order or a claim, and why it is no order yet if it failed.
+#[derive(Clone, Debug)]
+pub struct Found {
+    pub view: OrderView,
+    pub failed: Option<DeadLetterState>,
+}
+
+impl Found {
+    fn known(order: Order) -> Found {
+        Found { view: OrderView::Known(order), failed: None }
+    }
+
+    fn failed(letter: DeadLetter) -> Found {
+        Found { view: OrderView::Queued(letter.claim), failed: Some(letter.state) }
+    }
+}
+
+pub struct OrderLookup {
+    shared: Arc<Shared>,
+    copies: Arc<OrderCopies>,
+}
+
+impl OrderLookup {
+    pub(crate) fn new(shared: Arc<Shared>, copies: Arc<OrderCopies>) -> OrderLookup {
+        OrderLookup { shared, copies }
+    }
+
+    /// When the last claim on the log will be an order; `None` if none is there. A claim that waits for
+    /// its next try is not on the log, and nobody knows when its time will come.
+    pub fn backlog_eta_ms(&self) -> Option<u64> {
+        let backlog = self.shared.gate.backlog();
+        (backlog > 0).then(|| self.shared.eta_ms(backlog))
+    }
+
+    /// An order by its number. Without a buyer (for operators) a claim that is still on its way to
+    /// the ledger is not found: the gate looks claims up by their buyers.
+    pub async fn order(
+        &self,
+        no: OrderNo,
+        buyer: Option<&UserId>,
+    ) -> Result<Option<OrderView>, LookupError> {
+        // Buyers look often while they wait; the copy that the news of the order renewed will do.
+        let copy = self.copies.of(no).await;
+        if let Some(copy) = copy.as_ref().filter(|copy| is_fresh(copy)) {
+            return Ok(Some(OrderView::Known(copy.order.clone())));
+        }
+        self.order_in_books(no, buyer, copy).await
+    }
+
+    /// The same without the copies that buyers look at. They are a yes from a cache, and may tell of
+    /// an order that the ledger lost when an older backup was restored.
+    pub(crate) async fn on_record(
+        &self,
+        no: OrderNo,
+        buyer: Option<&UserId>,
+    ) -> Result<Option<OrderView>, LookupError> {
+        self.order_in_books(no, buyer, None).await
+    }
+
+    async fn order_in_books(
+        &self,
+        no: OrderNo,
+        buyer: Option<&UserId>,
+        copy: Option<OrderCopy>,
+    ) -> Result<Option<OrderView>, LookupError> {
+        // The gate first: a claim leaves it only after it is in the ledger, so what is in neither,
+        // asked in this order, does not exist.
+        let queued = match buyer {
+            Some(user) => self.shared.gate.queued(user, no).await,
+            None => Ok(None),
+        };
+        let patient = copy.is_none() && !matches!(queued, Ok(Some(_)));
+        let order = match self.ask_for_order(no, patient).await {
+            Ok(order) => order,
+            Err(LedgerError::Unavailable(why)) => return self.last_known(copy, queued, why).await,
+            Err(error) => return Err(error.into()),
+        };
+        if let Some(order) = order {
+            if let Some(copy) = copy {
+                self.copies.replace(&copy, &order).await;
+            }
+            return Ok(Some(OrderView::Known(order)));
+        }
+        if let Ok(Some(claim)) = queued {
+            return Ok(Some(OrderView::Queued(claim)));
+        }
+        // Failed claims have left the log and wait for their next try, or for a person. One that is
+        // resolved became an order after we looked for it.
+        match self.shared.ledger.dead_letter(no).await? {
+            Some(letter) if letter.state.is_open() => Ok(Some(OrderView::Queued(letter.claim))),
+            Some(_) => Ok(self.shared.ledger.order(no).await?.map(OrderView::Known)),
+            // A gate that cannot tell, as while an item is loaded, is no reason to say that there is
+            // no such order.
+            None => Ok(queued?.map(OrderView::Queued)),
+        }
+    }
+
+    /// Whoever knows something of the order already does not wait for a ledger that hangs.
+    async fn ask_for_order(
+        &self,
+        no: OrderNo,
+        patient: bool,
+    ) -> Result<Option<Order>, LedgerError> {
+        let asked = self.shared.ledger.order(no);
+        if patient {
+            return asked.await;
+        }
+        let late = |_| Err(LedgerError::Unavailable("it does not answer in time".into()));
+        tokio::time::timeout(LEDGER_WAIT_MAX, asked).await.unwrap_or_else(late)
+    }
+
+    /// The ledger cannot be asked. What somebody read there once was true then; and a claim that is on
+    /// the log was waiting when it was made, and nobody has told since that it does not any more. That a
+    /// buyer is marked at the gate says nothing: whoever has paid is marked as well.
+    async fn last_known(
+        &self,
+        copy: Option<OrderCopy>,
+        queued: gate::Result<Option<Claim>>,
+        why: String,
+    ) -> Result<Option<OrderView>, LookupError> {
+        if let Some(copy) = copy {
+            return Ok(Some(OrderView::LastKnown(copy.order, copy.read_ms)));
+        }
+        match queued {
+            Ok(Some(claim)) if self.shared.gate.is_on_log(&claim).await? => {
+                Ok(Some(OrderView::LastQueued(claim)))
+            }
+            _ => Err(LedgerError::Unavailable(why).into()),
+        }
+    }
+
+    /// Not by the copy that buyers look at: operators decide by what they see.
+    pub async fn find(&self, no: OrderNo) -> Result<Option<Found>, LookupError> {
+        if let Some(order) = self.shared.ledger.order(no).await? {
+            return Ok(Some(Found::known(order)));
+        }
+        let on_log = self.shared.gate.on_log(no).await;
+        match self.shared.ledger.dead_letter(no).await? {
+            Some(letter) if letter.state.is_open() => return Ok(Some(Found::failed(letter))),
+            _ => {}
+        }
+        // It may have become one since we looked first.
+        if let Some(order) = self.shared.ledger.order(no).await? {
+            return Ok(Some(Found::known(order)));
+        }
+        // A gate that cannot tell is no reason to say that there is none.
+        Ok(on_log?.map(|claim| Found { view: OrderView::Queued(claim), failed: None }))
+    }
+
+    /// Claims of a buyer that are no orders yet, newest first; of those that failed at most `rows`.
+    pub async fn waiting_of(
+        &self,
+        user: &UserId,
+        before: Option<OrderNo>,
+        rows: usize,
+    ) -> Result<Vec<Found>, LookupError> {
+        let mut waiting = self.held_by(user, before, rows).await?;
+        let numbers: Vec<OrderNo> = waiting.keys().copied().collect();
+        for order in self.shared.ledger.orders_by_no(&numbers).await? {
+            waiting.remove(&order.order_no);
+        }
+        Ok(waiting.into_values().rev().collect())
+    }
+
+    /// What a buyer holds by the gate, whether or not it has become an order, and what failed.
+    async fn held_by(
+        &self,
+        user: &UserId,
+        before: Option<OrderNo>,
+        rows: usize,
+    ) -> Result<BTreeMap<OrderNo, Found>, LookupError> {
+        let queued = self.shared.gate.queued_of(user).await?;
+        let failed = self.shared.ledger.dead_letters_of(user, None, before, rows).await?;
+        let queued = queued
+            .into_iter()
+            .filter(|claim| before.is_none_or(|before| claim.order_no < before))
+            .map(|claim| Found { view: OrderView::Queued(claim), failed: None });
+        let held = queued.chain(failed.into_iter().map(Found::failed));
+        Ok(held.map(|found| (found.view.order_no(), found)).collect())
+    }
+
+    /// The orders of one buyer, those on their way among them, newest first.
+    pub async fn of_buyer(
+        &self,
+        user: &UserId,
+        before: Option<OrderNo>,
+        rows: usize,
+    ) -> Result<Vec<OrderView>, LookupError> {
+        let mut views = self.held_by(user, before, rows).await?;
+        let filter =
+            OrderFilter { user: Some(user.clone()), before, limit: rows, ..OrderFilter::default() };
+        for order in self.shared.ledger.orders(&filter).await? {
+            views.insert(order.order_no, Found::known(order));
+        }
+        Ok(views.into_values().rev().take(rows).map(|found| found.view).collect())
+    }
+}
+
+/// For searches: does the claim fit what is asked of orders?
+pub fn fits(claim: &Claim, filter: &OrderFilter) -> bool {
+    filter.item.is_none_or(|item| claim.item == item)
+        && filter.from_ms.is_none_or(|from_ms| claim.claimed_ms >= from_ms)
+        && filter.to_ms.is_none_or(|to_ms| claim.claimed_ms < to_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+    use crate::test_engine::TestEngine;
+
+    #[tokio::test]
+    async fn a_gate_that_cannot_tell_denies_no_order() {
+        let (shop, activity) = TestEngine::with_a_sale(|_| {}).await;
+        let known = shop.buy(activity.items[0].id, "ann").await;
+        let gate = shop.gate.clone();
+        let (engine, ann) = (&shop.engine, "ann".parse().unwrap());
+        let unknown = engine.shared.numbers.next();
+        assert!(engine.orders.order(unknown, Some(&ann)).await.unwrap().is_none());
+        gate.cannot_tell.store(true, Ordering::SeqCst);
+        let view = engine.orders.order(known, Some(&ann)).await.unwrap();
+        assert!(matches!(view, Some(OrderView::Known(_))), "{view:?}");
+        let view = engine.orders.order(unknown, Some(&ann)).await;
+        assert!(matches!(view, Err(LookupError::Gate(_))), "it may be on the log: {view:?}");
+    }
+}

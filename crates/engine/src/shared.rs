@@ -1,0 +1,175 @@
+//! What the components of the engine share: the stores that they join, the clock, who waits for whom and
+//! who wakes whom.
+
+use std::sync::Arc;
+
+use gate::{Gate, LaneOptions, Lanes};
+use ledger::Ledger;
+use orders::{Workers, WorkersHandle};
+use sale::{Millis, OrderNo, OrderNumbers, SharedClock};
+use serde_json::Value;
+use tokio::sync::{Mutex, Notify};
+
+use crate::{
+    OpenError, Parts, Profile, Role, Settings,
+    actor::{Actor, audit_entry},
+    alerting::Alerting,
+    coordination::Coordination,
+    settling::WakingBook,
+};
+
+/// An error that is only told to the log.
+pub(crate) type AnyError = Box<dyn std::error::Error + Send + Sync>;
+
+pub struct Shared {
+    pub settings: Settings,
+    /// A name of this process that a person can find, and no other process has.
+    pub instance: String,
+    pub clock: SharedClock,
+    pub numbers: Arc<OrderNumbers>,
+    pub gate: Arc<dyn Gate>,
+    pub lanes: Lanes,
+    pub ledger: Arc<dyn Ledger>,
+    pub coordination: Arc<dyn Coordination>,
+    /// Where this process is a worker.
+    pub workers: Option<WorkersHandle>,
+    pub(crate) alerts: Alerting,
+    pub(crate) wake: WakeUps,
+    /// Held by whoever carries something from the ledger to the gate in two steps: a load, a release,
+    /// an adjustment, a change of state. A load replaces what the gate holds by what the ledger held
+    /// a moment before, so nothing may reach the gate in between: it would be lost.
+    pub(crate) gate_turn: Mutex<()>,
+}
+
+/// Jobs that are woken when there is something for them, and do not wait for their next poll.
+#[derive(Default)]
+pub(crate) struct WakeUps {
+    pub(crate) outbox: Arc<Notify>,
+    pub(crate) refund: Arc<Notify>,
+    pub(crate) warm: Arc<Notify>,
+    pub(crate) reconcile: Arc<Notify>,
+}
+
+impl WakeUps {
+    /// Something was written to the outbox, which two jobs empty.
+    pub(crate) fn outbox_written(&self) {
+        self.outbox.notify_one();
+        self.refund.notify_one();
+    }
+}
+
+impl Shared {
+    /// Starts the lanes and, where this process is a worker, the workers: what is on the log is owed,
+    /// whoever asked for the engine.
+    pub(crate) fn start(
+        settings: Settings,
+        clock: SharedClock,
+        parts: Parts,
+        alerts: Alerting,
+    ) -> Result<Shared, OpenError> {
+        let Parts { gate, ledger, coordination, numbers, instance } = parts;
+        let lanes = start_lanes(&settings, &gate, &coordination, &numbers)?;
+        let wake = WakeUps::default();
+        let workers = settings.does(Role::Worker).then(|| {
+            let cluster = settings.profile == Profile::Cluster;
+            let book = WakingBook::new(&gate, &ledger, wake.outbox.clone(), cluster);
+            let options = worker_options(&settings);
+            Workers::start(options, gate.clone(), Arc::new(book), clock.clone(), alerts.handle())
+        });
+        let gate_turn = Mutex::new(());
+        Ok(Shared {
+            settings,
+            instance,
+            clock,
+            numbers,
+            gate,
+            lanes,
+            ledger,
+            coordination,
+            workers,
+            alerts,
+            wake,
+            gate_turn,
+        })
+    }
+
+    pub(crate) fn now_ms(&self) -> Millis {
+        self.clock.now_ms()
+    }
+
+    pub(crate) fn is_cluster(&self) -> bool {
+        self.settings.profile == Profile::Cluster
+    }
+
+    /// What time it is at the gate; `None` where the gate goes by our own clock.
+    pub(crate) async fn gate_now_ms(&self) -> Result<Option<Millis>, String> {
+        if self.is_cluster() { self.coordination.now_ms().await.map(Some) } else { Ok(None) }
+    }
+
+    /// A number for something that is done once. Nothing is numbered while another process may hold
+    /// the node.
+    pub(crate) fn number(&self) -> Option<OrderNo> {
+        may_number(&*self.coordination, &self.numbers).then(|| self.numbers.next())
+    }
+
+    /// Claims settled per second lately; nothing is known of it where no worker runs.
+    pub(crate) fn rate_per_s(&self) -> f64 {
+        self.workers.as_ref().map_or(0.0, WorkersHandle::rate_per_s)
+    }
+
+    /// When a claim at this position will be an order, at the rate of the last seconds.
+    pub(crate) fn eta_ms(&self, position: u64) -> u64 {
+        /// What a worker does at the least, for the first buyers of a quiet day.
+        const RATE_PER_S_MIN: f64 = 1_000.0;
+        let rate = self.rate_per_s().max(RATE_PER_S_MIN);
+        (position as f64 / rate * 1_000.0).ceil() as u64
+    }
+
+    /// Writes an entry into the audit, for what has no transaction of its own that does.
+    pub(crate) async fn audit(
+        &self,
+        who: impl Into<Actor>,
+        action: &str,
+        target: String,
+        detail: Value,
+    ) -> ledger::Result<()> {
+        let entry = audit_entry(who, action, target, detail);
+        self.ledger.audit(&entry, self.now_ms()).await
+    }
+}
+
+fn start_lanes(
+    settings: &Settings,
+    gate: &Arc<dyn Gate>,
+    coordination: &Arc<dyn Coordination>,
+    numbers: &Arc<OrderNumbers>,
+) -> Result<Lanes, OpenError> {
+    let options = LaneOptions {
+        queue_max: settings.lane.queue_max,
+        batch_max: settings.lane.batch_max,
+        sold_out_ms_max: settings.gate.sold_out_cache_ms_max,
+    };
+    let (coordination, node_of) = (coordination.clone(), numbers.clone());
+    let may_number = Arc::new(move || may_number(&*coordination, &node_of));
+    let lanes = Lanes::start(options, gate.clone(), numbers.clone(), may_number);
+    lanes.map_err(OpenError::Lanes)
+}
+
+/// May this process hand out numbers now? Then they are of the node that it holds now.
+fn may_number(coordination: &dyn Coordination, numbers: &OrderNumbers) -> bool {
+    let ours = coordination.node_is_ours();
+    numbers.set_node(coordination.node());
+    ours
+}
+
+fn worker_options(settings: &Settings) -> orders::Options {
+    let orders = &settings.orders;
+    orders::Options {
+        batch_claims_max: orders.batch_claims_max,
+        retry_ladder_ms: orders.retry_ladder_ms.iter().map(|step| *step as Millis).collect(),
+        pause_ms_min: orders.pause_ms_min,
+        pause_ms_max: orders.pause_ms_max,
+        retry_batch_max: orders.retry_batch_max,
+        retry_poll_ms: orders.retry_poll_ms,
+    }
+}
