@@ -25,8 +25,8 @@ const CONNECTIONS: usize = 256;
 const RUSH_UNITS: usize = 10_000;
 const RUSH_BUYERS: usize = 100_000;
 const RUSH_CONNECTIONS: usize = 1_024;
-/// Both sides of an item are looked at this often during the rush.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// Both sides of an item are read this often during the rush.
+const READ_AGAIN: Duration = Duration::from_millis(10);
 const RUSH_WITHIN: Duration = Duration::from_secs(120);
 
 /// The engines and the process on them.
@@ -155,6 +155,6 @@ async fn watch(server: &ServerProcess, item: i64) -> Result<(Instant, Instant), 
         if now > deadline {
             return Err(format!("the rush did not end: {sides}").into());
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(READ_AGAIN).await;
     }
 }

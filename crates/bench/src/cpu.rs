@@ -9,7 +9,7 @@ use crate::Failure;
 pub(crate) fn cpu_us(pid: u32) -> Result<f64, Failure> {
     let mut ns = 0;
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
-        // A thread may end between the two looks.
+        // A thread may end between listing and reading it.
         let Ok(text) = fs::read_to_string(thread?.path().join("schedstat")) else { continue };
         ns += text.split_whitespace().next().unwrap_or_default().parse::<u64>().unwrap_or(0);
     }

@@ -20,13 +20,13 @@ use crate::Failure;
 pub(crate) const ECHO: &str = "--echo";
 
 #[derive(Serialize, Deserialize)]
-struct Wish {
+struct EchoRequest {
     quantity: u32,
 }
 
 /// Serve until killed. The first line of the output is the address.
 pub(crate) async fn serve() -> Result<(), Failure> {
-    let echo = post(async |Json(wish): Json<Wish>| Json(wish));
+    let echo = post(async |Json(wish): Json<EchoRequest>| Json(wish));
     let router = Router::new().route("/api/v1/items/{id}/claims", echo);
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     println!("{}", listener.local_addr()?);

@@ -128,14 +128,14 @@ impl Script {
     ) -> Result<f64, Failure> {
         redis.call(&["SET", &format!("seckill:stock:{item}"), &buyers.to_string()])?;
         let connections = BUYERS_AT_ONCE / pipeline;
-        let mut lines = Vec::new();
+        let mut clients = Vec::new();
         for requests in batches(crowd.requests(item, buyers)?, buyers / connections) {
-            lines.push(self.line(redis.address(), &requests, pipeline).await?);
+            clients.push(self.client(redis.address(), &requests, pipeline).await?);
         }
         let mut running = JoinSet::new();
         let began = Instant::now();
-        for line in lines {
-            running.spawn(line.run());
+        for client in clients {
+            running.spawn(client.run());
         }
         while let Some(done) = running.join_next().await {
             done??;

@@ -67,7 +67,7 @@ impl Aside {
             let mut waiting = self.waiting.lock();
             for entry in entries {
                 let queue = waiting.entry(entry.item).or_insert_with(|| {
-                    warn!(item = %entry.item, "an item is held by somebody else and put aside");
+                    warn!(item = %entry.item, "another session of the ledger has locked this item: its claims wait, other items go on");
                     Vec::new()
                 });
                 queue.push(entry);
@@ -108,7 +108,7 @@ impl Aside {
             queue.retain(|entry| !done.iter().any(|done| done.id == entry.id));
             if queue.is_empty() {
                 waiting.remove(&item);
-                info!(%item, "an item that was put aside is settled");
+                info!(%item, "the claims that waited for this item's lock are settled");
             }
         }
         self.count();

@@ -33,7 +33,7 @@ pub const RETRY_LADDER_MS_DEFAULT: [Millis; 16] = [
     2 * HOUR,
 ];
 
-/// A longer ladder is a claim nobody looks after.
+/// A claim on a longer ladder is one that nobody cares for.
 pub const LADDER_STEPS_MAX: usize = 64;
 /// The longest single step: a week.
 pub const LADDER_STEP_MS_MAX: Millis = 7 * 24 * HOUR;

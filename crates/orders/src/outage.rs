@@ -82,7 +82,11 @@ impl Outage {
             None => {
                 let (since, cause) = (Instant::now(), cause.to_string());
                 meters::paused(self.what, true);
-                warn!(what = self.what, cause, "the workers pause until it answers again");
+                warn!(
+                    what = self.what,
+                    cause,
+                    "the workers pause until this dependency answers again; no claim is lost"
+                );
                 *trouble = Some(Trouble { since, cause, reading });
             }
         }
@@ -93,7 +97,7 @@ impl Outage {
         if let Some(trouble) = self.trouble.lock().take() {
             meters::paused(self.what, false);
             let lasted_ms = trouble.since.elapsed().as_millis() as u64;
-            info!(what = self.what, lasted_ms, "the workers go on");
+            info!(what = self.what, lasted_ms, "the workers go on: the dependency answers again");
         }
     }
 

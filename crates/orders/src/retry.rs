@@ -29,7 +29,7 @@ impl Retries {
             if self.try_again(due).await.is_err() {
                 break;
             }
-            // A full round means there is more. Otherwise wait for the next look, even if some
+            // A full round means there is more. Otherwise wait for the next round, even if some
             // claim is already due again: a claim that fails must not spin this loop.
             if !full && !self.wait().await {
                 break;
@@ -64,10 +64,10 @@ impl Retries {
         let tries_before: TriesBefore =
             due.iter().map(|failed| (failed.claim.order_no, failed.tries)).collect();
         for (item, claims) in by_item(due.into_iter().map(|failed| failed.claim)) {
-            // What is held by somebody else stays due, and its next look comes soon.
+            // What is held by somebody else stays due, and the next round comes soon.
             let pass = self.settler.settle(item, &claims, &tries_before).await?;
             for one in pass.stuck {
-                // It stays due, so it is tried at every look until the ledger can note its step.
+                // It stays due, so it is tried in every round until the ledger can note its step.
                 meters::stuck();
                 error!(order_no = %one.claim.order_no, cause = one.cause,
                     "the ledger cannot note that a retry failed");
@@ -76,7 +76,7 @@ impl Retries {
         Ok(())
     }
 
-    /// Until the next look or until someone calls for it. False if the workers must stop.
+    /// Until the next round is due or somebody calls for it. False if the workers must stop.
     async fn wait(&mut self) -> bool {
         let poll = Duration::from_millis(self.options.retry_poll_ms);
         tokio::select! {

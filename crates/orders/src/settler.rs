@@ -53,15 +53,15 @@ pub(crate) struct Pass {
     pub(crate) locked: bool,
 }
 
-/// Why a batch did not come to its end.
-enum Cut {
+/// Why a batch was not settled to its end.
+enum NotSettled {
     Stopped,
     Locked,
 }
 
-impl From<Stopped> for Cut {
+impl From<Stopped> for NotSettled {
     fn from(_: Stopped) -> Self {
-        Cut::Stopped
+        NotSettled::Stopped
     }
 }
 
@@ -112,11 +112,11 @@ impl Settler {
         for batch in claims.chunks(self.batch_claims_max) {
             match self.settle_or_defer(item, batch, tries_before, &mut pass).await {
                 Ok(()) => {}
-                Err(Cut::Locked) => {
+                Err(NotSettled::Locked) => {
                     pass.locked = true;
                     break;
                 }
-                Err(Cut::Stopped) => return Err(Stopped),
+                Err(NotSettled::Stopped) => return Err(Stopped),
             }
         }
         Ok(pass)
@@ -128,7 +128,7 @@ impl Settler {
         batch: &[Claim],
         tries_before: &TriesBefore,
         pass: &mut Pass,
-    ) -> Result<(), Cut> {
+    ) -> Result<(), NotSettled> {
         let (settled, failed) = self.settle_batch(item, batch, tries_before).await?;
         pass.settled += settled;
         pass.stuck.extend(self.defer(failed).await?);
@@ -142,7 +142,7 @@ impl Settler {
         item: ItemId,
         batch: &[Claim],
         tries_before: &TriesBefore,
-    ) -> Result<(usize, Vec<FailedClaim>), Cut> {
+    ) -> Result<(usize, Vec<FailedClaim>), NotSettled> {
         let (mut settled, mut failed) = (0, Vec::new());
         // A stack with the earlier half on top, so that claims are settled in their order.
         let mut parts = vec![batch];
@@ -153,7 +153,7 @@ impl Settler {
                     let (earlier, later) = part.split_at(part.len() / 2);
                     parts.extend([later, earlier]);
                 }
-                Err(BookError::Locked(_)) => return Err(Cut::Locked),
+                Err(BookError::Locked(_)) => return Err(NotSettled::Locked),
                 Err(fault) => {
                     let cause: String = fault.to_string().chars().take(CAUSE_CHARS_MAX).collect();
                     failed.extend(part.iter().map(|claim| self.failed(claim, tries_before, &cause)))
@@ -200,7 +200,7 @@ impl Settler {
 
     /// Remember failed claims in the ledger, and raise an alert for each that is a dead letter
     /// now. Answers those that could not be remembered.
-    async fn defer(&mut self, failed: Vec<FailedClaim>) -> Result<Vec<FailedClaim>, Cut> {
+    async fn defer(&mut self, failed: Vec<FailedClaim>) -> Result<Vec<FailedClaim>, NotSettled> {
         if failed.is_empty() {
             return Ok(Vec::new());
         }
@@ -209,14 +209,14 @@ impl Settler {
                 self.remembered(&failed);
                 Ok(Vec::new())
             }
-            Err(BookError::Locked(_)) => Err(Cut::Locked),
+            Err(BookError::Locked(_)) => Err(NotSettled::Locked),
             // One of them is what the ledger chokes on. They are few: find it one by one.
             Err(_) => {
                 let mut stuck = Vec::new();
                 for one in failed {
                     match self.defer_part(std::slice::from_ref(&one)).await? {
                         Ok(()) => self.remembered(std::slice::from_ref(&one)),
-                        Err(BookError::Locked(_)) => return Err(Cut::Locked),
+                        Err(BookError::Locked(_)) => return Err(NotSettled::Locked),
                         Err(fault) => stuck.push(FailedClaim { cause: fault.to_string(), ..one }),
                     }
                 }
@@ -285,7 +285,8 @@ impl Settler {
     /// the log, unacknowledged, and comes again after a restart; the others go on.
     pub(crate) fn report_stuck(&self, stuck: &FailedClaim) {
         meters::stuck();
-        let message = "a claim can neither be settled nor be put aside; its log entry is kept";
+        let message =
+            "the ledger can neither settle a claim nor note that it failed; its log entry is kept";
         let alert = Alert::new(AlertKind::ClaimStuck, message, self.clock.now_ms());
         self.alerts.raise(alert.about_order(stuck.claim.order_no).because(&stuck.cause));
     }

@@ -32,7 +32,7 @@ const DEADLINE_MS: Millis = START_MS + 30 * 60_000;
 fn options() -> SandboxOptions {
     SandboxOptions {
         notify_secret: "a secret of both companies".into(),
-        // The clock is the test's, so look at it often.
+        // The clock is the test's, so it is read often.
         notice_poll_ms_max: 2,
         ..Default::default()
     }
@@ -57,14 +57,14 @@ fn request(n: u64) -> PayRequest {
 }
 
 /// The shop's end of the line: keeps what it hears, verified or not, and accepts or not.
-struct Shop {
+struct Receiver {
     sandbox: Sandbox,
     accepts: Arc<AtomicBool>,
     heard: mpsc::UnboundedSender<(HeaderMap, Bytes, Result<Notice, NoticeError>)>,
 }
 
 #[async_trait]
-impl NoticeSink for Shop {
+impl NoticeSink for Receiver {
     async fn deliver(&self, provider: &str, headers: HeaderMap, body: Bytes) -> bool {
         assert_eq!(provider, self.sandbox.name());
         let notice = self.sandbox.verify_notice(&headers, &body);
@@ -73,8 +73,8 @@ impl NoticeSink for Shop {
     }
 }
 
-/// A sandbox that delivers to a shop.
-struct Street {
+/// A sandbox that delivers its notices to a receiver, by a clock that the test owns.
+struct TestSandbox {
     sandbox: Sandbox,
     clock: Arc<ManualClock>,
     accepts: Arc<AtomicBool>,
@@ -83,25 +83,25 @@ struct Street {
     delivering: tokio::task::JoinHandle<()>,
 }
 
-impl Street {
-    fn open(file: &Path, clock: Arc<ManualClock>) -> Street {
+impl TestSandbox {
+    fn open(file: &Path, clock: Arc<ManualClock>) -> TestSandbox {
         let sandbox = Sandbox::open(file, options(), clock.clone()).unwrap();
         let accepts = Arc::new(AtomicBool::new(true));
         let (heard, notices) = mpsc::unbounded_channel();
-        let shop = Shop { sandbox: sandbox.clone(), accepts: accepts.clone(), heard };
+        let receiver = Receiver { sandbox: sandbox.clone(), accepts: accepts.clone(), heard };
         let (shutdown, down) = oneshot::channel();
         let deliverer = sandbox.clone();
         let delivering = tokio::spawn(async move {
-            deliverer.deliver(Arc::new(shop), async { _ = down.await }).await;
+            deliverer.deliver(Arc::new(receiver), async { _ = down.await }).await;
         });
-        Street { sandbox, clock, accepts, notices, shutdown, delivering }
+        TestSandbox { sandbox, clock, accepts, notices, shutdown, delivering }
     }
 
-    /// A fresh street; the directory must outlive it.
-    fn new() -> (Street, tempfile::TempDir) {
+    /// With books of its own; the directory must outlive it.
+    fn new() -> (TestSandbox, tempfile::TempDir) {
         let dir = tempfile::tempdir().unwrap();
-        let street = Street::open(&dir.path().join("sandbox.db"), ManualClock::at(START_MS));
-        (street, dir)
+        let test = TestSandbox::open(&dir.path().join("sandbox.db"), ManualClock::at(START_MS));
+        (test, dir)
     }
 
     async fn shut(self) {
@@ -142,40 +142,40 @@ async fn soon<T>(event: impl Future<Output = T>) -> T {
 
 #[tokio::test]
 async fn paying_makes_one_charge_and_one_notice() {
-    let (mut street, _dir) = Street::new();
-    let txn = street.opened(1).await;
-    assert_eq!(street.sandbox.query(order(1)).await, Ok(QueryOutcome::Open));
+    let (mut test, _dir) = TestSandbox::new();
+    let txn = test.opened(1).await;
+    assert_eq!(test.sandbox.query(order(1)).await, Ok(QueryOutcome::Open));
 
-    let view = street.sandbox.act(&txn, Action::Pay).await.unwrap();
+    let view = test.sandbox.act(&txn, Action::Pay).await.unwrap();
     assert_eq!(view.state, PaymentState::Paid);
     assert_eq!((view.item_name.as_str(), view.amount), ("一部手机", 699_900));
-    let notice = street.notice().await;
+    let notice = test.notice().await;
     assert_eq!((notice.order_no, notice.amount), (order(1), price()));
     assert_eq!((notice.paid_ms, notice.outcome), (START_MS, NoticeOutcome::Paid));
 
-    let bill = street.sandbox.bill().await.unwrap();
+    let bill = test.sandbox.bill().await.unwrap();
     assert_eq!(bill.len(), 1);
     assert_eq!(bill[0].provider_txn, notice.provider_txn);
-    let paid_again = street.sandbox.act(&txn, Action::Pay).await;
+    let paid_again = test.sandbox.act(&txn, Action::Pay).await;
     assert_eq!(paid_again, Err(ActError::Refused("this payment is already paid")));
     // Accepted once, told once: the next thing heard, long after, is about another order.
-    street.clock.advance(WINDOW_MS);
-    let other = street.opened(2).await;
-    street.sandbox.act(&other, Action::Pay).await.unwrap();
-    assert_eq!(street.notice().await.order_no, order(2));
-    street.shut().await;
+    test.clock.advance(WINDOW_MS);
+    let other = test.opened(2).await;
+    test.sandbox.act(&other, Action::Pay).await.unwrap();
+    assert_eq!(test.notice().await.order_no, order(2));
+    test.shut().await;
 }
 
 #[tokio::test]
 async fn opening_twice_is_one_payment() {
-    let (street, _dir) = Street::new();
-    let first = street.opened(1).await;
-    assert_eq!(street.opened(1).await, first);
-    assert_ne!(street.opened(2).await, first);
+    let (test, _dir) = TestSandbox::new();
+    let first = test.opened(1).await;
+    assert_eq!(test.opened(1).await, first);
+    assert_ne!(test.opened(2).await, first);
     let dearer = PayRequest { amount: Money::new(1, Currency::CNY), ..request(1) };
-    assert!(matches!(street.sandbox.open(&dearer).await, Err(ProviderError::Refused(_))));
-    assert_eq!(street.sandbox.cashier("sbp_none").await, Ok(None));
-    let view = street.sandbox.cashier(&first).await.unwrap().unwrap();
+    assert!(matches!(test.sandbox.open(&dearer).await, Err(ProviderError::Refused(_))));
+    assert_eq!(test.sandbox.cashier("sbp_none").await, Ok(None));
+    let view = test.sandbox.cashier(&first).await.unwrap().unwrap();
     assert_eq!(
         serde_json::to_value(&view).unwrap(),
         serde_json::json!({
@@ -187,12 +187,12 @@ async fn opening_twice_is_one_payment() {
 
 #[tokio::test]
 async fn forged_stale_and_foreign_notices_are_refused() {
-    let (mut street, dir) = Street::new();
-    let txn = street.opened(1).await;
-    street.sandbox.act(&txn, Action::Pay).await.unwrap();
-    let (headers, body, genuine) = soon(street.notices.recv()).await.unwrap();
+    let (mut test, dir) = TestSandbox::new();
+    let txn = test.opened(1).await;
+    test.sandbox.act(&txn, Action::Pay).await.unwrap();
+    let (headers, body, genuine) = soon(test.notices.recv()).await.unwrap();
     genuine.unwrap();
-    let verify = |headers: &HeaderMap, body: &[u8]| street.sandbox.verify_notice(headers, body);
+    let verify = |headers: &HeaderMap, body: &[u8]| test.sandbox.verify_notice(headers, body);
 
     let dearer = String::from_utf8(body.to_vec()).unwrap().replace("699900", "1");
     assert_eq!(verify(&headers, dearer.as_bytes()), Err(NoticeError::BadSignature));
@@ -210,10 +210,10 @@ async fn forged_stale_and_foreign_notices_are_refused() {
     refreshed.insert(TIMESTAMP_HEADER, (START_MS + 1).into());
     assert_eq!(verify(&refreshed, &body), Err(NoticeError::BadSignature));
 
-    street.clock.set(START_MS + WINDOW_MS);
+    test.clock.set(START_MS + WINDOW_MS);
     assert!(verify(&headers, &body).is_ok());
     for outside in [START_MS + WINDOW_MS + 1, START_MS - WINDOW_MS - 1] {
-        street.clock.set(outside);
+        test.clock.set(outside);
         assert_eq!(verify(&headers, &body), Err(NoticeError::Stale));
     }
 
@@ -230,41 +230,41 @@ async fn forged_stale_and_foreign_notices_are_refused() {
 
 #[tokio::test]
 async fn paying_twice_makes_two_charges_and_repeated_notices() {
-    let (mut street, _dir) = Street::new();
-    let txn = street.opened(1).await;
-    street.sandbox.act(&txn, Action::PayTwice).await.unwrap();
+    let (mut test, _dir) = TestSandbox::new();
+    let txn = test.opened(1).await;
+    test.sandbox.act(&txn, Action::PayTwice).await.unwrap();
     let mut told: HashMap<String, usize> = HashMap::new();
     for _ in 0..3 {
-        let notice = street.notice().await;
+        let notice = test.notice().await;
         assert_eq!((notice.outcome, notice.amount), (NoticeOutcome::Paid, price()));
         *told.entry(notice.provider_txn).or_default() += 1;
     }
-    let bill = street.sandbox.bill().await.unwrap();
+    let bill = test.sandbox.bill().await.unwrap();
     let repeats: Vec<usize> = bill.iter().map(|charge| told[&charge.provider_txn]).collect();
     assert_eq!(repeats, [2, 1], "the first charge is told twice, the second once");
 }
 
 #[tokio::test]
 async fn a_refund_gives_the_money_back_once() {
-    let (mut street, _dir) = Street::new();
-    let txn = street.opened(1).await;
-    street.sandbox.act(&txn, Action::Pay).await.unwrap();
-    let notice = street.notice().await;
+    let (mut test, _dir) = TestSandbox::new();
+    let txn = test.opened(1).await;
+    test.sandbox.act(&txn, Action::Pay).await.unwrap();
+    let notice = test.notice().await;
 
     let part = Notice { amount: Money::new(1, Currency::CNY), ..notice.clone() };
-    assert!(matches!(street.refund(&part).await, Err(ProviderError::Refused(_))));
+    assert!(matches!(test.refund(&part).await, Err(ProviderError::Refused(_))));
     let foreign = Notice { order_no: order(2), ..notice.clone() };
-    assert!(matches!(street.refund(&foreign).await, Err(ProviderError::Refused(_))));
+    assert!(matches!(test.refund(&foreign).await, Err(ProviderError::Refused(_))));
 
-    assert_eq!(street.refund(&notice).await, Ok(RefundOutcome::Done));
-    street.clock.advance(5_000);
-    assert_eq!(street.refund(&notice).await, Ok(RefundOutcome::Done));
-    let bill = street.sandbox.bill().await.unwrap();
+    assert_eq!(test.refund(&notice).await, Ok(RefundOutcome::Done));
+    test.clock.advance(5_000);
+    assert_eq!(test.refund(&notice).await, Ok(RefundOutcome::Done));
+    let bill = test.sandbox.bill().await.unwrap();
     assert_eq!(bill.len(), 1);
     assert_eq!(bill[0].refunded_ms, Some(START_MS), "the first time, and only then");
-    let view = street.sandbox.cashier(&txn).await.unwrap().unwrap();
+    let view = test.sandbox.cashier(&txn).await.unwrap().unwrap();
     assert_eq!(view.state, PaymentState::Refunded);
-    let query = street.sandbox.query(order(1)).await.unwrap();
+    let query = test.sandbox.query(order(1)).await.unwrap();
     assert!(
         matches!(query, QueryOutcome::Refunded(paid) if paid.provider_txn == notice.provider_txn)
     );
@@ -272,27 +272,27 @@ async fn a_refund_gives_the_money_back_once() {
 
 #[tokio::test]
 async fn a_closed_payment_takes_no_money() {
-    let (street, _dir) = Street::new();
-    assert_eq!(street.sandbox.close(order(1)).await, Ok(CloseOutcome::NeverOpened));
-    let txn = street.opened(1).await;
-    assert_eq!(street.sandbox.close(order(1)).await, Ok(CloseOutcome::Closed));
-    assert_eq!(street.sandbox.close(order(1)).await, Ok(CloseOutcome::Closed));
+    let (test, _dir) = TestSandbox::new();
+    assert_eq!(test.sandbox.close(order(1)).await, Ok(CloseOutcome::NeverOpened));
+    let txn = test.opened(1).await;
+    assert_eq!(test.sandbox.close(order(1)).await, Ok(CloseOutcome::Closed));
+    assert_eq!(test.sandbox.close(order(1)).await, Ok(CloseOutcome::Closed));
     for action in [Action::Pay, Action::Fail, Action::PayTwice, Action::PayLate] {
-        let refused = street.sandbox.act(&txn, action).await;
+        let refused = test.sandbox.act(&txn, action).await;
         assert_eq!(refused, Err(ActError::Refused("this payment is closed")));
     }
-    assert!(matches!(street.sandbox.open(&request(1)).await, Err(ProviderError::Refused(_))));
-    assert_eq!(street.sandbox.query(order(1)).await, Ok(QueryOutcome::Closed));
-    assert_eq!(street.sandbox.bill().await, Ok(vec![]));
+    assert!(matches!(test.sandbox.open(&request(1)).await, Err(ProviderError::Refused(_))));
+    assert_eq!(test.sandbox.query(order(1)).await, Ok(QueryOutcome::Closed));
+    assert_eq!(test.sandbox.bill().await, Ok(vec![]));
 }
 
 #[tokio::test]
 async fn closing_after_paying_says_so() {
-    let (mut street, _dir) = Street::new();
-    let txn = street.opened(1).await;
-    street.sandbox.act(&txn, Action::Pay).await.unwrap();
-    let notice = street.notice().await;
-    let CloseOutcome::AlreadyPaid(paid) = street.sandbox.close(order(1)).await.unwrap() else {
+    let (mut test, _dir) = TestSandbox::new();
+    let txn = test.opened(1).await;
+    test.sandbox.act(&txn, Action::Pay).await.unwrap();
+    let notice = test.notice().await;
+    let CloseOutcome::AlreadyPaid(paid) = test.sandbox.close(order(1)).await.unwrap() else {
         panic!("it is paid")
     };
     assert_eq!((paid.provider_txn, paid.amount), (notice.provider_txn, notice.amount));
@@ -301,100 +301,100 @@ async fn closing_after_paying_says_so() {
 
 #[tokio::test]
 async fn after_a_failed_try_the_buyer_may_try_again() {
-    let (mut street, _dir) = Street::new();
-    let txn = street.opened(1).await;
-    let view = street.sandbox.act(&txn, Action::Fail).await.unwrap();
+    let (mut test, _dir) = TestSandbox::new();
+    let txn = test.opened(1).await;
+    let view = test.sandbox.act(&txn, Action::Fail).await.unwrap();
     assert_eq!(view.state, PaymentState::Failed);
-    assert_eq!(street.notice().await.outcome, NoticeOutcome::Failed);
-    assert_eq!(street.sandbox.query(order(1)).await, Ok(QueryOutcome::Open));
-    assert_eq!(street.sandbox.bill().await, Ok(vec![]));
-    street.sandbox.act(&txn, Action::Pay).await.unwrap();
-    assert_eq!(street.notice().await.outcome, NoticeOutcome::Paid);
-    assert_eq!(street.sandbox.bill().await.unwrap().len(), 1);
+    assert_eq!(test.notice().await.outcome, NoticeOutcome::Failed);
+    assert_eq!(test.sandbox.query(order(1)).await, Ok(QueryOutcome::Open));
+    assert_eq!(test.sandbox.bill().await, Ok(vec![]));
+    test.sandbox.act(&txn, Action::Pay).await.unwrap();
+    assert_eq!(test.notice().await.outcome, NoticeOutcome::Paid);
+    assert_eq!(test.sandbox.bill().await.unwrap().len(), 1);
 }
 
 #[tokio::test]
 async fn after_the_deadline_nobody_can_start_to_pay() {
-    let (street, _dir) = Street::new();
-    let txn = street.opened(1).await;
-    street.clock.set(DEADLINE_MS);
-    let late = street.sandbox.act(&txn, Action::Pay).await;
+    let (test, _dir) = TestSandbox::new();
+    let txn = test.opened(1).await;
+    test.clock.set(DEADLINE_MS);
+    let late = test.sandbox.act(&txn, Action::Pay).await;
     assert_eq!(late, Err(ActError::Refused("the time to pay is over")));
-    assert!(matches!(street.sandbox.open(&request(2)).await, Err(ProviderError::Refused(_))));
+    assert!(matches!(test.sandbox.open(&request(2)).await, Err(ProviderError::Refused(_))));
 }
 
 #[tokio::test]
 async fn late_money_lands_on_a_closed_payment() {
-    let (mut street, _dir) = Street::new();
-    let txn = street.opened(1).await;
-    let view = street.sandbox.act(&txn, Action::PayLate).await.unwrap();
+    let (mut test, _dir) = TestSandbox::new();
+    let txn = test.opened(1).await;
+    let view = test.sandbox.act(&txn, Action::PayLate).await.unwrap();
     assert_eq!((view.state, view.lands_at), (PaymentState::Open, Some(DEADLINE_MS + 1_000)));
-    let again = street.sandbox.act(&txn, Action::Pay).await;
+    let again = test.sandbox.act(&txn, Action::Pay).await;
     assert_eq!(again, Err(ActError::Refused("money for this payment is already on its way")));
 
-    street.clock.set(DEADLINE_MS);
-    assert_eq!(street.sandbox.close(order(1)).await, Ok(CloseOutcome::Closed));
-    street.clock.set(DEADLINE_MS + 999);
-    assert_eq!(street.sandbox.bill().await, Ok(vec![]));
-    assert_eq!(street.sandbox.query(order(1)).await, Ok(QueryOutcome::Closed));
+    test.clock.set(DEADLINE_MS);
+    assert_eq!(test.sandbox.close(order(1)).await, Ok(CloseOutcome::Closed));
+    test.clock.set(DEADLINE_MS + 999);
+    assert_eq!(test.sandbox.bill().await, Ok(vec![]));
+    assert_eq!(test.sandbox.query(order(1)).await, Ok(QueryOutcome::Closed));
     // Nothing is heard of it yet: the first notice is of another order, paid a moment before.
     let patient = PayRequest { deadline_ms: DEADLINE_MS + 60_000, ..request(2) };
-    let other = street.opened_for(&patient).await;
-    street.sandbox.act(&other, Action::Pay).await.unwrap();
-    assert_eq!(street.notice().await.order_no, order(2));
+    let other = test.opened_for(&patient).await;
+    test.sandbox.act(&other, Action::Pay).await.unwrap();
+    assert_eq!(test.notice().await.order_no, order(2));
 
-    street.clock.set(DEADLINE_MS + 1_000);
-    let notice = street.notice().await;
+    test.clock.set(DEADLINE_MS + 1_000);
+    let notice = test.notice().await;
     assert_eq!((notice.outcome, notice.paid_ms), (NoticeOutcome::Paid, DEADLINE_MS + 1_000));
-    assert_eq!(street.sandbox.bill().await.unwrap().len(), 2);
-    assert!(matches!(street.sandbox.query(order(1)).await, Ok(QueryOutcome::Paid(_))));
-    assert_eq!(street.refund(&notice).await, Ok(RefundOutcome::Done));
+    assert_eq!(test.sandbox.bill().await.unwrap().len(), 2);
+    assert!(matches!(test.sandbox.query(order(1)).await, Ok(QueryOutcome::Paid(_))));
+    assert_eq!(test.refund(&notice).await, Ok(RefundOutcome::Done));
 }
 
 #[tokio::test]
 async fn a_notice_is_repeated_until_accepted_with_a_fresh_signature() {
-    let (mut street, _dir) = Street::new();
-    street.accepts.store(false, Ordering::SeqCst);
-    let txn = street.opened(1).await;
-    street.sandbox.act(&txn, Action::Pay).await.unwrap();
-    let first = street.notice().await;
+    let (mut test, _dir) = TestSandbox::new();
+    test.accepts.store(false, Ordering::SeqCst);
+    let txn = test.opened(1).await;
+    test.sandbox.act(&txn, Action::Pay).await.unwrap();
+    let first = test.notice().await;
     // Each wait is twice the one before. Long after the first, the signature is still in its
     // window, because it is made anew for each delivery.
     for wait_ms in [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000, 60_000, 60_000] {
-        street.clock.advance(wait_ms);
-        assert_eq!(street.notice().await, first);
+        test.clock.advance(wait_ms);
+        assert_eq!(test.notice().await, first);
     }
-    street.accepts.store(true, Ordering::SeqCst);
-    street.clock.advance(60_000);
-    assert_eq!(street.notice().await, first);
-    assert_eq!(street.sandbox.bill().await.unwrap().len(), 1, "told often, charged once");
-    street.shut().await;
+    test.accepts.store(true, Ordering::SeqCst);
+    test.clock.advance(60_000);
+    assert_eq!(test.notice().await, first);
+    assert_eq!(test.sandbox.bill().await.unwrap().len(), 1, "told often, charged once");
+    test.shut().await;
 }
 
 #[tokio::test]
 async fn undelivered_notices_survive_a_restart() {
-    let (mut street, dir) = Street::new();
-    street.accepts.store(false, Ordering::SeqCst);
-    let txn = street.opened(1).await;
-    let late = street.opened(2).await;
-    street.sandbox.act(&txn, Action::Pay).await.unwrap();
-    let first = street.notice().await;
-    street.sandbox.act(&late, Action::PayLate).await.unwrap();
-    let clock = street.clock.clone();
-    street.shut().await;
+    let (mut test, dir) = TestSandbox::new();
+    test.accepts.store(false, Ordering::SeqCst);
+    let txn = test.opened(1).await;
+    let late = test.opened(2).await;
+    test.sandbox.act(&txn, Action::Pay).await.unwrap();
+    let first = test.notice().await;
+    test.sandbox.act(&late, Action::PayLate).await.unwrap();
+    let clock = test.clock.clone();
+    test.shut().await;
 
-    let mut street = Street::open(&dir.path().join("sandbox.db"), clock);
-    street.clock.advance(1_000);
-    assert_eq!(street.notice().await, first);
-    street.clock.set(DEADLINE_MS + 1_000);
-    assert_eq!(street.notice().await.order_no, order(2));
-    assert_eq!(street.sandbox.bill().await.unwrap().len(), 2);
-    street.shut().await;
+    let mut test = TestSandbox::open(&dir.path().join("sandbox.db"), clock);
+    test.clock.advance(1_000);
+    assert_eq!(test.notice().await, first);
+    test.clock.set(DEADLINE_MS + 1_000);
+    assert_eq!(test.notice().await.order_no, order(2));
+    assert_eq!(test.sandbox.bill().await.unwrap().len(), 2);
+    test.shut().await;
 }
 
 #[tokio::test]
 async fn the_answer_tells_the_provider_whether_to_come_again() {
-    let (street, _dir) = Street::new();
-    assert_eq!(street.sandbox.answer(true).0, 200);
-    assert_eq!(street.sandbox.answer(false).0, 500);
+    let (test, _dir) = TestSandbox::new();
+    assert_eq!(test.sandbox.answer(true).0, 200);
+    assert_eq!(test.sandbox.answer(false).0, 500);
 }

@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn errands_are_called_in_due_order_and_never_early() {
+    async fn tasks_are_called_in_due_order_and_never_early() {
         let start = Instant::now();
         let after = |ms| start + Duration::from_millis(ms);
         let agenda = Agenda::new(vec![(after(30), 'c'), (after(10), 'a'), (after(10), 'b')]);

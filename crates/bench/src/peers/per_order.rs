@@ -3,7 +3,7 @@
 //! The steps of the documents: read stock and version, take the unit if the version is still the
 //! same, write order, stock log and user record, commit. A lost race is tried again in a new
 //! transaction (in the old one the reading would not change), at most three times; then the message
-//! goes back to the queue. No outbox and no look at duplicates beyond the unique keys, so it does
+//! goes back to the queue. No outbox and no check for duplicates beyond the unique keys, so it does
 //! less than a batch of one.
 
 use std::{
@@ -23,13 +23,13 @@ use crate::Failure;
 
 const RETRIES_MAX: u32 = 3;
 
-pub(crate) struct Outcome {
+pub(crate) struct OrderRate {
     pub(crate) per_s: f64,
     pub(crate) conflicts: u64,
 }
 
 /// What the consumers share.
-struct Shop {
+struct Shared {
     item: Item,
     queue: Mutex<VecDeque<Claim>>,
     ends: Instant,
@@ -53,13 +53,13 @@ pub(crate) async fn run(
     claims: Vec<Claim>,
     consumers: usize,
     how_long: Duration,
-) -> Result<Outcome, Failure> {
+) -> Result<OrderRate, Failure> {
     let mut ready = Vec::new();
     for _ in 0..consumers {
         ready.push(Consumer::connect(url).await?);
     }
     let began = Instant::now();
-    let shop = Arc::new(Shop {
+    let shared = Arc::new(Shared {
         item,
         queue: Mutex::new(claims.into()),
         ends: began + how_long,
@@ -68,14 +68,14 @@ pub(crate) async fn run(
     });
     let mut running = JoinSet::new();
     for consumer in ready {
-        running.spawn(consumer.work(shop.clone()));
+        running.spawn(consumer.work(shared.clone()));
     }
     while let Some(done) = running.join_next().await {
         done??;
     }
-    let made = shop.made.load(Ordering::Relaxed);
+    let made = shared.made.load(Ordering::Relaxed);
     let per_s = made as f64 / began.elapsed().as_secs_f64();
-    Ok(Outcome { per_s, conflicts: shop.conflicts.load(Ordering::Relaxed) })
+    Ok(OrderRate { per_s, conflicts: shared.conflicts.load(Ordering::Relaxed) })
 }
 
 impl Consumer {
@@ -112,22 +112,22 @@ impl Consumer {
         Ok(Consumer { conn, read, take, order, log, user })
     }
 
-    async fn work(mut self, shop: Arc<Shop>) -> Result<(), Failure> {
-        while Instant::now() < shop.ends {
-            let Some(claim) = shop.queue.lock().await.pop_front() else {
+    async fn work(mut self, shared: Arc<Shared>) -> Result<(), Failure> {
+        while Instant::now() < shared.ends {
+            let Some(claim) = shared.queue.lock().await.pop_front() else {
                 return Err("the queue ran empty before the time was over".into());
             };
             let mut made = false;
             for _ in 0..=RETRIES_MAX {
-                made = self.make(&shop.item, &claim).await?;
+                made = self.make(&shared.item, &claim).await?;
                 if made {
-                    shop.made.fetch_add(1, Ordering::Relaxed);
+                    shared.made.fetch_add(1, Ordering::Relaxed);
                     break;
                 }
-                shop.conflicts.fetch_add(1, Ordering::Relaxed);
+                shared.conflicts.fetch_add(1, Ordering::Relaxed);
             }
             if !made {
-                shop.queue.lock().await.push_back(claim);
+                shared.queue.lock().await.push_back(claim);
             }
         }
         self.conn.disconnect().await?;

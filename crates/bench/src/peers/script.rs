@@ -19,7 +19,7 @@ pub(crate) struct Script {
 }
 
 /// A connection, and what will be sent over it.
-pub(crate) struct Line {
+pub(crate) struct ScriptClient {
     stream: TcpStream,
     /// Requests that go out together, and how many buyers they are.
     requests: Vec<(Vec<u8>, usize)>,
@@ -32,19 +32,19 @@ impl Script {
     }
 
     /// Connected, with everything it will say written out.
-    pub(crate) async fn line(
+    pub(crate) async fn client(
         &self,
         address: SocketAddr,
         requests: &[NumberedRequest],
         pipeline: usize,
-    ) -> Result<Line, Failure> {
+    ) -> Result<ScriptClient, Failure> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         let request = |together: &[NumberedRequest]| {
             let text: String = together.iter().map(|request| self.call(request)).collect();
             (text.into_bytes(), together.len())
         };
-        Ok(Line { stream, requests: requests.chunks(pipeline).map(request).collect() })
+        Ok(ScriptClient { stream, requests: requests.chunks(pipeline).map(request).collect() })
     }
 
     fn call(&self, (order_no, request): &NumberedRequest) -> String {
@@ -58,7 +58,7 @@ impl Script {
     }
 }
 
-impl Line {
+impl ScriptClient {
     pub(crate) async fn run(mut self) -> Result<(), Failure> {
         let mut answers = Vec::with_capacity(4 * 1_024);
         for (request, buyers) in &self.requests {

@@ -1,8 +1,8 @@
 //! Every reason to wake somebody, in one table: its word, whether it passes by itself, and what to do.
 //!
-//! A kind *lasts* if it is about a state: it is told once when the state has held for a while, and
-//! once more, as resolved, when it has been over for a while. The others are about one thing that
-//! happened and are told once. A test holds the table in `docs/OPERATIONS.md` to this one.
+//! A kind *lasts* if it is about a state: it is raised once when the state has held for a while,
+//! and resolved when it has been over for a while. The others are about one thing that happened and are
+//! raised once. A test holds the table in `docs/OPERATIONS.md` to this one.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +26,7 @@ macro_rules! alert_kinds {
                 match self { $(AlertKind::$name => $todo,)* }
             }
 
-            /// Told when it begins and when it is over; otherwise told once.
+            /// It is raised when it begins and resolved when it is over; the others are only raised.
             pub fn lasts(self) -> bool {
                 match self { $(AlertKind::$name => lasts!($span),)* }
             }
@@ -92,10 +92,11 @@ alert_kinds! {
     Payment, "payment", once,
         "Compare the order with the provider's bill; give the money back there.";
     /// A provider does not give back what is owed.
-    RefundRefused, "refund_refused", once, "Settle it with the provider. It is tried on.";
+    RefundRefused, "refund_refused", once, "Settle it with the provider. The refund is tried again until it succeeds.";
     /// The outbox owes something for a minute.
     Undelivered, "undelivered", once,
-        "The cause says who does not take it: gate, buyers' copies, or a provider. It is tried on.";
+        "The cause says who does not take it: gate, buyers' copies, or a provider. \
+         It is delivered again until it is taken.";
     /// A sale did not take place.
     PublishMissed, "publish_missed", once,
         "Give the activity a new window and publish it, or end it. See why no process with the role \

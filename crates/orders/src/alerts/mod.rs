@@ -4,7 +4,7 @@
 //! task posts the queue as JSON to the operator's webhook, if there is one ([`post`]). An alert is a
 //! call, not a record: what it is about (a dead letter, a difference found by reconcile) is stored
 //! elsewhere. Whoever owns this may keep what waits ([`Alerts::waiting`]) and begin with it after a
-//! restart; what is then told twice was better told twice than never.
+//! restart; an alert may then come twice, which is better than never.
 //!
 //! **A webhook that is slow or away** loses nothing for an hour: an alert is tried again until then.
 //! Meanwhile the queue stays short, because of each kind only the first few wait one by one and the
@@ -43,7 +43,7 @@ pub struct Alert {
     /// What happened, as a machine reads it, e.g. `dead_letter`. Also a metric label.
     pub kind: AlertKind,
     pub state: AlertState,
-    /// The same for a person.
+    /// What happened, as a person reads it.
     pub message: String,
     pub order_no: Option<OrderNo>,
     pub cause: Option<String>,
@@ -90,7 +90,7 @@ impl Alert {
 pub struct AlertOptions {
     /// Where to post alerts. Without it they are only logged and counted.
     pub webhook_url: Option<String>,
-    /// Which process tells, so that a person finds it.
+    /// Which process raised the alert, so that a person finds it.
     pub instance: String,
     /// Alerts of one kind that wait one by one to be posted; more are counted on the last of them.
     pub waiting_per_kind_max: usize,
@@ -307,12 +307,12 @@ impl Queue {
         self.waiting.lock().in_hand = None;
     }
 
-    /// Answers whether that is news.
+    /// Answers whether that has changed.
     fn note(&self, failing: Option<String>) -> bool {
         let mut waiting = self.waiting.lock();
-        let news = waiting.failing.is_some() != failing.is_some();
+        let has_changed = waiting.failing.is_some() != failing.is_some();
         waiting.failing = failing;
-        news
+        has_changed
     }
 
     fn len(&self) -> usize {

@@ -105,7 +105,7 @@ impl Poster {
         let body: Arc<[u8]> = match serde_json::to_vec(&Body::of(alert, &self.options.instance)) {
             Ok(body) => body.into(),
             Err(fault) => {
-                error!(%fault, kind, "an alert has no JSON form");
+                error!(%fault, kind, "an alert cannot be written as JSON and is dropped");
                 return true;
             }
         };
@@ -131,7 +131,13 @@ impl Poster {
             let over = refusals >= self.options.webhook_refusals_max || came.elapsed() >= give_up;
             if over || self.stop.is_stopped() {
                 meters::alert_failed();
-                error!(kind, tries, webhook = redacted(url), cause, "alert not delivered");
+                error!(
+                    kind,
+                    tries,
+                    webhook = redacted(url),
+                    cause,
+                    "an alert was not delivered and is given up"
+                );
                 return false;
             }
             // A stop cuts the wait short and leaves one last try.
@@ -145,8 +151,11 @@ impl Poster {
         if self.queue.note(failing.map(str::to_owned)) {
             let webhook = redacted(url);
             match failing {
-                Some(cause) => warn!(webhook, cause, "the webhook of alerts fails, will try again"),
-                None => info!(webhook, "the webhook of alerts works"),
+                Some(cause) => warn!(
+                    webhook,
+                    cause, "the alerts' webhook fails; its alerts wait and are tried again"
+                ),
+                None => info!(webhook, "the alerts' webhook works again"),
             }
         }
     }

@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 use checker::Answer;
 use client::NewSale;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::fixtures::{Deployment, PATIENCE, Profile, Sale};
+use crate::fixtures::{Deployment, Profile, Sale, Webhook, becomes, until};
 
 /// Makes every order of a buyer whose name begins with `poison` fail, for a reason of its own.
 pub(crate) const POISON_SQLITE: &str = "CREATE TRIGGER poison BEFORE INSERT ON tb_seckill_order
@@ -18,52 +17,19 @@ pub(crate) const POISON_MYSQL: &str =
     "CREATE TRIGGER poison BEFORE INSERT ON tb_seckill_order FOR EACH ROW
     SET NEW.quantity = IF(NEW.user_id LIKE 'poison%' AND NEW.status = 0, NULL, NEW.quantity)";
 
-/// Answers 200 to every POST and passes on what was posted.
-async fn webhook() -> (String, tokio::sync::mpsc::UnboundedReceiver<String>) {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/hook", listener.local_addr().unwrap());
-    let (sender, posted) = tokio::sync::mpsc::unbounded_channel();
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let mut text = String::new();
-            let mut buffer = [0; 4_096];
-            while !text.ends_with('}') {
-                match stream.read(&mut buffer).await {
-                    Ok(read) if read > 0 => {
-                        text.push_str(&String::from_utf8_lossy(&buffer[..read]))
-                    }
-                    _ => break,
-                }
-            }
-            let _ = stream
-                .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
-                .await;
-            let _ = sender.send(text);
-        }
-    });
-    (url, posted)
-}
-
 pub(crate) async fn dead_letter_becomes(sale: &Sale, no: &str, state: &str) -> Value {
     let mut admin = sale.admin();
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let response = admin.get(&format!("/api/v1/admin/dead-letters/{no}")).await.unwrap();
-        let letter = response.json();
-        if letter["state"] == state {
-            return letter;
-        }
-        assert!(Instant::now() < deadline, "still {letter}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let path = format!("/api/v1/admin/dead-letters/{no}");
+    let ask = async || admin.get(&path).await.unwrap().json();
+    until(&format!("{no} is {state}"), ask, |letter| letter["state"] == state).await
 }
 
 async fn a_poison_claim_delays_nobody_and_waits_for_a_person(profile: Profile) {
-    let (url, mut posted) = webhook().await;
+    let webhook = Webhook::start().await;
     let deployment = Deployment::new(profile)
         .env("SECKILL_ORDERS_RETRY_LADDER_MS", "100,100,100")
         .env("SECKILL_ORDERS_RETRY_POLL_MS", 50)
-        .env("SECKILL_ALERTS_WEBHOOK_URL", url);
+        .env("SECKILL_ALERTS_WEBHOOK_URL", &webhook.url);
     let mut sale = deployment.open_sale(NewSale::of(300)).await;
     sale.deployment.change_ledger(POISON_SQLITE, POISON_MYSQL);
     let mut users: Vec<String> = (0..298).map(|n| format!("u{n}")).collect();
@@ -73,8 +39,8 @@ async fn a_poison_claim_delays_nobody_and_waits_for_a_person(profile: Profile) {
     let report = sale.crowd(64).rush(buyers).await;
     assert_eq!(report.history.admitted(), 300);
     let number = |user: &str| {
-        let told = report.history.claims.iter().find(|told| told.user == user).unwrap();
-        let Answer::Admitted { order_no } = told.answer else { panic!("{told:?}") };
+        let claim = report.history.claims.iter().find(|claim| claim.user == user).unwrap();
+        let Answer::Admitted { order_no } = claim.answer else { panic!("{claim:?}") };
         order_no.to_string()
     };
     let (first, second) = (number("poison1"), number("poison2"));
@@ -90,10 +56,8 @@ async fn a_poison_claim_delays_nobody_and_waits_for_a_person(profile: Profile) {
     }
     let mut poisoned = sale.buyer("poison1").await;
     assert_eq!(poisoned.order(&first).await["status"], "queued", "the buyer is still in line");
-    let mut alerts = String::new();
-    while !(alerts.contains(&first) && alerts.contains(&second)) {
-        alerts += &tokio::time::timeout(PATIENCE, posted.recv()).await.unwrap().unwrap();
-    }
+    let is_told = |no: &str| webhook.alerts().iter().any(|alert| alert["order_no"] == no);
+    becomes("both are told of", async || is_told(&first) && is_told(&second)).await;
     sale.must_hold().await;
 
     // A person mends the cause and replays one, gives up the other.
@@ -121,17 +85,17 @@ async fn a_ledger_blocked_for_thirty_seconds_stops_no_sale(profile: Profile) {
     let blocked = sale.deployment.block_ledger();
     let since = Instant::now();
     // Buyers keep coming while the ledger is away.
-    let mut told = Vec::new();
+    let mut claims = Vec::new();
     for share in buyers.chunks(300) {
         let report = sale.crowd(32).rush(share.to_vec()).await;
         assert_eq!(report.history.admitted(), share.len(), "admission goes on");
-        told.extend(report.history.claims);
+        claims.extend(report.history.claims);
         tokio::time::sleep(Duration::from_secs(2)).await;
     }
-    let Answer::Admitted { order_no } = &told[0].answer else { panic!("{:?}", told[0]) };
-    let mut buyer = sale.buyer(&told[0].user).await;
+    let Answer::Admitted { order_no } = &claims[0].answer else { panic!("{:?}", claims[0]) };
+    let mut buyer = sale.buyer(&claims[0].user).await;
     assert_eq!(buyer.order(&order_no.to_string()).await["status"], "queued");
-    sale.history.claims = told;
+    sale.history.claims = claims;
     tokio::time::sleep(BLOCKED.saturating_sub(since.elapsed())).await;
     drop(blocked);
     assert_eq!(sale.observe().await.orders.len(), 3_000, "the backlog drained");

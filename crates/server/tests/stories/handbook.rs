@@ -17,8 +17,8 @@ use sale::OrderNo;
 use serde_json::{Value, json};
 
 use crate::{
-    cluster::{account_for, aside, becomes, heal},
-    fixtures::{Deployment, Profile, Sale, WEBS, WORKERS},
+    failover::{account_for, heal},
+    fixtures::{Deployment, Profile, Sale, WEBS, WORKERS, becomes, blocking, until},
     operators::seckill,
     traffic::{Heard, Traffic},
 };
@@ -51,7 +51,7 @@ async fn type_in(deployment: &Deployment, commands: String, token: &str) -> Stri
         .env("SECKILL_DATA", deployment.data())
         .env("TOKEN", token)
         .current_dir(deployment.dir.path());
-    aside(move || {
+    blocking(move || {
         let typed = typed.output()?;
         let (said, complaints) =
             (String::from_utf8_lossy(&typed.stdout), String::from_utf8_lossy(&typed.stderr));
@@ -91,14 +91,14 @@ async fn a_backup_made_while_it_sells_is_whole() {
     let mut sale = Deployment::new(Profile::Solo).open_sale(NewSale::of(UNITS)).await;
     let backup = sale.deployment.dir.path().join("backup");
     let traffic = Traffic::start(&sale, "u", 6);
-    becomes("some are sold", || traffic.count(Heard::is_admitted) >= 100).await;
+    becomes("some are sold", async || traffic.count(Heard::is_admitted) >= 100).await;
     let command = ["backup", backup.to_str().unwrap()];
     let (code, text) = tokio::task::block_in_place(|| seckill(&sale.deployment, &command));
     assert_eq!(code, Some(0), "{text}");
     let (code, text) = tokio::task::block_in_place(|| seckill(&sale.deployment, &command));
     assert_eq!(code, Some(2), "a backup is not written over: {text}");
     let sold = traffic.count(Heard::is_admitted);
-    becomes("more are sold", || traffic.count(Heard::is_admitted) >= sold + 100).await;
+    becomes("more are sold", async || traffic.count(Heard::is_admitted) >= sold + 100).await;
     let heard = traffic.end().await;
     sale.kill();
 
@@ -129,7 +129,7 @@ async fn a_ledger_restored_from_its_dump_agrees_with_a_redis_that_knows_more() {
     let mut sale = Deployment::new(Profile::Cluster).open_sale(NewSale::of(UNITS).shards(2)).await;
     let folder = sale.deployment.dir.path().to_owned();
     let traffic = Traffic::start(&sale, "u", 6);
-    becomes("some are sold", || traffic.count(Heard::is_admitted) >= 100).await;
+    becomes("some are sold", async || traffic.count(Heard::is_admitted) >= 100).await;
     let dump = for_our_database(commands_after("The ledger, while it sells:"), &sale);
     type_in(&sale.deployment, dump, "").await;
     assert!(fs::metadata(folder.join("ledger.sql")).unwrap().len() > 10_000);
@@ -139,15 +139,15 @@ async fn a_ledger_restored_from_its_dump_agrees_with_a_redis_that_knows_more() {
         let path = format!("/api/v1/admin/items/{}/warm?anew=true", sale.item);
         let _: Value = sale.admin().write(&path, &json!({})).await.unwrap();
     }
-    becomes("more are sold", || traffic.count(Heard::is_admitted) >= sold + 200).await;
+    becomes("more are sold", async || traffic.count(Heard::is_admitted) >= sold + 200).await;
     let heard = traffic.end().await;
     sale.settle().await;
     sale.stop().await;
 
     let (server, database) = (shared_mariadb(), sale.deployment.database.clone());
-    aside(move || server.query(&format!("DROP DATABASE {database}"))).await;
+    blocking(move || server.query(&format!("DROP DATABASE {database}"))).await;
     let (server, database) = (shared_mariadb(), sale.deployment.database.clone());
-    aside(move || server.create_database(&database)).await;
+    blocking(move || server.create_database(&database)).await;
     let restore = for_our_database(
         commands_after("With all instances stopped, into an empty database:"),
         &sale,
@@ -189,16 +189,16 @@ async fn orders_on_record(sale: &Sale) -> usize {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_restored_from_an_older_copy_is_noticed_and_rebuilt() {
     const UNITS: i64 = 3_000;
-    let redis = Arc::new(aside(|| Redis::start(RedisOptions::default())).await);
+    let redis = Arc::new(blocking(|| Redis::start(RedisOptions::default())).await);
     let deployment = Deployment::new(Profile::Cluster)
         .env("SECKILL_REDIS_URL", redis.url())
         .env("SECKILL_REDIS_ANSWER_MS_MAX", 500);
     let mut sale = deployment.open_sale(NewSale::of(UNITS).shards(2)).await;
     let copy = sale.deployment.dir.path().join("redis-copy");
     let traffic = Traffic::start(&sale, "u", 6);
-    becomes("some are sold", || traffic.count(Heard::is_admitted) >= 100).await;
+    becomes("some are sold", async || traffic.count(Heard::is_admitted) >= 100).await;
     let (server, to) = (redis.clone(), copy.clone());
-    aside(move || {
+    blocking(move || {
         server.stop()?;
         copy_folder(&server.folder(), &to)?;
         server.restart()
@@ -207,9 +207,9 @@ async fn a_redis_restored_from_an_older_copy_is_noticed_and_rebuilt() {
     let copied = Instant::now();
     traffic.until(copied, Heard::is_admitted).await;
     let sold = traffic.count(Heard::is_admitted);
-    becomes("more are sold", || traffic.count(Heard::is_admitted) >= sold + 200).await;
+    becomes("more are sold", async || traffic.count(Heard::is_admitted) >= sold + 200).await;
     let server = redis.clone();
-    aside(move || {
+    blocking(move || {
         server.stop()?;
         fs::remove_dir_all(server.folder())?;
         copy_folder(&copy, &server.folder())?;
@@ -248,12 +248,12 @@ async fn a_cluster_is_upgraded_one_process_at_a_time_while_it_sells() {
          PRIMARY KEY, applied_at BIGINT NOT NULL) ENGINE = InnoDB; \
          INSERT INTO tb_schema_version VALUES (1, 1);"
     );
-    aside(move || server.query(&first)).await;
+    blocking(move || server.query(&first)).await;
     let mut sale = deployment.open_sale(NewSale::of(UNITS).shards(2)).await;
     let traffic = Traffic::start(&sale, "u", 6);
     for place in WEBS.into_iter().chain(WORKERS) {
         let before = traffic.count(Heard::is_admitted);
-        becomes("some are sold", || traffic.count(Heard::is_admitted) >= before + 50).await;
+        becomes("some are sold", async || traffic.count(Heard::is_admitted) >= before + 50).await;
         // As the page says: out of the balancer, stopped, started, back into the balancer when ready.
         let leaving = sale.process(place).address;
         traffic.go_to(sale.addresses().into_iter().filter(|at| *at != leaving).collect());
@@ -271,16 +271,13 @@ async fn a_cluster_is_upgraded_one_process_at_a_time_while_it_sells() {
     let heard = traffic.end().await;
     let troubled: Vec<&Heard> = heard.iter().filter(|heard| !heard.is_admitted()).collect();
     println!("{} answers, {} of them no admission", heard.len(), troubled.len());
-    assert!(troubled.is_empty(), "{troubled:#?}\n{}", sale.deployment.log());
+    assert!(troubled.is_empty(), "{troubled:#?}");
     account_for(&mut sale, heard).await;
 }
 
 /// Wait until the instance says that it can sell.
 async fn ready(address: std::net::SocketAddr) {
     let mut api = client::Api::new(address, None);
-    let deadline = Instant::now() + crate::fixtures::PATIENCE;
-    while api.get("/readyz").await.is_ok_and(|answer| answer.status != 200) {
-        assert!(Instant::now() < deadline, "it never becomes ready");
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+    let ask = async || api.get("/readyz").await.map_or(200, |answer| answer.status);
+    until("it is ready", ask, |status| *status == 200).await;
 }

@@ -1,12 +1,12 @@
 //! `kill -9`, and what a buyer still has afterwards.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use checker::Answer;
 use client::NewSale;
 use serde_json::{Value, json};
 
-use crate::fixtures::{Deployment, PATIENCE, Profile};
+use crate::fixtures::{Deployment, Profile, until};
 
 async fn thirty_kills_under_load_lose_nothing(profile: Profile) {
     const ROUNDS: usize = 30;
@@ -142,22 +142,19 @@ async fn warming_while_claims_are_in_flight_sells_no_unit_twice(profile: Profile
 
 async fn a_stock_change_that_a_kill_cuts_off_is_seen_and_undone(profile: Profile) {
     let mut sale = Deployment::new(profile).open_sale(NewSale::of(20)).await;
-    let item = format!("/api/v1/admin/items/{}", sale.item);
     // The gate takes the units away, and the ledger cannot be written.
     let blocked = sale.deployment.block_ledger();
-    let (mut operator, stock) = (sale.admin(), format!("{item}/stock"));
+    let stock = format!("/api/v1/admin/items/{}/stock", sale.item);
+    let mut operator = sale.admin();
     let asked = tokio::spawn(async move { operator.post(&stock, &json!({"delta": -7})).await });
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let seen: Value = sale.admin().read(&item).await.unwrap();
-        if seen["gate"]["left"] == 13 {
-            let sides = (&seen["item"]["stock"], &seen["gate"]["adjusting_units"]);
-            assert_eq!(sides, (&json!(20), &json!(7)));
-            break;
-        }
-        assert!(Instant::now() < deadline, "the gate has never heard of it: {seen}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let seen = until(
+        "the gate hears of it",
+        async || sale.sides().await,
+        |seen| seen["gate"]["left"] == 13,
+    )
+    .await;
+    let sides = (&seen["item"]["stock"], &seen["gate"]["adjusting_units"]);
+    assert_eq!(sides, (&json!(20), &json!(7)));
     sale.kill();
     drop(blocked);
     if let Ok(told) = asked.await.unwrap() {

@@ -38,6 +38,7 @@ mod cluster;
 mod commands;
 mod contract;
 mod disk;
+mod failover;
 mod failures;
 mod fixtures;
 mod handbook;

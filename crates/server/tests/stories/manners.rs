@@ -15,23 +15,23 @@ use crate::fixtures::{Deployment, Profile, Sale, now_ms};
 
 /// How a request is cut up on its way.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum Cut {
     Whole,
     /// The head ends in one packet, the body comes in another.
     BodyLater,
     Pieces(usize),
 }
 
-const WAYS: [Way; 3] = [Way::Whole, Way::BodyLater, Way::Pieces(40)];
+const CUTS: [Cut; 3] = [Cut::Whole, Cut::BodyLater, Cut::Pieces(40)];
 /// Longer than a packet takes on this machine, so that pieces are not put together again.
 const BETWEEN_PIECES: Duration = Duration::from_millis(3);
 
-async fn send(connection: &mut Connection, request: &[u8], way: Way) -> Response {
+async fn send(connection: &mut Connection, request: &[u8], cut: Cut) -> Response {
     let head = request.windows(4).position(|end| end == b"\r\n\r\n").map_or(0, |at| at + 4);
-    let pieces: Vec<&[u8]> = match way {
-        Way::Whole => vec![request],
-        Way::BodyLater => vec![&request[..head], &request[head..]],
-        Way::Pieces(bytes) => request.chunks(bytes).collect(),
+    let pieces: Vec<&[u8]> = match cut {
+        Cut::Whole => vec![request],
+        Cut::BodyLater => vec![&request[..head], &request[head..]],
+        Cut::Pieces(bytes) => request.chunks(bytes).collect(),
     };
     for piece in pieces.into_iter().filter(|piece| !piece.is_empty()) {
         // One that was refused by its head is not read to its end.
@@ -43,9 +43,9 @@ async fn send(connection: &mut Connection, request: &[u8], way: Way) -> Response
     connection.read().await.unwrap()
 }
 
-async fn ask(address: SocketAddr, request: &[u8], way: Way) -> Response {
+async fn ask(address: SocketAddr, request: &[u8], cut: Cut) -> Response {
     let mut connection = Connection::open(address).await.unwrap();
-    send(&mut connection, request, way).await
+    send(&mut connection, request, cut).await
 }
 
 /// What every answer says, whoever wrote it.
@@ -105,7 +105,7 @@ async fn a_claim_means_the_same_whole_or_in_pieces(profile: Profile) {
     let minus = format!("/api/v1/items/-{item}/claims");
     let two_tokens = format!("X-Sale-Token: {}\r\n", sale_token(&sale, item, "eve"));
     let chunked = "1\r\n{\r\nd\r\n\"quantity\":1}\r\n0\r\n\r\n";
-    for (n, way) in WAYS.into_iter().enumerate() {
+    for (n, cut) in CUTS.into_iter().enumerate() {
         let user = format!("ann{n}");
         let token = || sale_token(&sale, item, &user);
         let key = format!("Idempotency-Key: k-{n}\r\n");
@@ -116,11 +116,11 @@ async fn a_claim_means_the_same_whole_or_in_pieces(profile: Profile) {
             fields: &key,
             body: r#"{"quantity":1}"#,
         };
-        let admitted = ask(address, &good().bytes(), way).await;
+        let admitted = ask(address, &good().bytes(), cut).await;
         has_manners(&admitted, "an admission");
-        assert_eq!(admitted.status, 202, "{way:?}: {}", admitted.json());
-        // The same key: the same claim, on whatever way, also with a body in chunks.
-        for again in WAYS {
+        assert_eq!(admitted.status, 202, "{cut:?}: {}", admitted.json());
+        // The same key: the same claim, however it is cut, also with a body in chunks.
+        for again in CUTS {
             let repeated = ask(address, &good().bytes(), again).await;
             assert_eq!(repeated.json()["order_no"], admitted.json()["order_no"], "{again:?}");
         }
@@ -128,8 +128,8 @@ async fn a_claim_means_the_same_whole_or_in_pieces(profile: Profile) {
         let in_chunks = Claim { fields: &in_chunks, body: chunked, ..good() };
         let mut connection = Connection::open(address).await.unwrap();
         for _ in 0..3 {
-            let repeated = send(&mut connection, &in_chunks.bytes(), way).await;
-            assert_eq!((repeated.status, repeated.header("connection")), (202, None), "{way:?}");
+            let repeated = send(&mut connection, &in_chunks.bytes(), cut).await;
+            assert_eq!((repeated.status, repeated.header("connection")), (202, None), "{cut:?}");
         }
 
         for (what, claim, status, code) in [
@@ -183,14 +183,14 @@ async fn a_claim_means_the_same_whole_or_in_pieces(profile: Profile) {
             ("a bad token", Claim { token: "x".into(), ..good() }, 403, "bad_token"),
             ("no quantity", Claim { body: "{}", ..good() }, 422, "invalid"),
         ] {
-            let answer = ask(address, &claim.bytes(), way).await;
-            is_refused(&answer, status, code, &format!("{what}, {way:?}"));
+            let answer = ask(address, &claim.bytes(), cut).await;
+            is_refused(&answer, status, code, &format!("{what}, {cut:?}"));
         }
         // The key was spent here; for another item it is refused where that is remembered.
         let elsewhere = format!("/api/v1/items/{other}/claims");
         let elsewhere =
             Claim { path: &elsewhere, token: sale_token(&sale, other, &user), ..good() };
-        let answer = ask(address, &elsewhere.bytes(), way).await;
+        let answer = ask(address, &elsewhere.bytes(), cut).await;
         is_refused(&answer, 422, "key_reused", "the key for another item");
         assert_eq!(answer.json()["order_no"], admitted.json()["order_no"]);
     }
@@ -200,7 +200,7 @@ async fn a_claim_means_the_same_whole_or_in_pieces(profile: Profile) {
 async fn a_client_that_closes_its_half_still_hears_of_its_claim(profile: Profile) {
     let sale = Deployment::new(profile).open_sale(NewSale::of(10)).await;
     let path = format!("/api/v1/items/{}/claims", sale.item);
-    for (n, way) in WAYS.into_iter().enumerate() {
+    for (n, cut) in CUTS.into_iter().enumerate() {
         let claim = Claim {
             path: &path,
             host: "Host: shop\r\n",
@@ -209,25 +209,25 @@ async fn a_client_that_closes_its_half_still_hears_of_its_claim(profile: Profile
             body: r#"{"quantity":1}"#,
         };
         let (bytes, address) = (claim.bytes(), sale.server().address);
-        let answer = tokio::task::spawn_blocking(move || half_closing(address, &bytes, way));
+        let answer = tokio::task::spawn_blocking(move || half_closing(address, &bytes, cut));
         let answer = answer.await.unwrap();
-        assert!(answer.starts_with("HTTP/1.1 202"), "{way:?}: {answer}");
+        assert!(answer.starts_with("HTTP/1.1 202"), "{cut:?}: {answer}");
     }
     let get = b"GET /api/v1/activities HTTP/1.1\r\nhost: shop\r\n\r\n".to_vec();
     let address = sale.server().address;
-    let page = tokio::task::spawn_blocking(move || half_closing(address, &get, Way::Pieces(9)));
+    let page = tokio::task::spawn_blocking(move || half_closing(address, &get, Cut::Pieces(9)));
     assert!(page.await.unwrap().starts_with("HTTP/1.1 200"));
     sale.must_hold().await;
 }
 
 /// Send, say that nothing more comes, and read to the end.
-fn half_closing(address: SocketAddr, request: &[u8], way: Way) -> String {
+fn half_closing(address: SocketAddr, request: &[u8], cut: Cut) -> String {
     use std::io::{Read, Write};
     let mut stream = std::net::TcpStream::connect(address).unwrap();
     stream.set_nodelay(true).unwrap();
-    let bytes = match way {
-        Way::Whole | Way::BodyLater => request.len(),
-        Way::Pieces(bytes) => bytes,
+    let bytes = match cut {
+        Cut::Whole | Cut::BodyLater => request.len(),
+        Cut::Pieces(bytes) => bytes,
     };
     for piece in request.chunks(bytes) {
         stream.write_all(piece).unwrap();

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use checker::Answer;
+use checker::{Answer, AnsweredClaim, Observed, ObservedOrder};
 use client::{NewSale, Response};
+use sale::OrderNo;
 use serde_json::{Value, json};
 
-use crate::fixtures::{Buyer, Deployment, PACES_S, PATIENCE, Profile, Sale, now_ms};
+use crate::fixtures::{Buyer, Deployment, PACES_S, PATIENCE, Profile, Sale, now_ms, until};
 
 async fn a_buyer_pays_and_the_order_is_paid_once(profile: Profile) {
     let mut sale = Deployment::new(profile).open_sale(NewSale::of(3)).await;
@@ -23,13 +24,13 @@ async fn a_buyer_pays_and_the_order_is_paid_once(profile: Profile) {
     assert!(order["paid_at"].is_i64());
     let cancel = buyer.api.post(&format!("/api/v1/orders/{no}/cancel"), &json!({})).await.unwrap();
     assert_eq!((cancel.status, cancel.code().as_deref()), (409, Some("conflict")));
-    sale.history.claims.push(told(&buyer, &no));
+    sale.history.claims.push(admitted(&buyer, &no));
     sale.must_hold().await;
 }
 
-fn told(buyer: &Buyer, no: &str) -> checker::AnsweredClaim {
+fn admitted(buyer: &Buyer, no: &str) -> AnsweredClaim {
     let answer = Answer::Admitted { order_no: no.parse().unwrap() };
-    checker::AnsweredClaim { user: buyer.user.clone(), item: buyer.item, key: None, answer }
+    AnsweredClaim { user: buyer.user.clone(), item: buyer.item, key: None, answer }
 }
 
 async fn a_cancelled_order_gives_its_unit_to_the_next_and_the_buyer_may_try_again(
@@ -60,7 +61,7 @@ async fn a_cancelled_order_gives_its_unit_to_the_next_and_the_buyer_may_try_agai
     second.api.write::<Value>(&format!("/api/v1/orders/{no}/cancel"), &json!({})).await.unwrap();
     sale.settle().await;
     let no = first.buy().await;
-    sale.history.claims.push(told(&first, &no));
+    sale.history.claims.push(admitted(&first, &no));
     sale.must_hold().await;
 }
 
@@ -115,7 +116,7 @@ async fn sold_again(mut sale: Sale, mut waiting: Vec<Buyer>, deadline: i64) {
     println!("the last of ten units was sold again {} ms after the deadline", last - deadline);
     assert!(last - deadline <= 2_000, "sold again {} ms after the deadline", last - deadline);
     for (buyer, order_no) in &won {
-        sale.history.claims.push(told(buyer, &order_no.to_string()));
+        sale.history.claims.push(admitted(buyer, &order_no.to_string()));
     }
     for (mut buyer, order_no) in won {
         let no = order_no.to_string();
@@ -209,37 +210,19 @@ async fn race(sale: Sale, desks: Vec<AtTheDesk>) {
     sale.must_hold().await;
 }
 
-/// Wait until no order can change any more by itself.
-async fn at_rest(sale: &Sale, charges: usize) -> checker::Observed {
-    use sale::OrderStatus::{Refunding, Unpaid};
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    // Late money lands a second after the deadline; the bill says what has not been dealt with.
-    loop {
-        let observed = sale.observe().await;
-        let moving = observed.orders.iter().any(|o| [Unpaid, Refunding].contains(&o.status));
-        let bill = observed.bill.as_ref().unwrap();
-        let late: Vec<_> =
-            observed.orders.iter().filter(|o| o.status == sale::OrderStatus::Closed).collect();
-        let owed = bill
-            .charges
-            .iter()
-            .any(|c| !c.refunded && late.iter().any(|o| o.order_no == c.order_no));
-        let charged_twice = bill.charges.iter().filter(|c| !c.refunded).count()
-            > observed.orders.iter().filter(|o| o.status == sale::OrderStatus::Paid).count();
-        let expecting = bill.charges.len() < charges;
-        if !moving && !owed && !charged_twice && !expecting {
-            return observed;
-        }
-        let restless: Vec<_> =
-            observed.orders.iter().filter(|o| [Unpaid, Refunding].contains(&o.status)).collect();
-        assert!(
-            tokio::time::Instant::now() < deadline,
-            "{restless:?} owed {owed} twice {charged_twice}, {} of {charges} charges landed\n{}",
-            bill.charges.len(),
-            sale.deployment.log()
-        );
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+/// Wait until no order can change any more by itself. Late money lands a second after the deadline;
+/// the bill says what has not been dealt with.
+async fn at_rest(sale: &Sale, charges: usize) -> Observed {
+    use sale::OrderStatus::{Closed, Paid, Refunding, Unpaid};
+    let is_at_rest = |observed: &Observed| {
+        let count = |status| observed.orders.iter().filter(|o| o.status == status).count();
+        let bill = &observed.bill.as_ref().unwrap().charges;
+        let kept: Vec<OrderNo> = bill.iter().filter(|c| !c.refunded).map(|c| c.order_no).collect();
+        let owed = |o: &ObservedOrder| o.status == Closed && kept.contains(&o.order_no);
+        let moving = count(Unpaid) + count(Refunding) > 0 || observed.orders.iter().any(owed);
+        !moving && kept.len() <= count(Paid) && bill.len() >= charges
+    };
+    until("no order changes any more", async || sale.observe().await, is_at_rest).await
 }
 
 async fn an_operator_refunds_a_paid_order_and_the_unit_is_sold_again(profile: Profile) {
@@ -261,7 +244,7 @@ async fn an_operator_refunds_a_paid_order_and_the_unit_is_sold_again(profile: Pr
     sale.settle().await;
     let again = sale.buyer("u2").await.buy().await;
     assert_ne!(again, no);
-    sale.history.claims.push(told(&buyer, &no));
+    sale.history.claims.push(admitted(&buyer, &no));
     sale.must_hold().await;
 }
 

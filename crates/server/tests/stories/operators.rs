@@ -1,17 +1,12 @@
 //! What operators do at midnight.
 
-use std::{
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::{process::Command, time::Duration};
 
 use checker::Answer;
 use client::{Api, NewSale, ServerProcess};
 use serde_json::{Value, json};
 
-use crate::fixtures::{Deployment, PACES_S, PATIENCE, Profile, now_ms};
-
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+use crate::fixtures::{Deployment, PACES_S, Profile, now_ms, until};
 
 /// So many activities were planned after the sale: drafts, and some that are published.
 const DRAFTS_PLANNED: i64 = 10_100;
@@ -67,13 +62,8 @@ async fn was_sold_among_many(
     }
     let page = format!("/api/v1/items/{item}");
     let mut anybody = Api::new(server.address, None);
-    let deadline = Instant::now() + PATIENCE;
-    let mut shown: Value = anybody.read(&page).await.unwrap();
-    while shown["state"] == "waiting" {
-        assert!(Instant::now() < deadline, "still {shown}");
-        tokio::time::sleep(LOOK_AGAIN).await;
-        shown = anybody.read(&page).await.unwrap();
-    }
+    let state = async || anybody.read::<Value>(&page).await.unwrap()["state"].clone();
+    until("it is open", state, |state| state != "waiting").await;
     let listed: Value = anybody.read("/api/v1/activities?limit=1").await.unwrap();
     let jwt = deployment.login().token(&mut anybody, "ann").await.unwrap();
     let mut ann = Api::new(server.address, Some(&jwt));
@@ -90,11 +80,8 @@ async fn was_sold_among_many(
     assert_eq!((token.status, claimed.status), (200, 202), "{}", claimed.json());
     // It ends by itself, and is compared.
     let activity = format!("/api/v1/admin/activities/{id}");
-    let deadline = Instant::now() + PATIENCE;
-    while admin.read::<Value>(&activity).await.unwrap()["state"] != "ended" {
-        assert!(Instant::now() < deadline, "it never ended");
-        tokio::time::sleep(LOOK_AGAIN).await;
-    }
+    let state = async || admin.read::<Value>(&activity).await.unwrap()["state"].clone();
+    until("it ends", state, |state| state == "ended").await;
     let report: Value = admin.write("/api/v1/admin/reconcile", &json!({})).await.unwrap();
     let listed = report["items"].as_array().unwrap().iter();
     let ours: Vec<&Value> = listed.filter(|found| found["item_id"] == item).collect();
@@ -127,16 +114,9 @@ async fn was_seen_open_and_ended(server: &ServerProcess, lasts_ms: i64) -> bool 
     let publish = format!("/api/v1/admin/activities/{id}/publish");
     let _: Value = admin.write(&publish, &json!({})).await.unwrap();
     let state_becomes = async |wanted: &str| {
-        let mut api = Api::new(server.address, None);
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let item: Value = api.read(&format!("/api/v1/items/{item}")).await.unwrap();
-            if item["state"] == wanted || item["state"] == "ended" {
-                return item["state"] == wanted;
-            }
-            assert!(Instant::now() < deadline, "still {item}");
-            tokio::time::sleep(LOOK_AGAIN).await;
-        }
+        let (mut api, page) = (Api::new(server.address, None), format!("/api/v1/items/{item}"));
+        let state = async || api.read::<Value>(&page).await.unwrap()["state"].clone();
+        until(wanted, state, |state| state == wanted || state == "ended").await == wanted
     };
     if !state_becomes("open").await {
         return false;
@@ -148,17 +128,12 @@ async fn was_seen_open_and_ended(server: &ServerProcess, lasts_ms: i64) -> bool 
     assert_eq!(at_gate["gate"]["left"], 5);
     state_becomes("ended").await;
     // The end of an activity closes its books with a comparison.
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let runs: Value = admin.read("/api/v1/admin/reconcile").await.unwrap();
-        let last = &runs["runs"][0];
-        if last["started_at"].as_i64().is_some_and(|at| at >= closes_at) {
-            assert_eq!(last["ok"], true, "{last}");
-            return true;
-        }
-        assert!(Instant::now() < deadline, "no comparison at the end: {runs}");
-        tokio::time::sleep(LOOK_AGAIN).await;
-    }
+    let last =
+        async || admin.read::<Value>("/api/v1/admin/reconcile").await.unwrap()["runs"][0].clone();
+    let at_the_end = |run: &Value| run["started_at"].as_i64().is_some_and(|at| at >= closes_at);
+    let run = until("a comparison at the end", last, at_the_end).await;
+    assert_eq!(run["ok"], true, "{run}");
+    true
 }
 
 async fn pausing_holds_everybody_and_resuming_lets_them_in(profile: Profile) {

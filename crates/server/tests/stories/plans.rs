@@ -1,12 +1,12 @@
 //! What operators plan, and find again.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use checker::Answer;
 use client::{Api, NewSale};
 use serde_json::{Value, json};
 
-use crate::fixtures::{Deployment, PACES_S, PATIENCE, Profile, Sale, now_ms};
+use crate::fixtures::{Deployment, PACES_S, Profile, Sale, now_ms, until};
 
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
@@ -94,11 +94,8 @@ async fn a_draft_publishes_itself_also_if_nobody_was_there_at_its_time(profile: 
 }
 
 async fn becomes_published(admin: &mut Api, id: i64) {
-    let deadline = Instant::now() + PATIENCE;
-    while activity(admin, id).await["state"] != "published" {
-        assert!(Instant::now() < deadline, "still {}", activity(admin, id).await);
-        tokio::time::sleep(LOOK_AGAIN).await;
-    }
+    let state = async || activity(admin, id).await["state"].clone();
+    until("it is published", state, |state| state == "published").await;
 }
 
 async fn operators_find_a_claim_on_its_way_and_cancel_the_order_it_became(profile: Profile) {
@@ -121,14 +118,8 @@ async fn operators_find_a_claim_on_its_way_and_cancel_the_order_it_became(profil
     assert_eq!(buyer.order(&no).await["status"], "closed");
     // And the unit is on sale again.
     let mut other = sale.buyer("u2").await;
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match other.claim().await {
-            Answer::Admitted { .. } => break,
-            told => assert!(Instant::now() < deadline, "{told:?}"),
-        }
-        tokio::time::sleep(LOOK_AGAIN).await;
-    }
+    let admitted = |answer: &Answer| matches!(answer, Answer::Admitted { .. });
+    until("the unit is sold again", async || other.claim().await, admitted).await;
     let totals: Value =
         admin.read(&format!("/api/v1/admin/activities/{}/totals", sale.activity)).await.unwrap();
     assert_eq!(totals["items"][0]["orders"]["closed"]["orders"], 1, "{totals}");

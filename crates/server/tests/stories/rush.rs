@@ -12,10 +12,10 @@ use crate::fixtures::{Deployment, PACES_S, Profile, Sale, now_ms};
 fn sockets(wanted: usize) -> usize {
     /// What the other tests of this process have open.
     const OTHER_FILES: u64 = 1_000;
-    /// This story runs in two worlds side by side.
-    const WORLDS: u64 = 2;
+    /// This story runs in both profiles side by side.
+    const PROFILES: u64 = 2;
     let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(1_024);
-    wanted.min(((files.saturating_sub(OTHER_FILES) / WORLDS) as usize).max(100))
+    wanted.min(((files.saturating_sub(OTHER_FILES) / PROFILES) as usize).max(100))
 }
 
 async fn twenty_thousand_buyers_for_a_thousand_units(profile: Profile) {
@@ -35,7 +35,7 @@ async fn twenty_thousand_buyers_for_a_thousand_units(profile: Profile) {
         .history
         .claims
         .iter()
-        .filter(|told| !matches!(told.answer, Answer::Admitted { .. } | Answer::SoldOut))
+        .filter(|claim| !matches!(claim.answer, Answer::Admitted { .. } | Answer::SoldOut))
         .take(3)
         .collect();
     assert!(unexpected.is_empty(), "{unexpected:?}");
@@ -52,7 +52,7 @@ async fn twenty_thousand_buyers_for_a_thousand_units(profile: Profile) {
     sale.must_hold().await;
 }
 
-async fn one_buyer_with_a_thousand_fingers_owns_one_unit(profile: Profile) {
+async fn one_buyer_who_claims_a_thousand_times_owns_one_unit(profile: Profile) {
     let mut sale = Deployment::new(profile).open_sale(NewSale::of(100)).await;
     let token = sale.tokens(["greedy".into()]).await.remove(0);
     let report = sale.crowd(1_000).rush(vec![token; 1_000]).await;
@@ -112,6 +112,6 @@ async fn hammered_across_the_window(sale: &Sale, window: Range<i64>) -> bool {
 
 crate::in_every_profile! {
     twenty_thousand_buyers_for_a_thousand_units,
-    one_buyer_with_a_thousand_fingers_owns_one_unit,
+    one_buyer_who_claims_a_thousand_times_owns_one_unit,
     the_window_is_kept_to_the_instant,
 }

@@ -12,7 +12,7 @@ use client::{Api, Login, NewSale};
 use serde_json::{Value, json};
 use server::serve::Running;
 
-use crate::fixtures::{Deployment, JWT_SECRET, PATIENCE, Profile, now_ms};
+use crate::fixtures::{Deployment, JWT_SECRET, Profile, now_ms, until};
 
 fn serve(deployment: &Deployment, env: &[(&str, &str)]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_seckill"))
@@ -83,10 +83,8 @@ async fn a_webhook_that_never_answers_does_not_hold_up_the_end() {
     ledger.busy_timeout(Duration::from_secs(10)).unwrap();
     ledger.execute("UPDATE tb_seckill_product SET total = total + 1", []).unwrap();
     drop(ledger);
-    let raised = |log: String| log.matches("reconcile found").count();
-    while raised(sale.deployment.log()) < 6 {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let raised = async || sale.deployment.log().matches("reconcile found").count();
+    until("six alerts", raised, |raised| *raised >= 6).await;
     let mut sale = sale;
     let stopping = Instant::now();
     sale.stop().await;
@@ -186,28 +184,14 @@ impl ByHand {
             .stderr(file)
             .spawn()
             .unwrap();
-        let deadline = Instant::now() + PATIENCE;
-        let running = loop {
-            if let Some(running) = Running::read(deployment.data()) {
-                break running;
-            }
-            assert!(Instant::now() < deadline, "{}", fs::read_to_string(&said).unwrap());
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        };
+        let read = async || Running::read(deployment.data()).ok_or(fs::read_to_string(&said));
+        let running = until("it runs", read, Result::is_ok).await.unwrap();
         ByHand { child, running, said }
     }
 
     /// Waits until this was said; answers everything.
     async fn says(&self, part: &str) -> String {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let said = fs::read_to_string(&self.said).unwrap();
-            if said.contains(part) {
-                return said;
-            }
-            assert!(Instant::now() < deadline, "{part:?} was not said:\n{said}");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        written(&self.said, part).await
     }
 }
 
@@ -216,6 +200,12 @@ impl Drop for ByHand {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Waits until this stands in the file; answers everything in it.
+async fn written(file: &Path, part: &str) -> String {
+    let text = async || fs::read_to_string(file).unwrap_or_default();
+    until(part, text, |text| text.contains(part)).await
 }
 
 fn doctor(deployment: &Deployment) -> String {
@@ -243,7 +233,7 @@ async fn nothing_of_the_demo_is_there_beside_a_shops_own_key(profile: Profile) {
     assert_eq!(login.status, 404);
     let shown: Value = api.read("/api/v1/activities").await.unwrap();
     assert_eq!(shown["activities"], json!([]), "no demo sale");
-    assert!(deployment.log().contains("no order can be paid"), "{}", deployment.log());
+    assert!(deployment.log().contains("no order can be paid"));
     drop(servers);
     assert!(doctor(&deployment).contains("warn  no order can be paid"));
 }
@@ -317,7 +307,7 @@ async fn nobody_else_can_read_the_data_whatever_it_was_before() {
     for name in ["ledger.db", "ledger.db-wal", "journal.db", "sandbox.db", "running.json", "lock"] {
         assert!(names.iter().any(|found| found == name), "{name} in {names:?}");
     }
-    assert!(sale.deployment.log().contains("others could get at it"), "{}", sale.deployment.log());
+    assert!(sale.deployment.log().contains("others could get at it"));
     sale.must_hold().await;
 }
 
@@ -352,15 +342,7 @@ async fn the_first_admin_token_is_on_a_terminal_or_in_a_private_file_and_in_no_l
         .stdout(Stdio::null())
         .spawn()
         .expect("script, of Debian's bsdutils");
-    let deadline = Instant::now() + PATIENCE;
-    let shown = loop {
-        let shown = fs::read_to_string(&typed).unwrap_or_default();
-        if shown.contains("sk_admin_") {
-            break shown;
-        }
-        assert!(Instant::now() < deadline, "{shown}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    };
+    let shown = written(&typed, "sk_admin_").await;
     assert!(!deployment.data().join("first-admin-token").exists());
     // The deployment has the sandbox on by name.
     assert!(shown.contains("\u{1b}[1;31mpayment.sandbox is switched on"), "{shown}");
@@ -414,11 +396,7 @@ async fn a_start_that_takes_its_time_does_not_keep_its_log_back() {
         .stderr(fs::File::create(&log).unwrap())
         .spawn()
         .unwrap();
-    let deadline = Instant::now() + PATIENCE;
-    while !fs::read_to_string(&log).unwrap().contains("nobody can buy") {
-        assert!(Instant::now() < deadline);
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    written(&log, "nobody can buy").await;
     child.kill().unwrap();
     child.wait().unwrap();
 }

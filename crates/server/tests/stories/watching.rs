@@ -4,10 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io::Write,
     process::{Command, Stdio},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -15,82 +12,16 @@ use checker::Answer;
 use client::{Api, NewSale};
 use faults::services::{MariaDb, MariaDbOptions, Redis, RedisOptions, find_program};
 use orders::AlertKind;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpListener,
-};
 
-use crate::fixtures::{Deployment, PATIENCE, Profile, Sale, WORKERS};
+use crate::fixtures::{Deployment, PATIENCE, Profile, Sale, WORKERS, Webhook, becomes, blocking};
 
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// The person who is woken.
-struct Phone {
-    url: String,
-    heard: Arc<Mutex<Vec<Value>>>,
-    /// While it is, nobody is reached.
-    dead: Arc<AtomicBool>,
-}
-
-impl Phone {
-    async fn charged() -> Phone {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/hook", listener.local_addr().unwrap());
-        let (heard, dead) = (Arc::<Mutex<Vec<Value>>>::default(), Arc::<AtomicBool>::default());
-        let (hearing, is_dead) = (heard.clone(), dead.clone());
-        tokio::spawn(async move {
-            while let Ok((mut caller, _)) = listener.accept().await {
-                let (hearing, is_dead) = (hearing.clone(), is_dead.clone());
-                tokio::spawn(async move {
-                    let mut text = Vec::new();
-                    while !text.ends_with(b"}") {
-                        match caller.read_buf(&mut text).await {
-                            Ok(read) if read > 0 => {}
-                            _ => return,
-                        }
-                    }
-                    let dead = is_dead.load(Ordering::SeqCst);
-                    let status = if dead { "503 Out of order" } else { "200 OK" };
-                    let answer = format!(
-                        "HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-                    );
-                    let body = text.windows(4).position(|w| w == b"\r\n\r\n").unwrap() + 4;
-                    if !dead {
-                        hearing.lock().push(serde_json::from_slice(&text[body..]).unwrap());
-                    }
-                    let _ = caller.write_all(answer.as_bytes()).await;
-                });
-            }
-        });
-        Phone { url, heard, dead }
-    }
-
-    /// What it heard of one kind: raised or resolved, in order.
-    fn of(&self, kind: AlertKind) -> Vec<String> {
-        let heard = self.heard.lock();
-        let of_kind = heard.iter().filter(|alert| alert["kind"] == kind.as_str());
-        of_kind.map(|alert| alert["state"].as_str().unwrap().to_owned()).collect()
-    }
-
-    async fn rings(&self, kind: AlertKind, states: &[&str], sale: &Sale) {
-        becomes(&format!("{kind} {states:?}"), sale, async || self.of(kind) == states).await;
-    }
-}
-
-async fn becomes(what: &str, sale: &Sale, is_so: impl AsyncFn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so().await {
-        assert!(Instant::now() < deadline, "never: {what}\n{}", sale.deployment.log());
-        tokio::time::sleep(LOOK_AGAIN).await;
-    }
-}
-
 /// A deployment whose watchers lose no time.
-fn watched(deployment: Deployment, phone: &Phone) -> Deployment {
+fn watched(deployment: Deployment, webhook: &Webhook) -> Deployment {
     deployment
-        .env("SECKILL_ALERTS_WEBHOOK_URL", &phone.url)
+        .env("SECKILL_ALERTS_WEBHOOK_URL", &webhook.url)
         .env("SECKILL_ALERTS_RAISE_AFTER_MS", 500)
         .env("SECKILL_ALERTS_RESOLVE_AFTER_MS", 2_000)
         .env("SECKILL_ALERTS_DISK_LOW_BYTES", 0)
@@ -106,17 +37,10 @@ async fn is_ready(sale: &Sale, what: &str) -> bool {
     status(sale, &format!("/readyz{what}")).await.0 == 200
 }
 
-fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
-) -> impl Future<Output = T> {
-    let work = tokio::task::spawn_blocking(work);
-    async move { work.await.unwrap().unwrap() }
-}
-
 /// The journal is locked (solo), or Redis is killed (cluster).
 async fn a_gate_that_is_down_is_told_of_once_and_once_when_it_is_over(profile: Profile) {
-    let phone = Phone::charged().await;
-    let mut deployment = watched(Deployment::new(profile), &phone);
+    let webhook = Webhook::start().await;
+    let mut deployment = watched(Deployment::new(profile), &webhook);
     let mut redis = None;
     if profile == Profile::Cluster {
         let own = Arc::new(blocking(|| Redis::start(RedisOptions::default())).await);
@@ -139,7 +63,7 @@ async fn a_gate_that_is_down_is_told_of_once_and_once_when_it_is_over(profile: P
             thief = Some(lock);
         }
     }
-    phone.rings(AlertKind::GateDown, &["raised"], &sale).await;
+    webhook.receives(AlertKind::GateDown, &["raised"]).await;
     let (code, body) = status(&sale, "/readyz").await;
     assert_eq!((code, &body["sell"], &body["gate"]), (503, &json!("down"), &json!("down")));
     assert!(is_ready(&sale, "/show").await, "pages are shown");
@@ -157,26 +81,26 @@ async fn a_gate_that_is_down_is_told_of_once_and_once_when_it_is_over(profile: P
     if let Some(redis) = redis.clone() {
         blocking(move || redis.restart()).await;
     }
-    phone.rings(AlertKind::GateDown, &["raised", "resolved"], &sale).await;
-    becomes("the sale goes on", &sale, async || is_ready(&sale, "").await).await;
-    becomes("it is sold again", &sale, async || {
+    webhook.receives(AlertKind::GateDown, &["raised", "resolved"]).await;
+    becomes("the sale goes on", async || is_ready(&sale, "").await).await;
+    becomes("it is sold again", async || {
         let somebody = format!("bob{}", fastrand::u64(..));
         matches!(sale.buyer(&somebody).await.claim().await, Answer::Admitted { .. })
     })
     .await;
-    let told = phone.heard.lock().clone();
+    let told = webhook.alerts().clone();
     let of_gate = told.iter().find(|alert| alert["kind"] == "gate_down").unwrap();
     assert_eq!(of_gate["todo"], AlertKind::GateDown.todo());
     assert!(of_gate["instance"].as_str().is_some_and(|name| !name.is_empty()), "{of_gate}");
-    assert_eq!(phone.of(AlertKind::GateDown).len(), 2, "four processes saw it: {told:?}");
+    assert_eq!(webhook.states(AlertKind::GateDown).len(), 2, "four processes saw it: {told:?}");
 }
 
 /// The ledger is locked (solo), or MariaDB is frozen (cluster): the sale goes on, nobody drains it, and
 /// somebody is woken for what does not settle.
 async fn with_the_ledger_down_the_sale_goes_on_and_somebody_is_woken(profile: Profile) {
-    let phone = Phone::charged().await;
+    let webhook = Webhook::start().await;
     let mut deployment =
-        watched(Deployment::new(profile), &phone).env("SECKILL_ALERTS_BACKLOG_AGE_MS_MAX", 2_000);
+        watched(Deployment::new(profile), &webhook).env("SECKILL_ALERTS_BACKLOG_AGE_MS_MAX", 2_000);
     let mut ledger = None;
     if profile == Profile::Cluster {
         let own = Arc::new(blocking(|| MariaDb::start(MariaDbOptions::default())).await);
@@ -198,8 +122,8 @@ async fn with_the_ledger_down_the_sale_goes_on_and_somebody_is_woken(profile: Pr
     };
     let admitted = buyer.claim().await;
     assert!(matches!(admitted, Answer::Admitted { .. }), "the sale goes on: {admitted:?}");
-    phone.rings(AlertKind::LedgerDown, &["raised"], &sale).await;
-    phone.rings(AlertKind::Backlog, &["raised"], &sale).await;
+    webhook.receives(AlertKind::LedgerDown, &["raised"]).await;
+    webhook.receives(AlertKind::Backlog, &["raised"]).await;
     let (code, body) = status(&sale, "/readyz").await;
     assert_eq!((code, &body["sell"], &body["settle"]), (200, &json!("ok"), &json!("down")));
     assert_eq!(body["log"], "stuck", "{body}");
@@ -220,11 +144,11 @@ async fn with_the_ledger_down_the_sale_goes_on_and_somebody_is_woken(profile: Pr
     if let Some(ledger) = ledger.clone() {
         blocking(move || ledger.resume()).await;
     }
-    phone.rings(AlertKind::LedgerDown, &["raised", "resolved"], &sale).await;
-    phone.rings(AlertKind::Backlog, &["raised", "resolved"], &sale).await;
-    becomes("it settles again", &sale, async || is_ready(&sale, "/settle").await).await;
+    webhook.receives(AlertKind::LedgerDown, &["raised", "resolved"]).await;
+    webhook.receives(AlertKind::Backlog, &["raised", "resolved"]).await;
+    becomes("it settles again", async || is_ready(&sale, "/settle").await).await;
     if profile == Profile::Cluster {
-        becomes("the worker is ready", &sale, async || {
+        becomes("the worker is ready", async || {
             let mut worker = sale.process(WORKERS[0]).admin();
             worker.get("/readyz").await.unwrap().status == 200
         })
@@ -232,34 +156,34 @@ async fn with_the_ledger_down_the_sale_goes_on_and_somebody_is_woken(profile: Pr
     }
     sale.settle().await;
     for kind in [AlertKind::LedgerDown, AlertKind::Backlog] {
-        assert_eq!(phone.of(kind).len(), 2, "once for all processes: {:?}", phone.heard.lock());
+        assert_eq!(webhook.states(kind).len(), 2, "once for all processes: {:?}", webhook.alerts());
     }
     sale.stop().await;
 }
 
 /// The disk is nearly full, the webhook is dead, and the process is restarted in the middle of it.
 async fn a_disk_that_fills_up_is_told_when_the_webhook_is_back(profile: Profile) {
-    let phone = Phone::charged().await;
-    phone.dead.store(true, Ordering::SeqCst);
-    let deployment = watched(Deployment::new(profile), &phone)
+    let webhook = Webhook::start().await;
+    webhook.set_out_of_order(true);
+    let deployment = watched(Deployment::new(profile), &webhook)
         .env("SECKILL_ALERTS_DISK_LOW_BYTES", i64::MAX)
         .env("SECKILL_ALERTS_DISK_FULL_BYTES", i64::MAX);
     let mut sale = deployment.open_sale(NewSale::of(10)).await;
     // It cannot tell, so it shows.
-    becomes("the webhook is seen to fail", &sale, async || {
+    becomes("the webhook is seen to fail", async || {
         status(&sale, "/readyz").await.1["alerts"] == "failing"
     })
     .await;
     assert!(is_ready(&sale, "").await, "the sale goes on");
-    becomes("the numbers show it", &sale, async || {
+    becomes("the numbers show it", async || {
         let numbers = Numbers::of(&sale).await;
         numbers.get("seckill_alerts_webhook_up", &[]) == Some(0.0)
             && numbers.get("seckill_alert_open", &[("kind", "webhook_failing")]) == Some(1.0)
     })
     .await;
-    assert!(phone.heard.lock().is_empty());
+    assert!(webhook.alerts().is_empty());
     // Nor is forgotten what waits, whether it is stopped or killed.
-    becomes("what waits is kept", &sale, async || {
+    becomes("what waits is kept", async || {
         let kept = std::fs::read_to_string(sale.deployment.data().join("alerts.json"));
         kept.is_ok_and(|kept| kept.matches("\"raised\"").count() == 3)
     })
@@ -269,17 +193,17 @@ async fn a_disk_that_fills_up_is_told_when_the_webhook_is_back(profile: Profile)
     sale.kill();
     sale.start().await;
 
-    phone.dead.store(false, Ordering::SeqCst);
+    webhook.set_out_of_order(false);
     for kind in [AlertKind::DiskLow, AlertKind::DiskFull] {
-        phone.rings(kind, &["raised"], &sale).await;
+        webhook.receives(kind, &["raised"]).await;
     }
-    phone.rings(AlertKind::WebhookFailing, &["raised", "resolved"], &sale).await;
+    webhook.receives(AlertKind::WebhookFailing, &["raised", "resolved"]).await;
     assert_eq!(status(&sale, "/readyz").await.1["alerts"], "ok");
 
     // A restart does not tell again what was told…
     sale.kill();
     sale.start().await;
-    becomes("the disk was looked at", &sale, async || {
+    becomes("the disk was looked at", async || {
         let open = [("kind", "disk_full")];
         Numbers::of(&sale).await.get("seckill_alert_open", &open) == Some(1.0)
     })
@@ -294,7 +218,7 @@ async fn a_disk_that_fills_up_is_told_when_the_webhook_is_back(profile: Profile)
     }
     sale.start().await;
     for kind in [AlertKind::DiskLow, AlertKind::DiskFull] {
-        phone.rings(kind, &["raised", "resolved"], &sale).await;
+        webhook.receives(kind, &["raised", "resolved"]).await;
     }
 }
 
@@ -374,7 +298,7 @@ async fn the_numbers_are_true_and_are_those_that_are_written_about(profile: Prof
 
     let item = sale.item.to_string();
     let of_item = [("item", item.as_str())];
-    becomes("the claim at fault is a dead letter", &sale, async || {
+    becomes("the claim at fault is a dead letter", async || {
         Numbers::of(&sale).await.get("seckill_item_dead_letters", &of_item) == Some(1.0)
     })
     .await;

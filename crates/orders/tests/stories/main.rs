@@ -1,0 +1,9 @@
+//! Stories of the workers, with a log, a ledger and a clock that the test owns. The real log and
+//! the real ledger are joined in the server's tests; here only the logic between them is on trial.
+
+#![allow(clippy::unwrap_used)]
+
+mod alerts;
+mod fakes;
+mod retries;
+mod workers;
