@@ -151,7 +151,7 @@ fn end_of(log: &Path) -> String {
 pub fn wait_stopped(pid: u32) -> io::Result<()> {
     wait_for(&format!("process {pid} to stand still"), STOP_WITHIN, || {
         for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
-            // A thread may end between the two looks.
+            // A thread may end between listing and reading it.
             let Ok(stat) = fs::read_to_string(thread?.path().join("stat")) else { continue };
             // `id (name) state …`, and the name may contain anything.
             let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());

@@ -16,7 +16,7 @@ use std::{
 use super::{
     NotYet, START_WITHIN,
     keeper::Keeper,
-    place::{self, Port, Room},
+    place::{self, Port, ServiceFolder},
     programs, wait_for,
 };
 
@@ -54,7 +54,7 @@ pub struct MariaDb {
     program: PathBuf,
     client: PathBuf,
     options: MariaDbOptions,
-    room: Room,
+    folder: ServiceFolder,
     port: Port,
 }
 
@@ -76,11 +76,11 @@ impl MariaDb {
     pub fn start(options: MariaDbOptions) -> io::Result<MariaDb> {
         let program = programs::find("mariadbd", SERVER_PACKAGE)?;
         let client = programs::find("mariadb", CLIENT_PACKAGE)?;
-        let room = Room::new("mariadb")?;
-        copy_folder(&template(&program)?, &room.data())?;
-        fs::create_dir(room.path().join("tmp"))?;
+        let folder = ServiceFolder::new("mariadb")?;
+        copy_folder(&template(&program)?, &folder.data())?;
+        fs::create_dir(folder.path().join("tmp"))?;
         let (port, keeper) = (Port::reserve()?, Mutex::new(None));
-        let mariadb = MariaDb { keeper, program, client, options, room, port };
+        let mariadb = MariaDb { keeper, program, client, options, folder, port };
         mariadb.restart()?;
         Ok(mariadb)
     }
@@ -171,7 +171,7 @@ impl MariaDb {
     /// it answers a query.
     pub fn restart(&self) -> io::Result<()> {
         self.stop()?;
-        let keeper = Keeper::start(&self.program, &self.args(), &self.room.log())?;
+        let keeper = Keeper::start(&self.program, &self.args(), &self.folder.log())?;
         *self.keeper() = Some(keeper);
         wait_for(&format!("the start of MariaDB at {}", self.address()), START_WITHIN, || {
             if let Some(keeper) = self.keeper().as_mut() {
@@ -212,8 +212,8 @@ impl MariaDb {
         let mut args = vec![
             // It must come first.
             defaults,
-            format!("--datadir={}", self.room.data().display()),
-            format!("--tmpdir={}", self.room.path().join("tmp").display()),
+            format!("--datadir={}", self.folder.data().display()),
+            format!("--tmpdir={}", self.folder.path().join("tmp").display()),
             format!("--port={}", self.port.number()),
             "--bind-address=127.0.0.1".into(),
             "--skip-name-resolve".into(),

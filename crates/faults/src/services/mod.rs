@@ -54,7 +54,7 @@ const STOP_WITHIN: Duration = Duration::from_secs(60);
 const KILL_WITHIN: Duration = Duration::from_secs(20);
 /// A replica copies its primary's data, and a cluster agrees on who is who.
 const AGREE_WITHIN: Duration = Duration::from_secs(60);
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const ASK_AGAIN: Duration = Duration::from_millis(5);
 
 /// One Redis for the whole test process, on disk before it answers. Use a key prefix per test.
 pub fn shared_redis() -> &'static Redis {
@@ -107,7 +107,7 @@ fn wait_for<T>(
             let message = format!("{what} took longer than {} s: {reason}", within.as_secs());
             return Err(io::Error::new(io::ErrorKind::TimedOut, message));
         }
-        thread::sleep(LOOK_AGAIN);
+        thread::sleep(ASK_AGAIN);
     }
 }
 

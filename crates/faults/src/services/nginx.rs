@@ -14,7 +14,7 @@ use std::{
 use super::{
     NotYet, START_WITHIN,
     keeper::Keeper,
-    place::{Port, Room},
+    place::{Port, ServiceFolder},
     programs, wait_for,
 };
 
@@ -28,7 +28,7 @@ pub struct Nginx {
     /// Comes first because it is dropped first: a process that lives would miss its folder.
     _keeper: Keeper,
     program: PathBuf,
-    room: Room,
+    folder: ServiceFolder,
     http: Port,
     https: Port,
 }
@@ -37,25 +37,25 @@ impl Nginx {
     /// In front of these web instances.
     pub fn start(instances: &[SocketAddr]) -> io::Result<Nginx> {
         let program = programs::find("nginx", "nginx")?;
-        let room = Room::new("nginx")?;
+        let folder = ServiceFolder::new("nginx")?;
         let (http, https) = (Port::reserve()?, Port::reserve()?);
-        make_certificate(room.path())?;
-        fs::create_dir(room.data())?;
-        let site = site(room.path(), instances, &http, &https)?;
-        fs::write(room.path().join("site.conf"), site)?;
-        fs::write(room.path().join("nginx.conf"), around(room.path()))?;
-        let mut keeper = Keeper::start(&program, &args(room.path()), &room.log())?;
+        make_certificate(folder.path())?;
+        fs::create_dir(folder.data())?;
+        let site = site(folder.path(), instances, &http, &https)?;
+        fs::write(folder.path().join("site.conf"), site)?;
+        fs::write(folder.path().join("nginx.conf"), around(folder.path()))?;
+        let mut keeper = Keeper::start(&program, &args(folder.path()), &folder.log())?;
         wait_for("the start of nginx", START_WITHIN, || {
             keeper.still_runs().map_err(NotYet::Never)?;
             TcpStream::connect(https.address())?;
             Ok(())
         })?;
-        Ok(Nginx { _keeper: keeper, program, room, http, https })
+        Ok(Nginx { _keeper: keeper, program, folder, http, https })
     }
 
     /// What `nginx -t` says about the configuration in use.
     pub fn check(&self) -> io::Result<Output> {
-        Command::new(&self.program).arg("-t").args(args(self.room.path())).output()
+        Command::new(&self.program).arg("-t").args(args(self.folder.path())).output()
     }
 
     /// Where it listens with TLS.
@@ -74,21 +74,21 @@ impl Nginx {
 
     /// The certificate for `localhost` that a client must trust.
     pub fn certificate(&self) -> PathBuf {
-        self.room.path().join("fullchain.pem")
+        self.folder.path().join("fullchain.pem")
     }
 
     /// What it wrote into its error log.
     pub fn log(&self) -> String {
-        fs::read_to_string(self.room.log()).unwrap_or_default()
+        fs::read_to_string(self.folder.log()).unwrap_or_default()
     }
 }
 
-fn args(room: &Path) -> Vec<String> {
-    let folder = room.display();
+fn args(folder: &Path) -> Vec<String> {
+    let folder = folder.display();
     vec!["-p".into(), format!("{folder}/"), "-c".into(), format!("{folder}/nginx.conf")]
 }
 
-fn site(room: &Path, instances: &[SocketAddr], http: &Port, https: &Port) -> io::Result<String> {
+fn site(folder: &Path, instances: &[SocketAddr], http: &Port, https: &Port) -> io::Result<String> {
     let servers: String = instances
         .iter()
         .map(|instance| format!("server {instance} max_fails=3 fail_timeout=2s;\n    "))
@@ -97,8 +97,8 @@ fn site(room: &Path, instances: &[SocketAddr], http: &Port, https: &Port) -> io:
         ("server 127.0.0.1:8080 max_fails=3 fail_timeout=2s;", servers),
         ("listen 80 ", format!("listen {} ", http.address())),
         ("listen 443 ", format!("listen {} ", https.address())),
-        (TLS_FOLDER, room.display().to_string()),
-        (CACHE_FOLDER, room.join("data").display().to_string()),
+        (TLS_FOLDER, folder.display().to_string()),
+        (CACHE_FOLDER, folder.join("data").display().to_string()),
     ];
     replaced.iter().try_fold(SITE.to_owned(), |site, (from, to)| {
         if site.contains(from) {
@@ -110,8 +110,8 @@ fn site(room: &Path, instances: &[SocketAddr], http: &Port, https: &Port) -> io:
 
 /// The part that the distribution's nginx.conf plays. One process and no master: a worker would
 /// outlive a master that is killed.
-fn around(room: &Path) -> String {
-    let data = room.join("data");
+fn around(folder: &Path) -> String {
+    let data = folder.join("data");
     let data = data.display();
     format!(
         "daemon off;\nmaster_process off;\npid {data}/pid;\nerror_log stderr info;\n\
@@ -120,19 +120,19 @@ fn around(room: &Path) -> String {
          proxy_temp_path {data}/proxy;\n  fastcgi_temp_path {data}/fastcgi;\n  \
          uwsgi_temp_path {data}/uwsgi;\n  scgi_temp_path {data}/scgi;\n  \
          include {}/site.conf;\n}}\n",
-        room.display()
+        folder.display()
     )
 }
 
-fn make_certificate(room: &Path) -> io::Result<()> {
+fn make_certificate(folder: &Path) -> io::Result<()> {
     let output = Command::new(programs::find("openssl", "openssl")?)
         .args(["req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=localhost"])
         .args(["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"])
         .args(["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"])
         .arg("-keyout")
-        .arg(room.join("privkey.pem"))
+        .arg(folder.join("privkey.pem"))
         .arg("-out")
-        .arg(room.join("fullchain.pem"))
+        .arg(folder.join("fullchain.pem"))
         .output()?;
     if output.status.success() {
         return Ok(());

@@ -40,17 +40,17 @@ pub(super) fn open_lock(path: &Path) -> io::Result<File> {
 
 /// A private directory, removed when dropped.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct ServiceFolder {
     path: PathBuf,
 }
 
-impl Room {
-    pub(super) fn new(name: &str) -> io::Result<Room> {
+impl ServiceFolder {
+    pub(super) fn new(name: &str) -> io::Result<ServiceFolder> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = house()?.join(format!("{n}-{name}"));
+        let path = process_folder()?.join(format!("{n}-{name}"));
         fs::create_dir(&path)?;
-        Ok(Room { path })
+        Ok(ServiceFolder { path })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -68,31 +68,31 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for ServiceFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.path);
     }
 }
 
-/// This process's own folder of rooms.
-fn house() -> io::Result<PathBuf> {
+/// The folder of all services of this process.
+fn process_folder() -> io::Result<PathBuf> {
     // The lock must live as long as the process.
-    static HOUSE: Mutex<Option<(PathBuf, File)>> = Mutex::new(None);
-    let mut house = HOUSE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    if let Some((path, _)) = &*house {
+    static FOLDER: Mutex<Option<(PathBuf, File)>> = Mutex::new(None);
+    let mut known = FOLDER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some((path, _)) = &*known {
         return Ok(path.clone());
     }
     let services = services();
     fs::create_dir_all(&services)?;
-    // Nobody sweeps while a new house stands there without its lock.
-    let street = open_lock(&services.join("lock"))?;
-    street.lock()?;
+    // Nobody sweeps while a new folder is there without its lock.
+    let sweeping = open_lock(&services.join("lock"))?;
+    sweeping.lock()?;
     sweep(&services)?;
     let path = services.join(format!("run-{}", std::process::id()));
     fs::create_dir(&path)?;
     let lock = open_lock(&path.join("lock"))?;
     lock.lock()?;
-    *house = Some((path.clone(), lock));
+    *known = Some((path.clone(), lock));
     Ok(path)
 }
 

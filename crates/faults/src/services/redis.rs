@@ -11,7 +11,7 @@ use std::{
 use super::{
     AGREE_WITHIN, NotYet, START_WITHIN,
     keeper::Keeper,
-    place::{Port, Room},
+    place::{Port, ServiceFolder},
     programs,
     resp::{Client, Reply},
     wait_for,
@@ -47,17 +47,17 @@ impl Default for RedisOptions {
 #[derive(Debug)]
 pub struct Redis {
     /// Comes first because it is dropped first: a process that lives would miss its folder.
-    life: Mutex<Life>,
+    state: Mutex<RedisState>,
     program: PathBuf,
     options: RedisOptions,
-    room: Room,
+    folder: ServiceFolder,
     port: Port,
     /// Where the members of a cluster talk to each other.
     bus: Port,
 }
 
 #[derive(Debug)]
-struct Life {
+struct RedisState {
     keeper: Option<Keeper>,
     /// Whom it follows; changes when a replica is promoted, and must survive a restart.
     replica_of: Option<SocketAddr>,
@@ -73,11 +73,11 @@ impl Redis {
     /// Port and directory, but no process yet.
     pub(super) fn prepare(options: RedisOptions) -> io::Result<Redis> {
         let program = programs::find("redis-server", "redis-server")?;
-        let room = Room::new("redis")?;
-        fs::create_dir(room.data())?;
+        let folder = ServiceFolder::new("redis")?;
+        fs::create_dir(folder.data())?;
         let (port, bus) = (Port::reserve()?, Port::reserve()?);
-        let life = Mutex::new(Life { keeper: None, replica_of: options.replica_of });
-        Ok(Redis { life, program, options, room, port, bus })
+        let state = Mutex::new(RedisState { keeper: None, replica_of: options.replica_of });
+        Ok(Redis { state, program, options, folder, port, bus })
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -94,16 +94,16 @@ impl Redis {
 
     /// The process id, if it runs.
     pub fn pid(&self) -> Option<u32> {
-        self.life().keeper.as_ref().map(Keeper::pid)
+        self.state().keeper.as_ref().map(Keeper::pid)
     }
 
     pub fn is_running(&self) -> bool {
-        self.life().keeper.as_mut().is_some_and(|keeper| keeper.still_runs().is_ok())
+        self.state().keeper.as_mut().is_some_and(|keeper| keeper.still_runs().is_ok())
     }
 
     /// Where its files are, for stories about copies of them.
     pub fn folder(&self) -> PathBuf {
-        self.room.data()
+        self.folder.data()
     }
 
     /// One command over a connection of its own.
@@ -113,7 +113,7 @@ impl Redis {
 
     /// `kill -9`. Nothing happens if it is down already.
     pub fn kill(&self) -> io::Result<()> {
-        match self.life().keeper.take() {
+        match self.state().keeper.take() {
             Some(mut keeper) => keeper.kill(),
             None => Ok(()),
         }
@@ -121,7 +121,7 @@ impl Redis {
 
     /// A polite stop: what is in memory is on disk afterwards.
     pub fn stop(&self) -> io::Result<()> {
-        match self.life().keeper.take() {
+        match self.state().keeper.take() {
             Some(mut keeper) => keeper.stop().map(drop),
             None => Ok(()),
         }
@@ -137,15 +137,15 @@ impl Redis {
     /// Begin a restart; the members of a cluster are started side by side.
     pub(super) fn launch(&self) -> io::Result<()> {
         self.stop()?;
-        let mut life = self.life();
-        let args = self.args(life.replica_of);
-        life.keeper = Some(Keeper::start(&self.program, &args, &self.room.log())?);
+        let mut state = self.state();
+        let args = self.args(state.replica_of);
+        state.keeper = Some(Keeper::start(&self.program, &args, &self.folder.log())?);
         Ok(())
     }
 
     pub(super) fn wait_ready(&self) -> io::Result<()> {
         wait_for(&format!("the start of Redis at {}", self.address()), START_WITHIN, || {
-            if let Some(keeper) = &mut self.life().keeper {
+            if let Some(keeper) = &mut self.state().keeper {
                 keeper.still_runs().map_err(NotYet::Never)?;
             }
             self.call(&["PING"])?;
@@ -165,14 +165,14 @@ impl Redis {
     /// Killed, and back on the same port without its data: the disk was lost.
     pub fn wipe(&self) -> io::Result<()> {
         self.kill()?;
-        fs::remove_dir_all(self.room.data())?;
-        fs::create_dir(self.room.data())?;
+        fs::remove_dir_all(self.folder.data())?;
+        fs::create_dir(self.folder.data())?;
         self.restart()
     }
 
     /// Follow a primary, or nobody; also after the next restart.
     pub fn follow(&self, primary: Option<SocketAddr>) -> io::Result<()> {
-        self.life().replica_of = primary;
+        self.state().replica_of = primary;
         if !self.is_running() {
             return Ok(());
         }
@@ -206,14 +206,14 @@ impl Redis {
     }
 
     fn signal(&self, signal: &str) -> io::Result<()> {
-        match &mut self.life().keeper {
+        match &mut self.state().keeper {
             Some(keeper) => keeper.signal(signal),
             None => Err(io::Error::new(io::ErrorKind::NotConnected, "this Redis is down")),
         }
     }
 
-    fn life(&self) -> MutexGuard<'_, Life> {
-        self.life.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn state(&self) -> MutexGuard<'_, RedisState> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn args(&self, replica_of: Option<SocketAddr>) -> Vec<String> {
@@ -224,7 +224,7 @@ impl Redis {
         };
         set("bind", &["127.0.0.1"]);
         set("port", &[&self.port.number().to_string()]);
-        set("dir", &[&self.room.data().to_string_lossy()]);
+        set("dir", &[&self.folder.data().to_string_lossy()]);
         set("appendonly", &[if self.options.appendonly { "yes" } else { "no" }]);
         set("appendfsync", &[&self.options.appendfsync]);
         // A snapshot that happens to be written would decide what a crash loses.
