@@ -67,7 +67,8 @@ impl Aside {
             let mut waiting = self.waiting.lock();
             for entry in entries {
                 let queue = waiting.entry(entry.item).or_insert_with(|| {
-                    warn!(item = %entry.item, "another session of the ledger has locked this item: its claims wait, other items go on");
+                    let item = entry.item;
+                    warn!(%item, "another session of the ledger has locked this item: its claims wait");
                     Vec::new()
                 });
                 queue.push(entry);

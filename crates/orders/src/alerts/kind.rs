@@ -92,7 +92,8 @@ alert_kinds! {
     Payment, "payment", once,
         "Compare the order with the provider's bill; give the money back there.";
     /// A provider does not give back what is owed.
-    RefundRefused, "refund_refused", once, "Settle it with the provider. The refund is tried again until it succeeds.";
+    RefundRefused, "refund_refused", once,
+        "Settle it with the provider. The refund is tried again until it succeeds.";
     /// The outbox owes something for a minute.
     Undelivered, "undelivered", once,
         "The cause says who does not take it: gate, buyers' copies, or a provider. \

@@ -1,6 +1,6 @@
 //! What operators do at midnight.
 
-use std::{process::Command, time::Duration};
+use std::process::Command;
 
 use checker::Answer;
 use client::{Api, NewSale, ServerProcess};
