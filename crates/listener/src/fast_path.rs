@@ -45,16 +45,23 @@ const WRITE_BYTES_KEPT: usize = 1_024;
 /// Answers some requests by itself, and words what the listener refuses. All answers are whole
 /// responses, from the status line on.
 pub trait FastPath: Clone + Send + Sync + 'static {
+    /// What the path of a request names.
+    type Target;
     /// What is remembered of a request while it waits.
     type Ticket: Send;
     /// What it waits for.
     type Reply: Send;
 
-    /// Is a request with this method and path answered here?
-    fn takes(&self, method: &str, path: &str) -> bool;
+    /// What a request with this method and path is about, if it is answered here.
+    fn target(&self, method: &str, path: &str) -> Option<Self::Target>;
 
     /// Answer it at once, by writing to `out`, or say what to wait for.
-    fn begin(&self, request: &FastRequest<'_>, out: &mut Vec<u8>) -> Option<Pending<Self>>;
+    fn begin(
+        &self,
+        target: Self::Target,
+        request: &FastRequest<'_>,
+        out: &mut Vec<u8>,
+    ) -> Option<Pending<Self>>;
 
     /// The wait is over: write the answer.
     fn finish(&self, ticket: Self::Ticket, reply: Result<Self::Reply, NoReply>, out: &mut Vec<u8>);
@@ -82,7 +89,6 @@ pub enum NoReply {
 
 /// A request that is here from the first byte to the last.
 pub struct FastRequest<'a> {
-    pub path: &'a str,
     pub fields: Fields<'a>,
     pub body: &'a [u8],
     pub id: RequestId,
@@ -201,15 +207,16 @@ fn parse<F: FastPath>(
         return refuse(Refusal::BadRequest, fields);
     };
     // During a drain the router answers, which then says that the connection closes.
-    if version == 1 && fast_path.takes(method, path) && !connection.is_draining() {
-        match plain_body_length(headers) {
-            Some(length) if length <= settings.body_bytes_max && buffer.len() - head >= length => {
-                let (body, id) = (&buffer[head..head + length], id_of(fields, settings));
-                let request = FastRequest { path, fields, body, id };
-                return Parsed::Taken(head + length, fast_path.begin(&request, out));
-            }
-            _ => {}
-        }
+    if version == 1
+        && !connection.is_draining()
+        && let Some(target) = fast_path.target(method, path)
+        && let Some(length) = plain_body_length(headers)
+        && length <= settings.body_bytes_max
+        && buffer.len() - head >= length
+    {
+        let (body, id) = (&buffer[head..head + length], id_of(fields, settings));
+        let request = FastRequest { fields, body, id };
+        return Parsed::Taken(head + length, fast_path.begin(target, &request, out));
     }
     match extent_of(head, version, path, fields, settings) {
         Ok(extent) => Parsed::Router(extent),

@@ -67,7 +67,7 @@ where
     fn call(&mut self, mut request: Request) -> Self::Future {
         let id = *request.extensions_mut().get_or_insert_with(RequestId::generate);
         // These are counted references, not copies.
-        let asked = Asked {
+        let note = RequestNote {
             method: request.method().clone(),
             uri: request.uri().clone(),
             language: request.headers().get(ACCEPT_LANGUAGE).cloned(),
@@ -91,7 +91,7 @@ where
                 metrics.answered(response.status(), began.elapsed());
                 let failed =
                     response.status().is_client_error() || response.status().is_server_error();
-                let mut response = if failed { asked.explain(response) } else { response };
+                let mut response = if failed { note.explain(response) } else { response };
                 say_always(response.headers_mut(), id);
                 Ok(response)
             }
@@ -111,14 +111,14 @@ fn say_always(headers: &mut HeaderMap, id: RequestId) {
 }
 
 /// What must be known of a request after the handler has taken it.
-struct Asked {
+struct RequestNote {
     method: Method,
     uri: Uri,
     language: Option<HeaderValue>,
     id: RequestId,
 }
 
-impl Asked {
+impl RequestNote {
     fn explain(&self, mut response: Response) -> Response {
         let problem = match response.extensions_mut().remove::<Problem>() {
             Some(problem) => problem,

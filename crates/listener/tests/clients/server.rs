@@ -52,22 +52,43 @@ struct Quick {
     bell: Arc<Notify>,
 }
 
+/// Where a request of the fast path goes.
+#[derive(Clone, Copy)]
+enum Target {
+    Quick,
+    Wait,
+}
+
 impl FastPath for Quick {
+    type Target = Target;
     type Ticket = usize;
     type Reply = ();
 
-    fn takes(&self, method: &str, path: &str) -> bool {
-        method == "POST" && ["/quick", "/wait"].contains(&path)
+    fn target(&self, method: &str, path: &str) -> Option<Target> {
+        match (method, path) {
+            ("POST", "/quick") => Some(Target::Quick),
+            ("POST", "/wait") => Some(Target::Wait),
+            _ => None,
+        }
     }
 
-    fn begin(&self, request: &FastRequest<'_>, out: &mut Vec<u8>) -> Option<Pending<Self>> {
+    fn begin(
+        &self,
+        target: Target,
+        request: &FastRequest<'_>,
+        out: &mut Vec<u8>,
+    ) -> Option<Pending<Self>> {
         let ticket = request.body.len();
-        if request.path == "/quick" {
-            self.finish(ticket, Ok(()), out);
-            return None;
+        match target {
+            Target::Quick => {
+                self.finish(ticket, Ok(()), out);
+                None
+            }
+            Target::Wait => {
+                let bell = self.bell.clone();
+                Some(Pending { ticket, reply: Box::pin(async move { bell.notified().await }) })
+            }
         }
-        let bell = self.bell.clone();
-        Some(Pending { ticket, reply: Box::pin(async move { bell.notified().await }) })
     }
 
     fn finish(&self, ticket: usize, reply: Result<(), NoReply>, out: &mut Vec<u8>) {

@@ -5,7 +5,7 @@
 //! answer is written once per language and shared.
 //!
 //! It comes in on two ways, the fast path (see `fast_path`) and the router, and both lead here:
-//! [`read_claim`] takes it apart, [`told`] says what came of it.
+//! [`ClaimHead`] and its body make the [`ClaimRequest`], [`answer`] says what came of it.
 
 use std::{io::Write, time::Instant};
 
@@ -14,12 +14,12 @@ use axum::{
     extract::{FromRequest, FromRequestParts, Request, State},
     response::{IntoResponse, Response},
 };
+use engine::Engine;
 use gate::{Busy, ClaimRequest, Decision};
 use http::{
-    HeaderMap, HeaderValue, StatusCode,
+    HeaderValue, StatusCode,
     header::{CACHE_CONTROL, CONTENT_TYPE},
 };
-use listener::FastRequest;
 use sale::{Claim, ItemId, KeyHash, Millis, OrderNo, SaleToken, SigningKeys, UserId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -30,8 +30,8 @@ use crate::{
     problem::{Code, Problem},
 };
 
-const SALE_TOKEN: &str = "x-sale-token";
-const IDEMPOTENCY_KEY: &str = "idempotency-key";
+pub(super) const SALE_TOKEN: &str = "x-sale-token";
+pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 pub(super) const IDEMPOTENCY_KEY_CHARS_MAX: usize = 255;
 /// An admitted answer is a little over 200 bytes.
 pub(super) const ADMITTED_BYTES: usize = 320;
@@ -96,67 +96,48 @@ async fn decide(app: &App, request: Request) -> Result<Admitted, Problem> {
     let (mut parts, body) = request.into_parts();
     let Path(id) = Path::<i64>::from_request_parts(&mut parts, &()).await?;
     let engine = &app.engine;
-    let head = read_head(engine.keys(), engine.now_ms(), ItemId(id), &parts.headers)?;
-    let Json(body) = Json::<ClaimBody>::from_request(Request::from_parts(parts, body), &()).await?;
-    let request = with_body(head, body)?;
+    let all = |name| parts.headers.get_all(name).into_iter().map(HeaderValue::as_bytes);
+    let head = ClaimHead::read(engine, ItemId(id), all(SALE_TOKEN), all(IDEMPOTENCY_KEY))?;
+    // Whoever has no good token is not waited for to send the rest.
+    let request = head.with(Json::from_request(Request::from_parts(parts, body), &()).await?)?;
     let began = Instant::now();
     let decision = engine.claims().claim(request).await;
     app.claims.decided_after(began.elapsed());
-    told(decision, engine.keys(), |position| engine.claims().eta_ms(position))
+    answer(decision, engine.keys(), |position| engine.claims().eta_ms(position))
 }
 
-/// The fields of a head that a claim is read from, wherever they come from.
-pub(super) trait Fields {
-    fn all<'a>(&'a self, name: &'static str) -> impl Iterator<Item = &'a [u8]>;
-}
-
-impl Fields for HeaderMap {
-    fn all<'a>(&'a self, name: &'static str) -> impl Iterator<Item = &'a [u8]> {
-        self.get_all(name).into_iter().map(HeaderValue::as_bytes)
-    }
-}
-
-impl Fields for FastRequest<'_> {
-    fn all<'a>(&'a self, name: &'static str) -> impl Iterator<Item = &'a [u8]> {
-        self.fields.all(name)
-    }
-}
-
-/// Take apart a claim that is here in full.
-pub(super) fn read_claim(
-    keys: &SigningKeys,
-    now_ms: Millis,
+/// What the head of a claim says; how much is wanted is not known yet.
+pub(super) struct ClaimHead {
     item: ItemId,
-    request: &FastRequest<'_>,
-) -> Result<ClaimRequest, Problem> {
-    let head = read_head(keys, now_ms, item, request)?;
-    let kind = request.fields.first(CONTENT_TYPE.as_str());
-    let Json(body) = Json::<ClaimBody>::read(kind, request.body)?;
-    with_body(head, body)
+    user: UserId,
+    key: Option<KeyHash>,
 }
 
-/// What the head says; how much is wanted is not known yet.
-fn read_head(
-    keys: &SigningKeys,
-    now_ms: Millis,
-    item: ItemId,
-    fields: &impl Fields,
-) -> Result<ClaimRequest, Problem> {
-    let user = named_by_token(only_token(fields)?, item, keys, now_ms)?;
-    let key = idempotency_key(fields.all(IDEMPOTENCY_KEY), &user)?;
-    Ok(ClaimRequest { item, user, quantity: 0, key })
-}
-
-fn with_body(request: ClaimRequest, body: ClaimBody) -> Result<ClaimRequest, Problem> {
-    if body.quantity == 0 {
-        return Err(Problem::invalid("quantity", "must be at least 1"));
+impl ClaimHead {
+    /// From the item of the path and the values of the two fields that concern it.
+    pub(super) fn read<'a>(
+        engine: &Engine,
+        item: ItemId,
+        tokens: impl Iterator<Item = &'a [u8]>,
+        idempotency_keys: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<ClaimHead, Problem> {
+        let token = only_token(tokens)?;
+        let user = named_by_token(token, item, engine.keys(), engine.now_ms())?;
+        let key = idempotency_key(idempotency_keys, &user)?;
+        Ok(ClaimHead { item, user, key })
     }
-    Ok(ClaimRequest { quantity: body.quantity, ..request })
+
+    pub(super) fn with(self, Json(body): Json<ClaimBody>) -> Result<ClaimRequest, Problem> {
+        if body.quantity == 0 {
+            return Err(Problem::invalid("quantity", "must be at least 1"));
+        }
+        let ClaimHead { item, user, key } = self;
+        Ok(ClaimRequest { item, user, quantity: body.quantity, key })
+    }
 }
 
 /// The sale token, if there is one. Of two nobody can say which was meant.
-fn only_token(fields: &impl Fields) -> Result<Option<&[u8]>, Problem> {
-    let mut tokens = fields.all(SALE_TOKEN);
+fn only_token<'a>(mut tokens: impl Iterator<Item = &'a [u8]>) -> Result<Option<&'a [u8]>, Problem> {
     match (tokens.next(), tokens.next()) {
         (token, None) => Ok(token),
         (_, Some(_)) => Err(Problem::new(Code::BadRequest).detail(
@@ -198,7 +179,7 @@ fn idempotency_key<'a>(
 }
 
 /// What the buyer hears. `eta_ms`: when the claim at a position will be an order.
-pub(super) fn told(
+pub(super) fn answer(
     decision: Decision,
     keys: &SigningKeys,
     eta_ms: impl FnOnce(u64) -> u64,
@@ -291,12 +272,12 @@ mod tests {
         SigningKeys::from_secret(b"a secret of the tests").unwrap()
     }
 
-    fn check(answer: Decision, status: u16, code: &str, extra: &[(&str, Value)]) {
-        let problem = told(answer.clone(), &keys(), |_| 0).err().unwrap();
+    fn check(decision: Decision, status: u16, code: &str, extra: &[(&str, Value)]) {
+        let problem = answer(decision.clone(), &keys(), |_| 0).err().unwrap();
         let body: Value = serde_json::from_slice(&problem.render(Lang::En)).unwrap();
         assert_eq!((problem.code().status().as_u16(), problem.code().as_str()), (status, code));
         for (name, value) in extra {
-            assert_eq!(body[name], *value, "{answer:?}");
+            assert_eq!(body[name], *value, "{decision:?}");
         }
     }
 

@@ -11,18 +11,21 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use gate::Decision;
-use http::{Method, StatusCode, header::ACCEPT_LANGUAGE};
+use gate::{ClaimRequest, Decision};
+use http::{
+    Method, StatusCode,
+    header::{ACCEPT_LANGUAGE, CONTENT_TYPE},
+};
 use listener::{FastPath, FastRequest, Fields, NoReply, Pending, REQUEST_ID, Refusal, RequestId};
 use sale::ItemId;
 
 use super::{
     App, BASE,
-    claims::{ADMITTED_BYTES, read_claim, told},
+    claims::{ADMITTED_BYTES, ClaimHead, IDEMPOTENCY_KEY, SALE_TOKEN, answer},
 };
 use crate::{
     config::Role,
-    extract::is_plain_number,
+    extract::{Json, is_plain_number},
     metrics::HttpMetrics,
     problem::{Code, Lang, Problem},
 };
@@ -51,6 +54,13 @@ impl Claims {
         Claims { app, metrics: HttpMetrics::new(), open }
     }
 
+    fn read(&self, item: ItemId, request: &FastRequest<'_>) -> Result<ClaimRequest, Problem> {
+        let (engine, fields) = (&self.app.engine, request.fields);
+        let (tokens, keys) = (fields.all(SALE_TOKEN), fields.all(IDEMPOTENCY_KEY));
+        let head = ClaimHead::read(engine, item, tokens, keys)?;
+        head.with(Json::read(fields.first(CONTENT_TYPE.as_str()), request.body)?)
+    }
+
     fn refuse(&self, problem: &Problem, ticket: &Ticket, out: &mut Vec<u8>) {
         self.app.claims.refused(problem.code());
         self.metrics.answered(problem.code().status(), ticket.began.elapsed());
@@ -63,7 +73,7 @@ impl Claims {
 
     fn tell(&self, decision: Decision, ticket: &Ticket, out: &mut Vec<u8>) {
         let engine = &self.app.engine;
-        match told(decision, engine.keys(), |position| engine.claims().eta_ms(position)) {
+        match answer(decision, engine.keys(), |position| engine.claims().eta_ms(position)) {
             Err(problem) => self.refuse(&problem, ticket, out),
             Ok(admitted) => {
                 self.app.claims.admitted();
@@ -88,19 +98,24 @@ impl Claims {
 }
 
 impl FastPath for Claims {
+    type Target = ItemId;
     type Ticket = Ticket;
     type Reply = Decision;
 
-    fn takes(&self, method: &str, path: &str) -> bool {
-        self.open && method == "POST" && item_of(path).is_some()
+    fn target(&self, method: &str, path: &str) -> Option<ItemId> {
+        if self.open && method == "POST" { item_of(path) } else { None }
     }
 
-    fn begin(&self, request: &FastRequest<'_>, out: &mut Vec<u8>) -> Option<Pending<Self>> {
+    fn begin(
+        &self,
+        item: ItemId,
+        request: &FastRequest<'_>,
+        out: &mut Vec<u8>,
+    ) -> Option<Pending<Self>> {
         let lang = lang_of(request.fields);
         let ticket = Ticket { lang, began: Instant::now(), id: request.id };
         let engine = &self.app.engine;
-        let item = item_of(request.path).unwrap_or(ItemId(0));
-        let claim = match read_claim(engine.keys(), engine.now_ms(), item, request) {
+        let claim = match self.read(item, request) {
             Ok(claim) => claim,
             Err(problem) => {
                 self.refuse(&problem, &ticket, out);
