@@ -5,24 +5,16 @@ use std::sync::Arc;
 use gate::{Busy, ClaimRequest, Decision, Place, Readmitted};
 use sale::{ActivityState, Claim, ItemId, Receipt, VoidReason};
 
-use crate::{Catalogue, LookupError, OrderView, order_lookup::OrderLookup, shared::Shared};
+use crate::{Catalogue, OrderView, StoreError, order_lookup::OrderLookup, shared::Shared};
 
 /// Buying: what becomes of a claim, and of a receipt for one.
 pub struct Claims {
-    shared: Arc<Shared>,
-    catalogue: Arc<Catalogue>,
-    orders: Arc<OrderLookup>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) catalogue: Arc<Catalogue>,
+    pub(crate) orders: Arc<OrderLookup>,
 }
 
 impl Claims {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        catalogue: Arc<Catalogue>,
-        orders: Arc<OrderLookup>,
-    ) -> Claims {
-        Claims { shared, catalogue, orders }
-    }
-
     /// One claim, from its request to the decision that its buyer is told.
     pub async fn claim(&self, request: ClaimRequest) -> Decision {
         let item = request.item;
@@ -71,7 +63,7 @@ impl Claims {
     }
 
     /// Present a receipt: the claim is found, or admitted again, or told why not.
-    pub async fn present(&self, receipt: &Receipt) -> Result<Option<OrderView>, LookupError> {
+    pub async fn present(&self, receipt: &Receipt) -> Result<Option<OrderView>, StoreError> {
         match self.orders.on_record(receipt.order_no, Some(&receipt.user)).await? {
             Some(OrderView::Queued(claim)) if self.is_nowhere(&claim).await? => {
                 return Err(only_a_mark(&claim));
@@ -115,7 +107,7 @@ impl Claims {
 
     /// The gate has the mark of a claim that was not on record a moment ago. Somebody else may have
     /// presented the same receipt meanwhile.
-    async fn on_record_by_now(&self, claim: Claim) -> Result<Option<OrderView>, LookupError> {
+    async fn on_record_by_now(&self, claim: Claim) -> Result<Option<OrderView>, StoreError> {
         match self.orders.on_record(claim.order_no, Some(&claim.user)).await? {
             None => Err(only_a_mark(&claim)),
             known => Ok(known),
@@ -126,7 +118,7 @@ impl Claims {
     /// asks would be too dear. A receipt is worth the look: if an older ledger was restored, neither
     /// log nor ledger have the claim, its mark will go when the item is rebuilt, and *queued* would be
     /// a promise that nobody keeps.
-    async fn is_nowhere(&self, claim: &Claim) -> Result<bool, LookupError> {
+    async fn is_nowhere(&self, claim: &Claim) -> Result<bool, StoreError> {
         // In this order: it leaves the log for the ledger.
         Ok(!self.shared.gate.is_on_log(claim).await?
             && self.shared.ledger.order(claim.order_no).await?.is_none()
@@ -134,14 +126,14 @@ impl Claims {
     }
 }
 
-fn only_a_mark(claim: &Claim) -> LookupError {
+fn only_a_mark(claim: &Claim) -> StoreError {
     let (order_no, item) = (claim.order_no, claim.item);
     tracing::warn!(%order_no, %item, "the gate has the mark of a claim that neither log nor ledger have; \
         reconcile rebuilds the item, and then its receipt is good");
     not_now()
 }
 
-fn not_now() -> LookupError {
+fn not_now() -> StoreError {
     let reason = gate::GateFailure::BeingLoaded;
     gate::GateError::new(reason, "the item is not at the gate").into()
 }

@@ -53,17 +53,15 @@ pub use operations::{
     AtGate, LOCAL_TOKEN, OperateError, Operations, Plans, StockChanges, TOKEN_NAME_CHARS_MAX,
     Tokens,
 };
-pub use order_lookup::{Found, LookupError, OrderLookup, OrderView, fits};
+pub use order_lookup::{Found, OrderLookup, OrderView, fits};
 pub use parts::{LEDGER_FILE, OpenError, Parts};
 pub use payments::{NoticeFailure, PayError, Payments, Providers};
 pub use push::{Listener, Push, TooMany};
-pub use reconcile::{
-    Finding, ItemReport, ItemVerdict, RECONCILE_JOB, Reconcile, ReconcileError, Report,
-};
+pub use reconcile::{Finding, ItemReport, ItemVerdict, RECONCILE_JOB, Reconcile, Report};
 pub use records::Records;
 pub use secret::{REDACTED, Secret};
-pub use settings::{Profile, Role, Settings};
-pub use shared::Shared;
+pub use settings::{ProcessRole, Profile, Settings};
+pub use shared::{Shared, StoreError};
 pub use totals::{ItemTotals, Totals};
 pub use warming::{WarmError, Warmed};
 
@@ -123,19 +121,24 @@ impl Engine {
         let shared = Arc::new(Shared::start(settings, clock, parts, alerts)?);
         let s = || shared.clone();
         let catalogue = Arc::new(Catalogue::new(shared.ledger.clone(), shared.clock.clone()));
-        let copies = Arc::new(OrderCopies::new(s()));
-        let orders = Arc::new(OrderLookup::new(s(), copies.clone()));
+        let copies = Arc::new(OrderCopies { shared: s() });
+        let orders = Arc::new(OrderLookup { shared: s(), copies: copies.clone() });
         let push = Arc::new(Push::new(s(), copies.clone()));
-        let warming = Arc::new(Warming::new(s(), catalogue.clone()));
+        let warming = Arc::new(Warming { shared: s(), catalogue: catalogue.clone() });
         let payments = Payments::new(s(), orders.clone(), copies.clone(), providers, sandbox);
         let payments = Arc::new(payments);
-        let stock = Arc::new(StockChanges::new(s()));
-        let plans = Arc::new(Plans::new(s(), catalogue.clone(), warming.clone()));
+        let stock = Arc::new(StockChanges { shared: s() });
+        let plans =
+            Arc::new(Plans { shared: s(), catalogue: catalogue.clone(), warming: warming.clone() });
         let reconcile = Reconcile::new(s(), warming.clone(), stock.clone(), payments.clone());
         let reconcile = Arc::new(reconcile);
-        let operations =
-            Operations::new(s(), catalogue.clone(), warming.clone(), copies, reconcile.clone());
-        let operations = Arc::new(operations);
+        let operations = Arc::new(Operations {
+            shared: s(),
+            catalogue: catalogue.clone(),
+            warming: warming.clone(),
+            copies,
+            reconcile: reconcile.clone(),
+        });
         let health = Health::new(s(), push.clone(), data.to_owned(), remembered);
         let health = Arc::new(health);
         let jobs = Jobs::new(
@@ -153,8 +156,8 @@ impl Engine {
             stock.undo_cut_off_adjusts().await;
         }
         Ok(Arc::new(Engine {
-            claims: Claims::new(s(), catalogue.clone(), orders.clone()),
-            tokens: Arc::new(Tokens::new(s())),
+            claims: Claims { shared: s(), catalogue: catalogue.clone(), orders: orders.clone() },
+            tokens: Arc::new(Tokens { shared: s() }),
             records: Records::new(s()),
             demo: Arc::new(Demo::new(s(), plans.clone(), operations.clone())),
             keys,

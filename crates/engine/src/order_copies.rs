@@ -16,14 +16,10 @@ use crate::{
 const COPY_MS_MAX: Millis = 10_000;
 
 pub(crate) struct OrderCopies {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 impl OrderCopies {
-    pub(crate) fn new(shared: Arc<Shared>) -> OrderCopies {
-        OrderCopies { shared }
-    }
-
     pub(crate) async fn of(&self, no: OrderNo) -> Option<OrderCopy> {
         self.shared.coordination.order(no).await
     }

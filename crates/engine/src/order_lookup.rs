@@ -12,7 +12,7 @@ use sale::{Claim, Millis, Order, OrderNo, OrderStatus, UserId};
 use crate::{
     coordination::OrderCopy,
     order_copies::{OrderCopies, is_fresh},
-    shared::Shared,
+    shared::{Shared, StoreError},
 };
 
 /// How long the ledger is waited for by a buyer whom something else can be told.
@@ -52,14 +52,6 @@ impl OrderView {
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum LookupError {
-    #[error(transparent)]
-    Ledger(#[from] LedgerError),
-    #[error(transparent)]
-    Gate(#[from] gate::GateError),
-}
-
 /// An order or a claim, and why it is no order yet if it failed.
 #[derive(Clone, Debug)]
 pub struct Found {
@@ -78,15 +70,11 @@ impl Found {
 }
 
 pub struct OrderLookup {
-    shared: Arc<Shared>,
-    copies: Arc<OrderCopies>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) copies: Arc<OrderCopies>,
 }
 
 impl OrderLookup {
-    pub(crate) fn new(shared: Arc<Shared>, copies: Arc<OrderCopies>) -> OrderLookup {
-        OrderLookup { shared, copies }
-    }
-
     /// When the last claim on the log will be an order; `None` if none is there. A claim that waits for
     /// its next try is not on the log, and nobody knows when its time will come.
     pub fn backlog_eta_ms(&self) -> Option<u64> {
@@ -100,7 +88,7 @@ impl OrderLookup {
         &self,
         no: OrderNo,
         buyer: Option<&UserId>,
-    ) -> Result<Option<OrderView>, LookupError> {
+    ) -> Result<Option<OrderView>, StoreError> {
         // Buyers look often while they wait; the copy that the news of the order renewed will do.
         let copy = self.copies.of(no).await;
         if let Some(copy) = copy.as_ref().filter(|copy| is_fresh(copy)) {
@@ -115,7 +103,7 @@ impl OrderLookup {
         &self,
         no: OrderNo,
         buyer: Option<&UserId>,
-    ) -> Result<Option<OrderView>, LookupError> {
+    ) -> Result<Option<OrderView>, StoreError> {
         self.order_in_books(no, buyer, None).await
     }
 
@@ -124,7 +112,7 @@ impl OrderLookup {
         no: OrderNo,
         buyer: Option<&UserId>,
         copy: Option<OrderCopy>,
-    ) -> Result<Option<OrderView>, LookupError> {
+    ) -> Result<Option<OrderView>, StoreError> {
         // The gate first: a claim leaves it only after it is in the ledger, so what is in neither,
         // asked in this order, does not exist.
         let queued = match buyer {
@@ -179,7 +167,7 @@ impl OrderLookup {
         copy: Option<OrderCopy>,
         queued: gate::Result<Option<Claim>>,
         why: String,
-    ) -> Result<Option<OrderView>, LookupError> {
+    ) -> Result<Option<OrderView>, StoreError> {
         if let Some(copy) = copy {
             return Ok(Some(OrderView::LastKnown(copy.order, copy.read_ms)));
         }
@@ -192,7 +180,7 @@ impl OrderLookup {
     }
 
     /// Not by the copy that buyers look at: operators decide by what they see.
-    pub async fn find(&self, no: OrderNo) -> Result<Option<Found>, LookupError> {
+    pub async fn find(&self, no: OrderNo) -> Result<Option<Found>, StoreError> {
         if let Some(order) = self.shared.ledger.order(no).await? {
             return Ok(Some(Found::known(order)));
         }
@@ -215,7 +203,7 @@ impl OrderLookup {
         user: &UserId,
         before: Option<OrderNo>,
         rows: usize,
-    ) -> Result<Vec<Found>, LookupError> {
+    ) -> Result<Vec<Found>, StoreError> {
         let mut waiting = self.held_by(user, before, rows).await?;
         let numbers: Vec<OrderNo> = waiting.keys().copied().collect();
         for order in self.shared.ledger.orders_by_no(&numbers).await? {
@@ -230,7 +218,7 @@ impl OrderLookup {
         user: &UserId,
         before: Option<OrderNo>,
         rows: usize,
-    ) -> Result<BTreeMap<OrderNo, Found>, LookupError> {
+    ) -> Result<BTreeMap<OrderNo, Found>, StoreError> {
         let queued = self.shared.gate.queued_of(user).await?;
         let failed = self.shared.ledger.dead_letters_of(user, None, before, rows).await?;
         let queued = queued
@@ -247,7 +235,7 @@ impl OrderLookup {
         user: &UserId,
         before: Option<OrderNo>,
         rows: usize,
-    ) -> Result<Vec<OrderView>, LookupError> {
+    ) -> Result<Vec<OrderView>, StoreError> {
         let mut views = self.held_by(user, before, rows).await?;
         let filter =
             OrderFilter { user: Some(user.clone()), before, limit: rows, ..OrderFilter::default() };
@@ -284,6 +272,6 @@ mod tests {
         let view = engine.orders.order(known, Some(&ann)).await.unwrap();
         assert!(matches!(view, Some(OrderView::Known(_))), "{view:?}");
         let view = engine.orders.order(unknown, Some(&ann)).await;
-        assert!(matches!(view, Err(LookupError::Gate(_))), "it may be on the log: {view:?}");
+        assert!(matches!(view, Err(StoreError::Gate(_))), "it may be on the log: {view:?}");
     }
 }

@@ -115,7 +115,7 @@ async fn cluster_parts(settings: &Settings, clock: SharedClock) -> Result<Parts,
         ..mysql::Options::default()
     };
     let books = MysqlLedger::open(settings.ledger.url.expose(), clock.clone(), options).await?;
-    checkup::log(checkup::mysql::look_at(&books).await).map_err(OpenError::Unfit)?;
+    checkup::log(checkup::mysql::check_open(&books).await).map_err(OpenError::Unfit)?;
     let redis = &settings.redis;
     let urls: Vec<String> =
         redis.url.expose().split(',').map(|url| url.trim().to_owned()).collect();
@@ -150,7 +150,7 @@ async fn cluster_parts(settings: &Settings, clock: SharedClock) -> Result<Parts,
 
 /// Say what is not good about it, and refuse one that would lose promises without a word.
 async fn check_redis(redis: &settings::Redis) -> Result<(), OpenError> {
-    let findings = checkup::redis::look(redis).await;
+    let findings = checkup::redis::check(redis).await;
     checkup::log(findings).map_err(OpenError::Unfit)?;
     let agreed = checkup::redis::agree_on_partitions(redis).await;
     let agreed =

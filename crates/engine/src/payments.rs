@@ -20,10 +20,10 @@ use sale::{CloseReason, Order, OrderNo, OrderStatus};
 use serde_json::{Value, json};
 
 use crate::{
-    OrderView,
+    OrderView, StoreError,
     actor::Actor,
     order_copies::OrderCopies,
-    order_lookup::{Found, LookupError, OrderLookup},
+    order_lookup::{Found, OrderLookup},
     shared::Shared,
 };
 
@@ -264,8 +264,8 @@ impl Payments {
             Ok(Some(Found { view: OrderView::Known(order), .. })) => order,
             Ok(Some(_)) => return Err(PayError::Conflict(OrderStatus::Queued)),
             Ok(None) => return Err(LedgerError::NotFound.into()),
-            Err(LookupError::Ledger(error)) => return Err(error.into()),
-            Err(LookupError::Gate(error)) => {
+            Err(StoreError::Ledger(error)) => return Err(error.into()),
+            Err(StoreError::Gate(error)) => {
                 return Err(LedgerError::Unavailable(error.to_string()).into());
             }
         };

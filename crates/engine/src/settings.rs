@@ -11,12 +11,12 @@ use crate::Secret;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     pub profile: Profile,
-    pub roles: Vec<Role>,
+    pub roles: Vec<ProcessRole>,
     pub redis: Redis,
     pub ledger: LedgerStore,
-    pub lane: Lane,
+    pub lane: gate::LaneOptions,
     pub gate: Gate,
-    pub orders: Orders,
+    pub orders: orders::Options,
     pub jobs: Jobs,
     /// The built-in cashier, where it is switched on.
     pub sandbox: Option<SandboxSettings>,
@@ -26,7 +26,7 @@ pub struct Settings {
 
 impl Settings {
     /// Is this process for that? Solo is for everything.
-    pub fn does(&self, role: Role) -> bool {
+    pub fn does(&self, role: ProcessRole) -> bool {
         self.profile == Profile::Solo || self.roles.contains(&role)
     }
 }
@@ -36,12 +36,12 @@ impl Default for Settings {
     fn default() -> Self {
         Settings {
             profile: Profile::Solo,
-            roles: vec![Role::Web, Role::Worker, Role::Jobs],
+            roles: vec![ProcessRole::Web, ProcessRole::Worker, ProcessRole::Jobs],
             redis: Redis::default(),
             ledger: LedgerStore::default(),
-            lane: Lane::default(),
+            lane: gate::LaneOptions::default(),
             gate: Gate::default(),
-            orders: Orders::default(),
+            orders: orders::Options::default(),
             jobs: Jobs::default(),
             sandbox: None,
             alerts: Alerts::default(),
@@ -60,7 +60,7 @@ pub enum Profile {
 /// What a process of the cluster does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Role {
+pub enum ProcessRole {
     Web,
     Worker,
     Jobs,
@@ -110,19 +110,6 @@ impl Default for LedgerStore {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Lane {
-    pub queue_max: usize,
-    pub batch_max: usize,
-}
-
-impl Default for Lane {
-    fn default() -> Self {
-        Lane { queue_max: 20_000, batch_max: 256 }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Gate {
     pub log_claims_max: u64,
     pub sold_out_cache_ms_max: u64,
@@ -137,32 +124,6 @@ impl Default for Gate {
             sold_out_cache_ms_max: 1_000,
             warm_before_ms: 600_000,
             keep_after_close_ms: 3_600_000,
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Orders {
-    pub batch_claims_max: usize,
-    pub retry_ladder_ms: Vec<u64>,
-    pub pause_ms_min: u64,
-    pub pause_ms_max: u64,
-    pub retry_batch_max: usize,
-    pub retry_poll_ms: u64,
-}
-
-impl Default for Orders {
-    fn default() -> Self {
-        let minutes = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120];
-        let minutes_ms = minutes.into_iter().map(|minutes| minutes * 60_000);
-        Orders {
-            batch_claims_max: 1_000,
-            retry_ladder_ms: [10_000, 30_000].into_iter().chain(minutes_ms).collect(),
-            pause_ms_min: 100,
-            pause_ms_max: 10_000,
-            retry_batch_max: 200,
-            retry_poll_ms: 1_000,
         }
     }
 }

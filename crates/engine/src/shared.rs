@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use gate::{Gate, LaneOptions, Lanes};
+use gate::{Gate, Lanes};
 use ledger::Ledger;
 use orders::{Workers, WorkersHandle};
 use sale::{Millis, OrderNo, OrderNumbers, SharedClock};
@@ -11,12 +11,21 @@ use serde_json::Value;
 use tokio::sync::{Mutex, Notify};
 
 use crate::{
-    OpenError, Parts, Profile, Role, Settings,
+    OpenError, Parts, ProcessRole, Profile, Settings,
     actor::{Actor, audit_entry},
     alerting::Alerting,
     coordination::Coordination,
     settling::WakingBook,
 };
+
+/// One of the two stores did not do what was asked of it.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error(transparent)]
+    Ledger(#[from] ledger::LedgerError),
+    #[error(transparent)]
+    Gate(#[from] gate::GateError),
+}
 
 /// An error that is only told to the log.
 pub(crate) type AnyError = Box<dyn std::error::Error + Send + Sync>;
@@ -70,10 +79,10 @@ impl Shared {
         let Parts { gate, ledger, coordination, numbers, instance } = parts;
         let lanes = start_lanes(&settings, &gate, &coordination, &numbers)?;
         let wake = WakeUps::default();
-        let workers = settings.does(Role::Worker).then(|| {
+        let workers = settings.does(ProcessRole::Worker).then(|| {
             let cluster = settings.profile == Profile::Cluster;
             let book = WakingBook::new(&gate, &ledger, wake.outbox.clone(), cluster);
-            let options = worker_options(&settings);
+            let options = settings.orders.clone();
             Workers::start(options, gate.clone(), Arc::new(book), clock.clone(), alerts.handle())
         });
         let gate_turn = Mutex::new(());
@@ -144,14 +153,11 @@ fn start_lanes(
     coordination: &Arc<dyn Coordination>,
     numbers: &Arc<OrderNumbers>,
 ) -> Result<Lanes, OpenError> {
-    let options = LaneOptions {
-        queue_max: settings.lane.queue_max,
-        batch_max: settings.lane.batch_max,
-        sold_out_ms_max: settings.gate.sold_out_cache_ms_max,
-    };
+    let sold_out_ms_max = settings.gate.sold_out_cache_ms_max;
     let (coordination, node_of) = (coordination.clone(), numbers.clone());
     let may_number = Arc::new(move || may_number(&*coordination, &node_of));
-    let lanes = Lanes::start(options, gate.clone(), numbers.clone(), may_number);
+    let lanes =
+        Lanes::start(settings.lane, sold_out_ms_max, gate.clone(), numbers.clone(), may_number);
     lanes.map_err(OpenError::Lanes)
 }
 
@@ -160,16 +166,4 @@ fn may_number(coordination: &dyn Coordination, numbers: &OrderNumbers) -> bool {
     let ours = coordination.node_is_ours();
     numbers.set_node(coordination.node());
     ours
-}
-
-fn worker_options(settings: &Settings) -> orders::Options {
-    let orders = &settings.orders;
-    orders::Options {
-        batch_claims_max: orders.batch_claims_max,
-        retry_ladder_ms: orders.retry_ladder_ms.iter().map(|step| *step as Millis).collect(),
-        pause_ms_min: orders.pause_ms_min,
-        pause_ms_max: orders.pause_ms_max,
-        retry_batch_max: orders.retry_batch_max,
-        retry_poll_ms: orders.retry_poll_ms,
-    }
 }

@@ -68,15 +68,11 @@ pub enum WarmError {
 }
 
 pub(crate) struct Warming {
-    shared: Arc<Shared>,
-    catalogue: Arc<Catalogue>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) catalogue: Arc<Catalogue>,
 }
 
 impl Warming {
-    pub(crate) fn new(shared: Arc<Shared>, catalogue: Arc<Catalogue>) -> Warming {
-        Warming { shared, catalogue }
-    }
-
     /// Bring an item to the gate if it is not there.
     pub(crate) async fn warm(&self, item: ItemId) -> Result<Warmed, WarmError> {
         self.warm_with(item, false).await
@@ -123,6 +119,7 @@ impl Warming {
         let Some(epoch) = self.shared.ledger.begin_warm(id, item.epoch).await? else {
             return Ok(None);
         };
+        assert!(epoch > item.epoch, "item {id}: epoch {epoch} does not follow {}", item.epoch);
         let loaded = self.load(&item, epoch).await;
         if loaded.is_err() {
             self.shared.gate.abandon_load(id, epoch).await;
@@ -359,7 +356,8 @@ mod tests {
     async fn a_gate_that_is_away_is_not_asked_for_every_item() {
         let (shop, activity) = TestEngine::with_a_sale(|_| {}).await;
         let (gate, engine) = (&shop.gate, &shop.engine);
-        let warming = Warming::new(engine.shared.clone(), engine.catalogue.clone());
+        let warming =
+            Warming { shared: engine.shared.clone(), catalogue: engine.catalogue.clone() };
         let items = vec![activity.items[0].id; 10 * TOLD_AT_ONCE_MAX];
         let asked = || gate.shut_asked.swap(0, Ordering::SeqCst);
         asked();

@@ -22,18 +22,25 @@ use std::{
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use sale::{Claim, ItemId, OrderNumbers, UserId};
+use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::{Busy, Changed, ClaimRequest, Decision, Gate, GiveBack, SoldOut, spent_on::SpentOn};
 
-#[derive(Clone, Copy, Debug)]
+/// The settings of the lanes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct LaneOptions {
     /// Claims that may wait in one lane.
     pub queue_max: usize,
     /// Claims that go to the gate in one step.
     pub batch_max: usize,
-    /// How old a cached "sold out" may be.
-    pub sold_out_ms_max: u64,
+}
+
+impl Default for LaneOptions {
+    fn default() -> Self {
+        LaneOptions { queue_max: 20_000, batch_max: 256 }
+    }
 }
 
 /// After a batch of at least so many claims there is a crowd, and the next one may gather for a
@@ -91,11 +98,12 @@ impl Running {
 impl Lanes {
     pub fn start(
         options: LaneOptions,
+        sold_out_ms_max: u64,
         gate: Arc<dyn Gate>,
         numbers: Arc<OrderNumbers>,
         may_number: MayNumber,
     ) -> std::io::Result<Lanes> {
-        let sold_out = Arc::new(SoldOut::new(options.sold_out_ms_max));
+        let sold_out = Arc::new(SoldOut::new(sold_out_ms_max));
         let spent_on = Arc::new(SpentOn::new());
         let (stop, stopping) = watch::channel(false);
         let mut lanes = Vec::new();

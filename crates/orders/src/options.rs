@@ -1,7 +1,7 @@
 //! The settings of the workers.
 
 use sale::{Invalid, Millis};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::ladder::{self, RETRY_LADDER_MS_DEFAULT};
 
@@ -10,7 +10,7 @@ pub const BATCH_CLAIMS_MAX_MAX: usize = 100_000;
 /// The longest pause or poll that still lets an operator see the workers react.
 const WAIT_MS_MAX: u64 = 600_000;
 
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// Claims in one ledger transaction. Larger is faster until the transaction itself gets slow;
@@ -33,10 +33,10 @@ impl Default for Options {
         Options {
             batch_claims_max: 1_000,
             retry_ladder_ms: RETRY_LADDER_MS_DEFAULT.to_vec(),
-            retry_batch_max: 1_000,
+            retry_batch_max: 200,
             retry_poll_ms: 1_000,
-            pause_ms_min: 50,
-            pause_ms_max: 5_000,
+            pause_ms_min: 100,
+            pause_ms_max: 10_000,
         }
     }
 }

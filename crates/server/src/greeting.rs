@@ -10,7 +10,7 @@ use std::{
 use sale::Millis;
 
 use crate::{
-    config::{Config, Profile, Role},
+    config::{Config, ProcessRole, Profile},
     terminal,
 };
 
@@ -47,7 +47,8 @@ impl Greeting<'_> {
         let mut line = |name: &str, what: &str| {
             writeln!(text, "  {name:10} {what}").expect("a string takes everything");
         };
-        let pages = self.config.profile == Profile::Solo || self.config.roles.contains(&Role::Web);
+        let pages =
+            self.config.profile == Profile::Solo || self.config.roles.contains(&ProcessRole::Web);
         let links = if pages {
             [("shop", "/"), ("API docs", "/docs")]
         } else {
@@ -83,9 +84,9 @@ impl Greeting<'_> {
         let words: Vec<&str> = roles
             .iter()
             .map(|role| match role {
-                Role::Web => "answers buyers and operators",
-                Role::Worker => "turns claims into orders",
-                Role::Jobs => "runs the jobs",
+                ProcessRole::Web => "answers buyers and operators",
+                ProcessRole::Worker => "turns claims into orders",
+                ProcessRole::Jobs => "runs the jobs",
             })
             .collect();
         words.join(", ")
@@ -223,7 +224,7 @@ mod tests {
     fn a_worker_names_only_what_it_serves() {
         let mut config = Config::defaults();
         config.profile = Profile::Cluster;
-        config.roles = vec![Role::Worker];
+        config.roles = vec![ProcessRole::Worker];
         config.auth.jwt_secret = Secret::new("the shop's own secret");
         let text = greeting(&config).text(false);
         assert!(text.contains("turns claims into orders\n"), "{text}");

@@ -2,24 +2,26 @@
 
 use std::path::Path;
 
-use super::Finding;
+use super::CheckResult;
 
 /// Journal, ledger and their write-ahead logs of a large sale fit into this.
 const FREE_BYTES_MIN: u64 = 1 << 30;
 
-pub fn room(directory: &Path) -> Finding {
+pub fn room(directory: &Path) -> CheckResult {
     match rustix::fs::statvfs(directory) {
         Ok(disk) => judge(disk.f_bavail.saturating_mul(disk.f_frsize)),
-        Err(error) => Finding::Warn(format!("the free space of the disk cannot be read: {error}")),
+        Err(error) => {
+            CheckResult::Warn(format!("the free space of the disk cannot be read: {error}"))
+        }
     }
 }
 
-fn judge(free_bytes: u64) -> Finding {
+fn judge(free_bytes: u64) -> CheckResult {
     let text = format!("{} MiB of the disk are free", free_bytes >> 20);
     if free_bytes < FREE_BYTES_MIN {
-        return Finding::Warn(format!("{text}: on a full disk nobody is admitted"));
+        return CheckResult::Warn(format!("{text}: on a full disk nobody is admitted"));
     }
-    Finding::Ok(text)
+    CheckResult::Ok(text)
 }
 
 #[cfg(test)]
@@ -28,11 +30,11 @@ mod tests {
 
     #[test]
     fn little_room_is_said() {
-        assert!(matches!(judge(FREE_BYTES_MIN), Finding::Ok(_)));
-        let Finding::Warn(text) = judge(FREE_BYTES_MIN - 1) else { panic!("it is not much") };
+        assert!(matches!(judge(FREE_BYTES_MIN), CheckResult::Ok(_)));
+        let CheckResult::Warn(text) = judge(FREE_BYTES_MIN - 1) else { panic!("it is not much") };
         assert!(text.starts_with("1023 MiB"), "{text}");
-        assert!(matches!(room(Path::new("/")), Finding::Ok(text) | Finding::Warn(text)
+        assert!(matches!(room(Path::new("/")), CheckResult::Ok(text) | CheckResult::Warn(text)
             if text.contains("MiB")));
-        assert!(matches!(room(Path::new("/no such place")), Finding::Warn(_)));
+        assert!(matches!(room(Path::new("/no such place")), CheckResult::Warn(_)));
     }
 }

@@ -1,6 +1,6 @@
 //! Is what we run on fit for a sale?
 //!
-//! `seckill doctor` prints all of it. Opening the parts of a cluster looks at the engines as well,
+//! `seckill doctor` prints all of it. Opening the parts of a cluster checks the engines as well,
 //! says in the log what is not good, and refuses one that would lose promises without a word.
 
 pub mod disk;
@@ -11,9 +11,9 @@ use std::path::Path;
 
 use sale::{Clock, Millis, SystemClock};
 
-/// One thing that was looked at.
+/// One thing that was checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Finding {
+pub enum CheckResult {
     Ok(String),
     /// Allowed, but rarely meant.
     Warn(String),
@@ -26,26 +26,26 @@ pub enum Finding {
 }
 
 /// What can be told of this machine in no time.
-pub fn machine(data: &Path) -> Vec<Finding> {
+pub fn machine(data: &Path) -> Vec<CheckResult> {
     vec![clock(SystemClock.now_ms()), disk::room(data)]
 }
 
-fn clock(now_ms: Millis) -> Finding {
+fn clock(now_ms: Millis) -> CheckResult {
     if now_ms < CLOCK_MS_MIN {
-        return Finding::Fail("the clock is before 2024: sales would not open, set it".into());
+        return CheckResult::Fail("the clock is before 2024: sales would not open, set it".into());
     }
-    Finding::Ok("the clock is plausible".into())
+    CheckResult::Ok("the clock is plausible".into())
 }
 
 /// Write into the log what is not good. The first reason not to start, if there is one.
-pub fn log(findings: Vec<Finding>) -> Result<(), String> {
+pub fn log(findings: Vec<CheckResult>) -> Result<(), String> {
     for finding in findings {
         match finding {
-            Finding::Ok(_) => {}
-            Finding::Warn(text) | Finding::Danger(text) | Finding::Fail(text) => {
+            CheckResult::Ok(_) => {}
+            CheckResult::Warn(text) | CheckResult::Danger(text) | CheckResult::Fail(text) => {
                 tracing::warn!("{text}")
             }
-            Finding::Refuse(text) => return Err(text),
+            CheckResult::Refuse(text) => return Err(text),
         }
     }
     Ok(())
@@ -62,16 +62,16 @@ mod tests {
 
     #[test]
     fn a_clock_of_last_century_is_wrong() {
-        assert!(matches!(clock(CLOCK_MS_MIN - 1), Finding::Fail(_)));
+        assert!(matches!(clock(CLOCK_MS_MIN - 1), CheckResult::Fail(_)));
         assert_eq!(machine(Path::new("/")).len(), 2);
-        assert!(matches!(machine(Path::new("/"))[0], Finding::Ok(_)));
+        assert!(matches!(machine(Path::new("/"))[0], CheckResult::Ok(_)));
     }
 
     #[test]
     fn only_what_loses_promises_keeps_us_from_starting() {
-        let bad = vec![Finding::Warn("w".into()), Finding::Fail("f".into())];
+        let bad = vec![CheckResult::Warn("w".into()), CheckResult::Fail("f".into())];
         assert_eq!(log(bad.clone()), Ok(()));
-        let worse = [bad, vec![Finding::Refuse("r".into())]].concat();
+        let worse = [bad, vec![CheckResult::Refuse("r".into())]].concat();
         assert_eq!(log(worse), Err("r".into()));
     }
 }

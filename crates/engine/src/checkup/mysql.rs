@@ -5,35 +5,35 @@ use std::sync::Arc;
 use ledger::mysql::{self, MysqlLedger, Verdict};
 use sale::SystemClock;
 
-use super::Finding;
+use super::CheckResult;
 use crate::settings::LedgerStore;
 
-/// One to look, one to spare.
+/// One to check with, one to spare.
 const CONNECTIONS: usize = 2;
 
 /// Connects, and brings the schema up to date as every start does.
-pub async fn look(store: &LedgerStore) -> Vec<Finding> {
+pub async fn check(store: &LedgerStore) -> Vec<CheckResult> {
     let options = mysql::Options { connections_max: CONNECTIONS, ..mysql::Options::default() };
     match MysqlLedger::open(store.url.expose(), Arc::new(SystemClock), options).await {
-        Ok(ledger) => look_at(&ledger).await,
-        Err(error) => vec![Finding::Fail(error.to_string())],
+        Ok(ledger) => check_open(&ledger).await,
+        Err(error) => vec![CheckResult::Fail(error.to_string())],
     }
 }
 
-pub async fn look_at(ledger: &MysqlLedger) -> Vec<Finding> {
+pub async fn check_open(ledger: &MysqlLedger) -> Vec<CheckResult> {
     match ledger.health().await {
-        Ok(findings) => findings.into_iter().map(told).collect(),
-        Err(error) => vec![Finding::Fail(error.to_string())],
+        Ok(findings) => findings.into_iter().map(result_of).collect(),
+        Err(error) => vec![CheckResult::Fail(error.to_string())],
     }
 }
 
-fn told(finding: mysql::Finding) -> Finding {
+fn result_of(finding: mysql::Finding) -> CheckResult {
     let mysql::Finding { name, value, verdict, advice } = finding;
     let text = format!("the ledger's {name} is {value}");
     match verdict {
-        Verdict::Good => Finding::Ok(text),
-        Verdict::Risky => Finding::Warn(format!("{text}: {advice}")),
-        Verdict::Bad => Finding::Fail(format!("{text}: {advice}")),
+        Verdict::Good => CheckResult::Ok(text),
+        Verdict::Risky => CheckResult::Warn(format!("{text}: {advice}")),
+        Verdict::Bad => CheckResult::Fail(format!("{text}: {advice}")),
     }
 }
 
@@ -50,9 +50,9 @@ mod tests {
             advice: "use the primary",
         };
         let text = "the ledger's read_only is ON";
-        assert_eq!(told(finding(Verdict::Good)), Finding::Ok(text.into()));
+        assert_eq!(result_of(finding(Verdict::Good)), CheckResult::Ok(text.into()));
         let advised = format!("{text}: use the primary");
-        assert_eq!(told(finding(Verdict::Risky)), Finding::Warn(advised.clone()));
-        assert_eq!(told(finding(Verdict::Bad)), Finding::Fail(advised));
+        assert_eq!(result_of(finding(Verdict::Risky)), CheckResult::Warn(advised.clone()));
+        assert_eq!(result_of(finding(Verdict::Bad)), CheckResult::Fail(advised));
     }
 }

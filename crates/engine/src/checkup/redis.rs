@@ -13,7 +13,7 @@ use redis::{
 };
 use sale::{Clock, SystemClock};
 
-use super::{CLOCK_OFFSET_MS_MAX, Finding};
+use super::{CLOCK_OFFSET_MS_MAX, CheckResult};
 use crate::settings;
 
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -35,27 +35,28 @@ struct Facts {
     clock_offset_ms: i64,
 }
 
-/// Everything that can be looked at without changing anything.
-pub async fn look(settings: &settings::Redis) -> Vec<Finding> {
+/// Everything that can be checked without changing anything.
+pub async fn check(settings: &settings::Redis) -> Vec<CheckResult> {
     let urls = urls(settings);
     let mut findings = Vec::new();
     match servers(&urls).await {
         Ok(servers) => {
             for server in servers {
-                findings.extend(look_at(&server, urls.len() > 1, settings.wait_replicas).await);
+                findings
+                    .extend(check_server(&server, urls.len() > 1, settings.wait_replicas).await);
             }
         }
-        Err(error) => return vec![Finding::Fail(format!("Redis does not answer: {error}"))],
+        Err(error) => return vec![CheckResult::Fail(format!("Redis does not answer: {error}"))],
     }
     findings.push(match partitions_kept(settings, None).await {
         Ok(kept) => judge_partitions(settings.partitions, kept),
-        Err(error) => Finding::Fail(format!("Redis does not answer: {error}")),
+        Err(error) => CheckResult::Fail(format!("Redis does not answer: {error}")),
     });
     findings
 }
 
 /// The first instance says how many partitions there are; the others must count the same.
-pub async fn agree_on_partitions(settings: &settings::Redis) -> RedisResult<Finding> {
+pub async fn agree_on_partitions(settings: &settings::Redis) -> RedisResult<CheckResult> {
     let kept = partitions_kept(settings, Some(settings.partitions)).await?;
     Ok(judge_partitions(settings.partitions, kept))
 }
@@ -97,13 +98,13 @@ async fn last_answer(
     Ok(Option::from_redis_value(answer)?)
 }
 
-fn judge_partitions(wanted: usize, kept: Option<usize>) -> Finding {
+fn judge_partitions(wanted: usize, kept: Option<usize>) -> CheckResult {
     match kept {
-        None => Finding::Ok(format!("redis.partitions is {wanted}, nobody has started yet")),
+        None => CheckResult::Ok(format!("redis.partitions is {wanted}, nobody has started yet")),
         Some(kept) if kept == wanted => {
-            Finding::Ok(format!("redis.partitions is {wanted}, here and in Redis"))
+            CheckResult::Ok(format!("redis.partitions is {wanted}, here and in Redis"))
         }
-        Some(kept) => Finding::Refuse(format!(
+        Some(kept) => CheckResult::Refuse(format!(
             "redis.partitions is {wanted} here, and the instances before this one used {kept}: it \
              must be the same everywhere"
         )),
@@ -165,17 +166,20 @@ fn masters(nodes: &str) -> Vec<(String, u16)> {
     nodes.lines().filter_map(master).collect()
 }
 
-async fn look_at(server: &Server, of_cluster: bool, wait_replicas: u32) -> Vec<Finding> {
+async fn check_server(server: &Server, of_cluster: bool, wait_replicas: u32) -> Vec<CheckResult> {
     let facts = match &server.connection {
         Ok(connection) => facts(connection.clone()).await,
         Err(error) => {
-            return vec![Finding::Fail(format!("Redis {} does not answer: {error}", server.name))];
+            return vec![CheckResult::Fail(format!(
+                "Redis {} does not answer: {error}",
+                server.name
+            ))];
         }
     };
     match facts {
         Ok(facts) => judge(&server.name, &facts, of_cluster, wait_replicas),
         Err(error) => {
-            vec![Finding::Fail(format!("Redis {} does not answer: {error}", server.name))]
+            vec![CheckResult::Fail(format!("Redis {} does not answer: {error}", server.name))]
         }
     }
 }
@@ -207,7 +211,7 @@ async fn facts(mut connection: MultiplexedConnection) -> RedisResult<Facts> {
     Ok(facts)
 }
 
-fn judge(name: &str, facts: &Facts, of_cluster: bool, wait_replicas: u32) -> Vec<Finding> {
+fn judge(name: &str, facts: &Facts, of_cluster: bool, wait_replicas: u32) -> Vec<CheckResult> {
     let mut findings = vec![judge_version(&facts.version)];
     findings.extend(judge_role(facts, of_cluster));
     let setting = |name: &str| facts.settings.get(name).map(String::as_str);
@@ -217,57 +221,57 @@ fn judge(name: &str, facts: &Facts, of_cluster: bool, wait_replicas: u32) -> Vec
     findings.push(judge_clock(facts.clock_offset_ms));
     let named = |text: String| format!("Redis {name}: {text}");
     let named = |finding| match finding {
-        Finding::Ok(text) => Finding::Ok(named(text)),
-        Finding::Warn(text) => Finding::Warn(named(text)),
-        Finding::Danger(text) => Finding::Danger(named(text)),
-        Finding::Fail(text) => Finding::Fail(named(text)),
-        Finding::Refuse(text) => Finding::Refuse(named(text)),
+        CheckResult::Ok(text) => CheckResult::Ok(named(text)),
+        CheckResult::Warn(text) => CheckResult::Warn(named(text)),
+        CheckResult::Danger(text) => CheckResult::Danger(named(text)),
+        CheckResult::Fail(text) => CheckResult::Fail(named(text)),
+        CheckResult::Refuse(text) => CheckResult::Refuse(named(text)),
     };
     findings.into_iter().map(named).collect()
 }
 
-fn judge_version(version: &str) -> Finding {
+fn judge_version(version: &str) -> CheckResult {
     let mut numbers = version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
     let known = [numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)];
     if known < OLDEST {
-        return Finding::Fail(format!("version {version}: 7.0 is the oldest that will do"));
+        return CheckResult::Fail(format!("version {version}: 7.0 is the oldest that will do"));
     }
-    Finding::Ok(format!("version {version}"))
+    CheckResult::Ok(format!("version {version}"))
 }
 
-fn judge_role(facts: &Facts, of_cluster: bool) -> Option<Finding> {
+fn judge_role(facts: &Facts, of_cluster: bool) -> Option<CheckResult> {
     if !facts.is_master {
-        return Some(Finding::Fail("this is a replica: use the primary".into()));
+        return Some(CheckResult::Fail("this is a replica: use the primary".into()));
     }
     match (&facts.cluster_state, of_cluster) {
-        (Some(_), false) => Some(Finding::Fail(
+        (Some(_), false) => Some(CheckResult::Fail(
             "a member of a cluster: give the addresses of several of its members".into(),
         )),
-        (Some(state), true) if state != "ok" => Some(Finding::Fail(format!(
+        (Some(state), true) if state != "ok" => Some(CheckResult::Fail(format!(
             "cluster_state is {state}: some slots are served by nobody"
         ))),
-        (Some(_), true) => Some(Finding::Ok("cluster_state is ok".into())),
+        (Some(_), true) => Some(CheckResult::Ok("cluster_state is ok".into())),
         (None, _) => None,
     }
 }
 
-fn judge_file(appendonly: Option<&str>, appendfsync: Option<&str>) -> Finding {
+fn judge_file(appendonly: Option<&str>, appendfsync: Option<&str>) -> CheckResult {
     match (appendonly, appendfsync) {
-        (Some("yes"), Some("always")) => {
-            Finding::Ok("every promise is on disk before it is given (appendfsync always)".into())
-        }
-        (Some("yes"), Some("everysec")) => Finding::Warn(
+        (Some("yes"), Some("always")) => CheckResult::Ok(
+            "every promise is on disk before it is given (appendfsync always)".into(),
+        ),
+        (Some("yes"), Some("everysec")) => CheckResult::Warn(
             "appendfsync is everysec: a crash loses the promises of the last second, until their \
              receipts are presented"
                 .into(),
         ),
-        (Some("yes"), Some(other)) => Finding::Warn(format!(
+        (Some("yes"), Some(other)) => CheckResult::Warn(format!(
             "appendfsync is {other}: a crash of the machine loses promises, set it to always"
         )),
         (None, _) | (Some("yes"), None) => {
-            Finding::Warn("appendonly and appendfsync cannot be read".into())
+            CheckResult::Warn("appendonly and appendfsync cannot be read".into())
         }
-        (Some(other), _) => Finding::Warn(format!(
+        (Some(other), _) => CheckResult::Warn(format!(
             "appendonly is {other}: a restart loses every promise that is not an order, set it to yes"
         )),
     }
@@ -275,38 +279,38 @@ fn judge_file(appendonly: Option<&str>, appendfsync: Option<&str>) -> Finding {
 
 /// Whatever is evicted, it is wrong: a mark lets a buyer buy twice, a stock or stream sells anew or
 /// loses what was sold, a lease lets two instances hand out the same order numbers.
-fn judge_memory(policy: Option<&str>) -> Finding {
+fn judge_memory(policy: Option<&str>) -> CheckResult {
     match policy {
-        Some("noeviction") => Finding::Ok("nothing is evicted".into()),
-        Some(other) => Finding::Refuse(format!(
+        Some("noeviction") => CheckResult::Ok("nothing is evicted".into()),
+        Some(other) => CheckResult::Refuse(format!(
             "maxmemory-policy is {other}: it would throw out claims to make room, set it to noeviction"
         )),
-        None => Finding::Warn("maxmemory-policy cannot be read: it must be noeviction".into()),
+        None => CheckResult::Warn("maxmemory-policy cannot be read: it must be noeviction".into()),
     }
 }
 
-fn judge_replicas(replicas: u32, min_to_write: Option<&str>, wait_replicas: u32) -> Finding {
+fn judge_replicas(replicas: u32, min_to_write: Option<&str>, wait_replicas: u32) -> CheckResult {
     let text = format!("{replicas} replicas");
     if replicas < wait_replicas {
-        return Finding::Fail(format!(
+        return CheckResult::Fail(format!(
             "{text}, and redis.wait_replicas is {wait_replicas}: nobody would be admitted"
         ));
     }
     if replicas > 0 && min_to_write == Some("0") {
-        return Finding::Warn(format!(
+        return CheckResult::Warn(format!(
             "{text}, and min-replicas-to-write is 0: a primary that is cut off goes on admitting, and \
              all of that is lost"
         ));
     }
-    Finding::Ok(text)
+    CheckResult::Ok(text)
 }
 
-fn judge_clock(offset_ms: i64) -> Finding {
+fn judge_clock(offset_ms: i64) -> CheckResult {
     let text = format!("its clock is {offset_ms} ms ahead of ours");
     if offset_ms.abs() > CLOCK_OFFSET_MS_MAX {
-        return Finding::Warn(format!("{text}: sales open and close by it, check NTP on both"));
+        return CheckResult::Warn(format!("{text}: sales open and close by it, check NTP on both"));
     }
-    Finding::Ok(text)
+    CheckResult::Ok(text)
 }
 
 #[cfg(test)]
@@ -328,11 +332,11 @@ mod tests {
     }
 
     /// What is not good about a server that differs from a good one.
-    fn complaints(change: impl FnOnce(&mut Facts)) -> Vec<Finding> {
+    fn complaints(change: impl FnOnce(&mut Facts)) -> Vec<CheckResult> {
         let mut facts = good();
         change(&mut facts);
         let findings = judge("r1:6379", &facts, false, 0).into_iter();
-        findings.filter(|finding| !matches!(finding, Finding::Ok(_))).collect()
+        findings.filter(|finding| !matches!(finding, CheckResult::Ok(_))).collect()
     }
 
     fn set(name: &'static str, value: &'static str) -> impl FnOnce(&mut Facts) {
@@ -342,27 +346,27 @@ mod tests {
     #[test]
     fn each_way_to_lose_a_promise_is_told() {
         assert_eq!(complaints(|_| {}), []);
-        let one = |found: Vec<Finding>| <[Finding; 1]>::try_from(found).unwrap()[0].clone();
+        let one = |found: Vec<CheckResult>| <[CheckResult; 1]>::try_from(found).unwrap()[0].clone();
         let policy = one(complaints(set("maxmemory-policy", "volatile-lru")));
-        assert!(matches!(&policy, Finding::Refuse(text)
+        assert!(matches!(&policy, CheckResult::Refuse(text)
             if text.starts_with("Redis r1:6379: maxmemory-policy is volatile-lru")));
         for (name, value) in
             [("appendonly", "no"), ("appendfsync", "everysec"), ("appendfsync", "no")]
         {
             let found = one(complaints(set(name, value)));
-            assert!(matches!(&found, Finding::Warn(text) if text.contains(name)), "{found:?}");
+            assert!(matches!(&found, CheckResult::Warn(text) if text.contains(name)), "{found:?}");
         }
         let old = one(complaints(|facts| facts.version = "6.2.14".into()));
-        assert!(matches!(old, Finding::Fail(_)));
-        assert!(matches!(one(complaints(|facts| facts.is_master = false)), Finding::Fail(_)));
-        assert!(matches!(one(complaints(|facts| facts.replicas = 1)), Finding::Warn(_)));
-        assert!(matches!(one(complaints(|f| f.clock_offset_ms = -1_001)), Finding::Warn(_)));
+        assert!(matches!(old, CheckResult::Fail(_)));
+        assert!(matches!(one(complaints(|facts| facts.is_master = false)), CheckResult::Fail(_)));
+        assert!(matches!(one(complaints(|facts| facts.replicas = 1)), CheckResult::Warn(_)));
+        assert!(matches!(one(complaints(|f| f.clock_offset_ms = -1_001)), CheckResult::Warn(_)));
         let member = one(complaints(|facts| facts.cluster_state = Some("ok".into())));
-        assert!(matches!(member, Finding::Fail(_)), "one address leads to one member");
+        assert!(matches!(member, CheckResult::Fail(_)), "one address leads to one member");
         let mut facts = good();
         facts.cluster_state = Some("fail".into());
         let broken = judge("r", &facts, true, 1);
-        assert_eq!(broken.iter().filter(|f| matches!(f, Finding::Fail(_))).count(), 2);
+        assert_eq!(broken.iter().filter(|f| matches!(f, CheckResult::Fail(_))).count(), 2);
         let silent = complaints(|facts| facts.settings.clear());
         assert_eq!(silent.len(), 2, "a hosted server: {silent:?}");
     }
@@ -388,41 +392,43 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_real_server_is_looked_at() {
+    async fn a_real_server_is_checked() {
         let redis = Redis::start(RedisOptions::default()).unwrap();
         let mut settings = config_of(&redis);
-        let found = look(&settings).await;
-        assert!(found.iter().all(|finding| matches!(finding, Finding::Ok(_))), "{found:?}");
+        let found = check(&settings).await;
+        assert!(found.iter().all(|finding| matches!(finding, CheckResult::Ok(_))), "{found:?}");
         assert_eq!(found.len(), 6, "{found:?}");
         // The first instance decides how many partitions there are.
         let agreed = agree_on_partitions(&settings).await.unwrap();
-        assert!(matches!(agreed, Finding::Ok(_)));
+        assert!(matches!(agreed, CheckResult::Ok(_)));
         settings.partitions += 1;
         let disagreed = agree_on_partitions(&settings).await.unwrap();
-        assert!(matches!(disagreed, Finding::Refuse(_)), "{disagreed:?}");
-        assert!(look(&settings).await.contains(&disagreed));
+        assert!(matches!(disagreed, CheckResult::Refuse(_)), "{disagreed:?}");
+        assert!(check(&settings).await.contains(&disagreed));
         drop(redis);
-        let gone = look(&settings).await;
-        assert!(matches!(&gone[..], [Finding::Fail(_)]), "{gone:?}");
+        let gone = check(&settings).await;
+        assert!(matches!(&gone[..], [CheckResult::Fail(_)]), "{gone:?}");
     }
 
     #[tokio::test]
-    async fn every_master_of_a_real_cluster_is_looked_at() {
+    async fn every_master_of_a_real_cluster_is_checked() {
         let cluster = RedisCluster::start().unwrap();
         let mut settings = Settings::default().redis;
         settings.url = Secret::new(cluster.urls());
         let agreed = agree_on_partitions(&settings).await.unwrap();
-        assert!(matches!(agreed, Finding::Ok(_)), "{agreed:?}");
-        let found = look(&settings).await;
+        assert!(matches!(agreed, CheckResult::Ok(_)), "{agreed:?}");
+        let found = check(&settings).await;
         let texts = found.iter().map(|finding| format!("{finding:?}"));
         let states = texts.filter(|text| text.contains("cluster_state is ok"));
         assert_eq!(states.count(), 3, "{found:?}");
         assert!(found.contains(&agreed), "{found:?}");
-        let bad = |finding: &Finding| matches!(finding, Finding::Fail(_) | Finding::Refuse(_));
+        let bad = |finding: &CheckResult| {
+            matches!(finding, CheckResult::Fail(_) | CheckResult::Refuse(_))
+        };
         assert!(!found.iter().any(bad), "{found:?}");
         // One member's address alone is not enough: most slots are elsewhere.
         settings.url = Secret::new(cluster.nodes()[0].url());
-        assert!(look(&settings).await.iter().any(bad));
+        assert!(check(&settings).await.iter().any(bad));
     }
 
     #[tokio::test]

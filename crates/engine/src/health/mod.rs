@@ -35,7 +35,7 @@ use sale::Millis;
 use self::conditions::Conditions;
 pub use self::conditions::OpenAlert;
 pub(crate) use self::remembered::RememberedAlerts;
-use crate::{Push, jobs::Jobs, settings::Role, shared::Shared};
+use crate::{Push, jobs::Jobs, settings::ProcessRole, shared::Shared};
 
 /// What was last looked at longer ago is not known any more: the watcher itself may be stuck.
 const STALE_AFTER: Duration = Duration::from_secs(10);
@@ -295,15 +295,16 @@ impl Health {
         let ledger_works = ledger.status == Status::Ok;
         let workers_work = matches!(workers, Status::Ok | Status::NotHere);
         let able = |able: bool| if able { Status::Ok } else { Status::Down };
-        let web =
-            |status| if self.shared.settings.does(Role::Web) { status } else { Status::NotHere };
+        let web = |status| {
+            if self.shared.settings.does(ProcessRole::Web) { status } else { Status::NotHere }
+        };
         let sell = web(able(gate_works && lanes == Status::Ok && numbers == Status::Ok));
         let settle = able(gate_works && ledger_works && workers_work && log == Status::Ok);
         // Whatever is old is better than an empty page.
         let show = web(Status::Ok);
-        let ready = if self.shared.settings.does(Role::Web) {
+        let ready = if self.shared.settings.does(ProcessRole::Web) {
             sell == Status::Ok
-        } else if self.shared.settings.does(Role::Worker) {
+        } else if self.shared.settings.does(ProcessRole::Worker) {
             // That the log does not drain may be the fault of others.
             gate_works && ledger_works && workers == Status::Ok
         } else {

@@ -5,22 +5,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::{Job, JobResult, Progress};
-use crate::{Catalogue, health::Health, settings::Role, shared::Shared};
+use crate::{Catalogue, health::Health, settings::ProcessRole, shared::Shared};
 
 pub(crate) struct RefreshCatalogue {
-    shared: Arc<Shared>,
-    catalogue: Arc<Catalogue>,
-    health: Arc<Health>,
-}
-
-impl RefreshCatalogue {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        catalogue: Arc<Catalogue>,
-        health: Arc<Health>,
-    ) -> RefreshCatalogue {
-        RefreshCatalogue { shared, catalogue, health }
-    }
+    pub(super) shared: Arc<Shared>,
+    pub(super) catalogue: Arc<Catalogue>,
+    pub(super) health: Arc<Health>,
 }
 
 #[async_trait]
@@ -29,7 +19,7 @@ impl Job for RefreshCatalogue {
     /// if there is none is the ledger asked.
     async fn run(&self) -> JobResult {
         match self.shared.coordination.catalogue().await {
-            Some(activities) if !self.shared.settings.does(Role::Jobs) => {
+            Some(activities) if !self.shared.settings.does(ProcessRole::Jobs) => {
                 self.catalogue.show(activities);
             }
             _ => {

@@ -32,6 +32,7 @@ pub(super) async fn deliver_due(
 ) -> JobResult {
     let limit = shared.settings.jobs.outbox_batch_max;
     let rows = shared.ledger.outbox_due(queue, shared.now_ms(), limit).await?;
+    assert!(rows.len() <= limit, "the ledger gave more outbox rows than asked for");
     let full = rows.len() == limit;
     let mut done = Vec::with_capacity(rows.len());
     let delivery = |row: OutboxRow| async move {

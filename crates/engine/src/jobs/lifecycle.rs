@@ -21,20 +21,12 @@ use crate::{
 const END_GRACE_MS: Millis = 5_000;
 
 pub(crate) struct Lifecycle {
-    shared: Arc<Shared>,
-    catalogue: Arc<Catalogue>,
-    warming: Arc<Warming>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) catalogue: Arc<Catalogue>,
+    pub(super) warming: Arc<Warming>,
 }
 
 impl Lifecycle {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        catalogue: Arc<Catalogue>,
-        warming: Arc<Warming>,
-    ) -> Lifecycle {
-        Lifecycle { shared, catalogue, warming }
-    }
-
     /// Of these items at the gate those that nobody needs there any more.
     async fn take_from_gate(&self, loaded: &[Loaded], now_ms: Millis) -> Result<(), AnyError> {
         let kept_ms = self.shared.settings.gate.keep_after_close_ms as Millis;

@@ -36,7 +36,7 @@ use crate::{
     health::Health,
     payments::Notices,
     reconcile::Reconcile,
-    settings::Role,
+    settings::ProcessRole,
     shared::{AnyError, Shared},
     warming::Warming,
 };
@@ -127,17 +127,26 @@ impl Jobs {
         health: Arc<Health>,
     ) -> Jobs {
         let s = || shared.clone();
+        let (catalogue, warming) = (|| catalogue.clone(), || warming.clone());
         Jobs {
             count: Arc::new(Count::new(s())),
-            lifecycle: Arc::new(Lifecycle::new(s(), catalogue.clone(), warming.clone())),
-            outbox: Arc::new(Outbox::new(s(), push.clone())),
-            publish: Arc::new(Publish::new(s(), catalogue.clone())),
-            refund: Arc::new(Refund::new(s(), payments.clone())),
+            lifecycle: Arc::new(Lifecycle {
+                shared: s(),
+                catalogue: catalogue(),
+                warming: warming(),
+            }),
+            outbox: Arc::new(Outbox { shared: s(), push: push.clone() }),
+            publish: Arc::new(Publish { shared: s(), catalogue: catalogue() }),
+            refund: Arc::new(Refund { shared: s(), payments: payments.clone() }),
             timeout: Arc::new(Timeout::new(s(), payments.clone())),
-            warm: Arc::new(Warm::new(s(), warming.clone())),
-            catalogue: Arc::new(RefreshCatalogue::new(s(), catalogue.clone(), health.clone())),
-            reconcile: Arc::new(ReconcileAll::new(reconcile)),
-            upkeep: Arc::new(Upkeep::new(s(), warming.clone())),
+            warm: Arc::new(Warm { shared: s(), warming: warming() }),
+            catalogue: Arc::new(RefreshCatalogue {
+                shared: s(),
+                catalogue: catalogue(),
+                health: health.clone(),
+            }),
+            reconcile: Arc::new(ReconcileAll { reconcile }),
+            upkeep: Arc::new(Upkeep { shared: s(), warming: warming() }),
             stop: watch::Sender::new(false),
             tasks: Mutex::default(),
             payments,
@@ -159,7 +168,7 @@ impl Jobs {
         );
         self.start_job("upkeep", &self.upkeep, every(settings.warm_poll_ms).everywhere());
         self.spawn(hear_hints(self.shared.clone(), self.push.clone()));
-        if !self.shared.settings.does(Role::Jobs) {
+        if !self.shared.settings.does(ProcessRole::Jobs) {
             return;
         }
         self.start_job("warm", &self.warm, every(settings.warm_poll_ms).woken_by(&wake.warm));

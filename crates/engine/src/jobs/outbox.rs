@@ -17,14 +17,8 @@ use crate::{
 };
 
 pub(crate) struct Outbox {
-    shared: Arc<Shared>,
-    push: Arc<Push>,
-}
-
-impl Outbox {
-    pub(crate) fn new(shared: Arc<Shared>, push: Arc<Push>) -> Outbox {
-        Outbox { shared, push }
-    }
+    pub(super) shared: Arc<Shared>,
+    pub(super) push: Arc<Push>,
 }
 
 #[async_trait]

@@ -15,15 +15,11 @@ use crate::{Catalogue, actor::audit_entry, shared::Shared};
 const PUBLISH_BATCH_MAX: usize = 100;
 
 pub(crate) struct Publish {
-    shared: Arc<Shared>,
-    catalogue: Arc<Catalogue>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) catalogue: Arc<Catalogue>,
 }
 
 impl Publish {
-    pub(crate) fn new(shared: Arc<Shared>, catalogue: Arc<Catalogue>) -> Publish {
-        Publish { shared, catalogue }
-    }
-
     async fn publish_by_itself(&self, draft: &Activity, now_ms: Millis) -> Result<(), LedgerError> {
         let target = format!("activity:{}", draft.id);
         let detail = json!({"publish_at": draft.publish_ms});

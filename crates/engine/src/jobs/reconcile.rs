@@ -8,13 +8,7 @@ use super::{Job, JobResult, Progress};
 use crate::reconcile::Reconcile;
 
 pub(crate) struct ReconcileAll {
-    reconcile: Arc<Reconcile>,
-}
-
-impl ReconcileAll {
-    pub(crate) fn new(reconcile: Arc<Reconcile>) -> ReconcileAll {
-        ReconcileAll { reconcile }
-    }
+    pub(super) reconcile: Arc<Reconcile>,
 }
 
 #[async_trait]

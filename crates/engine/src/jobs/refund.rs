@@ -18,15 +18,11 @@ use crate::{
 };
 
 pub(crate) struct Refund {
-    shared: Arc<Shared>,
-    payments: Arc<Payments>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) payments: Arc<Payments>,
 }
 
 impl Refund {
-    pub(crate) fn new(shared: Arc<Shared>, payments: Arc<Payments>) -> Refund {
-        Refund { shared, payments }
-    }
-
     async fn give_back(&self, refund: &RefundDone) -> Result<(), AnyError> {
         let RefundDone { provider, provider_txn, order_no, amount } = refund;
         let bank = self.payments.provider(provider).ok_or("no such provider")?;

@@ -52,7 +52,10 @@ impl Timeout {
         let (mut closed, mut failures, mut first) = (0, 0, None);
         for orders in by_item.into_values() {
             match self.shared.ledger.close(&orders, CloseReason::Timeout, now_ms).await {
-                Ok(now) => closed += now.len(),
+                Ok(now) => {
+                    assert!(now.len() <= orders.len(), "more orders were closed than asked for");
+                    closed += now.len();
+                }
                 Err(error) => {
                     self.pass_over(orders.into_iter().map(|order| order.order_no), limit);
                     first.get_or_insert(error);

@@ -11,15 +11,11 @@ use crate::{
 };
 
 pub(crate) struct Upkeep {
-    shared: Arc<Shared>,
-    warming: Arc<Warming>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) warming: Arc<Warming>,
 }
 
 impl Upkeep {
-    pub(crate) fn new(shared: Arc<Shared>, warming: Arc<Warming>) -> Upkeep {
-        Upkeep { shared, warming }
-    }
-
     async fn mend_suspects(&self) {
         use WarmError::{Ended, NotPublished, UnknownItem};
         let suspects = self.shared.gate.suspects();

@@ -8,14 +8,8 @@ use super::{Job, JobResult, Progress};
 use crate::{shared::Shared, warming::Warming};
 
 pub(crate) struct Warm {
-    shared: Arc<Shared>,
-    warming: Arc<Warming>,
-}
-
-impl Warm {
-    pub(crate) fn new(shared: Arc<Shared>, warming: Arc<Warming>) -> Warm {
-        Warm { shared, warming }
-    }
+    pub(super) shared: Arc<Shared>,
+    pub(super) warming: Arc<Warming>,
 }
 
 #[async_trait]

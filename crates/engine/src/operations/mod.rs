@@ -21,10 +21,10 @@ pub use self::{
     tokens::{LOCAL_TOKEN, TOKEN_NAME_CHARS_MAX, Tokens},
 };
 use crate::{
-    Catalogue, Warmed,
+    Catalogue, StoreError, Warmed,
     actor::{Actor, audit_entry},
     order_copies::OrderCopies,
-    reconcile::{Reconcile, ReconcileError, Report},
+    reconcile::{Reconcile, Report},
     shared::Shared,
     warming::{WarmError, Warming},
 };
@@ -79,11 +79,11 @@ impl From<WarmError> for OperateError {
     }
 }
 
-impl From<ReconcileError> for OperateError {
-    fn from(error: ReconcileError) -> Self {
+impl From<StoreError> for OperateError {
+    fn from(error: StoreError) -> Self {
         match error {
-            ReconcileError::Ledger(error) => error.into(),
-            ReconcileError::Gate(error) => error.into(),
+            StoreError::Ledger(error) => error.into(),
+            StoreError::Gate(error) => error.into(),
         }
     }
 }
@@ -101,24 +101,14 @@ pub enum AtGate {
 
 /// What operators do with what is on sale, with orders and with claims that failed.
 pub struct Operations {
-    shared: Arc<Shared>,
-    catalogue: Arc<Catalogue>,
-    warming: Arc<Warming>,
-    copies: Arc<OrderCopies>,
-    reconcile: Arc<Reconcile>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) catalogue: Arc<Catalogue>,
+    pub(crate) warming: Arc<Warming>,
+    pub(crate) copies: Arc<OrderCopies>,
+    pub(crate) reconcile: Arc<Reconcile>,
 }
 
 impl Operations {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        catalogue: Arc<Catalogue>,
-        warming: Arc<Warming>,
-        copies: Arc<OrderCopies>,
-        reconcile: Arc<Reconcile>,
-    ) -> Operations {
-        Operations { shared, catalogue, warming, copies, reconcile }
-    }
-
     /// Publish, pause, resume or end. Doing it twice is doing it once.
     ///
     /// The ledger decides, in one transaction, and what it decided stands whether or not the gate answers:

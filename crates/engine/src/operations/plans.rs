@@ -34,20 +34,12 @@ use crate::{
 };
 
 pub struct Plans {
-    shared: Arc<Shared>,
-    catalogue: Arc<Catalogue>,
-    warming: Arc<Warming>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) catalogue: Arc<Catalogue>,
+    pub(crate) warming: Arc<Warming>,
 }
 
 impl Plans {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        catalogue: Arc<Catalogue>,
-        warming: Arc<Warming>,
-    ) -> Plans {
-        Plans { shared, catalogue, warming }
-    }
-
     pub async fn create(&self, who: impl Into<Actor>, new: &NewActivity) -> Result<Activity> {
         new.validate(self.shared.now_ms())?;
         self.check_shards(new)?;

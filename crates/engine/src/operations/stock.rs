@@ -49,14 +49,10 @@ pub(crate) struct Unconfirmed {
 }
 
 pub struct StockChanges {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 impl StockChanges {
-    pub(crate) fn new(shared: Arc<Shared>) -> StockChanges {
-        StockChanges { shared }
-    }
-
     /// Change an item's stock by `delta`. `again` is the number of a change of which it is not known
     /// whether it was made.
     pub async fn adjust(

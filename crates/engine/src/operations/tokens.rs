@@ -30,14 +30,10 @@ fn check_token_name(name: &str) -> std::result::Result<(), Invalid> {
 }
 
 pub struct Tokens {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 impl Tokens {
-    pub(crate) fn new(shared: Arc<Shared>) -> Tokens {
-        Tokens { shared }
-    }
-
     /// Those that are good now.
     pub async fn all(&self) -> ledger::Result<Vec<AdminToken>> {
         self.shared.ledger.admin_tokens().await

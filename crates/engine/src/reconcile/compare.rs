@@ -11,8 +11,8 @@ use gate::Reading;
 use ledger::ItemBooks;
 use sale::{Claim, Epoch, ItemId, ItemState, Millis, OrderNo, UserId};
 
-use super::{Finding, ItemReport, ItemVerdict, ReconcileError};
-use crate::{StockChanges, operations::Unconfirmed, shared::Shared};
+use super::{Finding, ItemReport, ItemVerdict};
+use crate::{StockChanges, StoreError, operations::Unconfirmed, shared::Shared};
 
 /// How often an item that moves is read, and how long to wait before the second reading; before the
 /// third it is twice as long, and so on: under four seconds in all.
@@ -40,20 +40,13 @@ struct Expected {
 }
 
 pub(super) struct Comparison {
-    shared: Arc<Shared>,
-    stock: Arc<StockChanges>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) stock: Arc<StockChanges>,
 }
 
 impl Comparison {
-    pub(super) fn new(shared: Arc<Shared>, stock: Arc<StockChanges>) -> Comparison {
-        Comparison { shared, stock }
-    }
-
     /// Reads both sides until they hold still, or for as often as is worth it.
-    pub(super) async fn compare(
-        &self,
-        item: ItemId,
-    ) -> Result<(Sides, ItemReport), ReconcileError> {
+    pub(super) async fn compare(&self, item: ItemId) -> Result<(Sides, ItemReport), StoreError> {
         let mut readings = 0;
         loop {
             readings += 1;
@@ -72,7 +65,7 @@ impl Comparison {
         }
     }
 
-    async fn read_both_sides(&self, item: ItemId) -> Result<Sides, ReconcileError> {
+    async fn read_both_sides(&self, item: ItemId) -> Result<Sides, StoreError> {
         let before = self.shared.gate.reading(item).await?;
         let marks = self.shared.gate.marks(item).await?;
         let in_flight: Vec<OrderNo> =
@@ -86,7 +79,7 @@ impl Comparison {
         Ok(Sides { gate: before, marks, books, moving })
     }
 
-    async fn report_of(&self, sides: &Sides) -> Result<ItemReport, ReconcileError> {
+    async fn report_of(&self, sides: &Sides) -> Result<ItemReport, StoreError> {
         let books = &sides.books;
         let mut report = ItemReport {
             item_id: books.item.id,

@@ -6,33 +6,22 @@ use gate::{Reading, Shut};
 use sale::{Item, ItemId, ItemState};
 use serde_json::json;
 
-use super::{ItemReport, ReconcileError, compare::Comparison};
+use super::{ItemReport, compare::Comparison};
 use crate::{
+    StoreError,
     shared::Shared,
     warming::{WarmError, Warming},
 };
 
 pub(super) struct Healing {
-    shared: Arc<Shared>,
-    warming: Arc<Warming>,
-    comparison: Comparison,
+    pub(super) shared: Arc<Shared>,
+    pub(super) warming: Arc<Warming>,
+    pub(super) comparison: Comparison,
 }
 
 impl Healing {
-    pub(super) fn new(
-        shared: Arc<Shared>,
-        warming: Arc<Warming>,
-        comparison: Comparison,
-    ) -> Healing {
-        Healing { shared, warming, comparison }
-    }
-
     /// Compares an item and, if that is wanted, heals it.
-    pub(super) async fn compare(
-        &self,
-        item: ItemId,
-        heal: bool,
-    ) -> Result<ItemReport, ReconcileError> {
+    pub(super) async fn compare(&self, item: ItemId, heal: bool) -> Result<ItemReport, StoreError> {
         let (sides, mut report) = self.comparison.compare(item).await?;
         if !heal || !report.findings.iter().any(|finding| finding.kind.starts_with("gate_")) {
             return Ok(report);

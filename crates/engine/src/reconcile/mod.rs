@@ -46,7 +46,7 @@ use self::{
     report::{Items, healed_among},
 };
 use crate::{
-    Payments, StockChanges,
+    Payments, StockChanges, StoreError,
     due::{self, Pages},
     shared::Shared,
     warming::Warming,
@@ -55,14 +55,6 @@ use crate::{
 /// Activities are compared until this long after their end: orders may be paid, or timed out, so much
 /// later, and then a week for the units to come back.
 const COMPARED_AFTER_CLOSE_MS: Millis = sale::PAY_WITHIN_MS_MAX + 7 * 24 * 60 * 60 * 1_000;
-
-#[derive(Debug, thiserror::Error)]
-pub enum ReconcileError {
-    #[error(transparent)]
-    Ledger(#[from] ledger::LedgerError),
-    #[error(transparent)]
-    Gate(#[from] gate::GateError),
-}
 
 pub struct Reconcile {
     shared: Arc<Shared>,
@@ -81,9 +73,9 @@ impl Reconcile {
         stock: Arc<StockChanges>,
         payments: Arc<Payments>,
     ) -> Reconcile {
-        let comparison = Comparison::new(shared.clone(), stock);
+        let comparison = Comparison { shared: shared.clone(), stock };
         Reconcile {
-            items: Healing::new(shared.clone(), warming, comparison),
+            items: Healing { shared: shared.clone(), warming, comparison },
             payments: PaymentComparison::new(shared.clone(), payments),
             shared,
             turn: tokio::sync::Mutex::new(()),
@@ -96,7 +88,7 @@ impl Reconcile {
         self.live_orders.lock().clone()
     }
 
-    pub(crate) async fn run(&self, heal: bool) -> Result<Report, ReconcileError> {
+    pub(crate) async fn run(&self, heal: bool) -> Result<Report, StoreError> {
         let _turn = self.turn.lock().await;
         let started_at = self.shared.now_ms();
         let items = self.compare_items(started_at, heal).await?;
@@ -106,6 +98,7 @@ impl Reconcile {
             self.shared.ledger.dead_letters(Some(dead), None, 10_000).await?.len() as u64;
         let differences = items.differences + payments.len();
         let healed = items.healed + healed_among(&payments);
+        assert!(healed <= differences, "{healed} healed of {differences} differences");
         let report = Report {
             started_at,
             ended_at: self.shared.now_ms(),
@@ -127,7 +120,7 @@ impl Reconcile {
 
     /// Every item that may be at the gate, or was not long ago. What never was there, and whose stock
     /// nobody changed, has nothing that could differ.
-    async fn compare_items(&self, now_ms: Millis, heal: bool) -> Result<Items, ReconcileError> {
+    async fn compare_items(&self, now_ms: Millis, heal: bool) -> Result<Items, StoreError> {
         let ended = ActivityFilter::all(ActivityState::Ended);
         let ended = ended.closing_after(now_ms - COMPARED_AFTER_CLOSE_MS);
         let mut pages =

@@ -9,9 +9,9 @@ use payment::{CloseOutcome, Paid, Provider, ProviderError, QueryOutcome};
 use sale::{Millis, OrderNo};
 use serde_json::json;
 
-use super::{Finding, ReconcileError};
+use super::Finding;
 use crate::{
-    NoticeFailure, Payments,
+    NoticeFailure, Payments, StoreError,
     payments::{PROVIDER_CALLS_MAX, money_of},
     shared::Shared,
 };
@@ -47,13 +47,13 @@ impl PaymentComparison {
         PaymentComparison { shared, payments, asked_up_to: Mutex::default() }
     }
 
-    pub(super) async fn compare(&self, heal: bool) -> Result<Vec<Finding>, ReconcileError> {
+    pub(super) async fn compare(&self, heal: bool) -> Result<Vec<Finding>, StoreError> {
         let mut findings = self.problems_in_ledger(heal).await?;
         findings.extend(self.unnoticed_payments(heal).await?);
         Ok(findings)
     }
 
-    async fn problems_in_ledger(&self, heal: bool) -> Result<Vec<Finding>, ReconcileError> {
+    async fn problems_in_ledger(&self, heal: bool) -> Result<Vec<Finding>, StoreError> {
         let mut findings = Vec::new();
         for problem in self.shared.ledger.payment_problems(PAYMENT_PROBLEMS_MAX).await? {
             let finding = match &problem {
@@ -83,7 +83,7 @@ impl PaymentComparison {
     }
 
     /// Payments that were made and that nobody told us of.
-    async fn unnoticed_payments(&self, heal: bool) -> Result<Vec<Finding>, ReconcileError> {
+    async fn unnoticed_payments(&self, heal: bool) -> Result<Vec<Finding>, StoreError> {
         let after = self.asked_up_to.lock().unwrap_or(0);
         let page = self.shared.ledger.open_payments(after, ASKED_PAYMENTS_MAX).await?;
         let full = page.len() == ASKED_PAYMENTS_MAX;
@@ -177,7 +177,7 @@ impl PaymentComparison {
         provider: String,
         paid: Paid,
         heal: bool,
-    ) -> Result<Option<Finding>, ReconcileError> {
+    ) -> Result<Option<Finding>, StoreError> {
         let detail = format!("{no}: {provider} has money for it and its notice never came");
         let mut finding = Finding::new("payment_unnoticed", detail);
         if !heal {

@@ -6,8 +6,7 @@ use sale::ItemId;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::ReconcileError;
-use crate::shared::Shared;
+use crate::{StoreError, shared::Shared};
 
 /// Items that a report lists of each verdict. All are compared and counted.
 const ITEMS_LISTED_MAX: usize = 1_000;
@@ -121,7 +120,7 @@ pub(super) fn healed_among(findings: &[Finding]) -> usize {
 
 impl Report {
     /// Writes it into the ledger and the metrics, and wakes somebody if there were differences.
-    pub(super) async fn write(&self, shared: &Shared) -> Result<(), ReconcileError> {
+    pub(super) async fn write(&self, shared: &Shared) -> Result<(), StoreError> {
         metrics::gauge!("seckill_reconcile_differences_left").set(self.left as f64);
         metrics::counter!("seckill_reconcile_healed_total").increment(self.healed as u64);
         if self.differences > 0 {

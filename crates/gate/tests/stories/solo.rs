@@ -555,8 +555,8 @@ async fn a_newer_journal_is_refused() {
 }
 
 fn lanes(house: &House, gate: SoloGate, queue_max: usize) -> Lanes {
-    let options = LaneOptions { queue_max, batch_max: 64, sold_out_ms_max: 1_000 };
-    Lanes::start(options, Arc::new(gate), house.numbers.clone(), Arc::new(|| true)).unwrap()
+    let options = LaneOptions { queue_max, batch_max: 64 };
+    Lanes::start(options, 1_000, Arc::new(gate), house.numbers.clone(), Arc::new(|| true)).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -708,10 +708,10 @@ async fn a_lane_that_died_is_noticed() {
         let house = House::new();
         let gate = Arc::new(house.open());
         gate.load(loading(1, 10)).await.unwrap();
-        let options = LaneOptions { queue_max: 10, batch_max: 10, sold_out_ms_max: 1_000 };
+        let options = LaneOptions { queue_max: 10, batch_max: 10 };
         let may_number = Arc::new(move || !dies || panic!("a test kills this lane"));
         let numbers = house.numbers.clone();
-        let lanes = Lanes::start(options, gate, numbers, may_number).unwrap();
+        let lanes = Lanes::start(options, 1_000, gate, numbers, may_number).unwrap();
         assert!(lanes.are_running());
         let decision = lanes.claim(one_unit("a")).await;
         assert_eq!(matches!(decision, Decision::Admitted { .. }), !dies, "{decision:?}");

@@ -48,8 +48,8 @@ pub(super) async fn listen(
             first.push_back(OrderJson::of(&app.engine, view).await?);
         }
     }
-    let told = Told { app, user, listener, first };
-    let answer = Sse::new(told.into_stream()).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
+    let stream = OrderStream { app, user, listener, first };
+    let answer = Sse::new(stream.into_events()).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
     // Without the first nginx gathers events until a buffer is full; axum would allow storing them.
     let headers = [("x-accel-buffering", "no"), ("cache-control", "no-store")];
     Ok((headers, answer).into_response())
@@ -59,19 +59,19 @@ fn may_change(status: OrderStatus) -> bool {
     status.is_live() || status == OrderStatus::Refunding
 }
 
-struct Told {
+struct OrderStream {
     app: Shared,
     user: UserId,
     listener: Listener,
     first: VecDeque<OrderJson>,
 }
 
-impl Told {
-    fn into_stream(self) -> impl Stream<Item = Result<Event, Infallible>> {
-        stream::unfold(self, |mut told| async move {
-            let order = told.next().await?;
+impl OrderStream {
+    fn into_events(self) -> impl Stream<Item = Result<Event, Infallible>> {
+        stream::unfold(self, |mut orders| async move {
+            let order = orders.next().await?;
             let event = Event::default().event("order").json_data(&order).ok()?;
-            Some((Ok(event), told))
+            Some((Ok(event), orders))
         })
     }
 

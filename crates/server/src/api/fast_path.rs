@@ -24,7 +24,7 @@ use super::{
     claims::{ADMITTED_BYTES, ClaimHead, IDEMPOTENCY_KEY, SALE_TOKEN, answer},
 };
 use crate::{
-    config::Role,
+    config::ProcessRole,
     extract::{Json, is_plain_number},
     metrics::HttpMetrics,
     problem::{Code, Lang, Problem},
@@ -50,7 +50,7 @@ pub struct Ticket {
 
 impl Claims {
     pub(super) fn new(app: Arc<App>) -> Claims {
-        let open = app.engine.settings().does(Role::Web);
+        let open = app.engine.settings().does(ProcessRole::Web);
         Claims { app, metrics: HttpMetrics::new(), open }
     }
 

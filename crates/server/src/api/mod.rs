@@ -51,7 +51,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
     auth::{Admins, Buyers, KeyError},
-    config::{Config, Role},
+    config::{Config, ProcessRole},
     edge::Edge,
     metrics::Metrics,
     web,
@@ -137,7 +137,7 @@ impl FromRef<Shared> for Arc<Admins> {
 pub fn router(app: Arc<App>) -> Router {
     let http = &app.config.http;
     let shared = Shared(app.clone());
-    let routes: Router<Shared> = if app.engine.settings().does(Role::Web) {
+    let routes: Router<Shared> = if app.engine.settings().does(ProcessRole::Web) {
         let pages =
             web::routes().route_layer(middleware::from_fn_with_state(shared.clone(), looks));
         Router::from(routing_table(http)).merge(pages)

@@ -86,17 +86,17 @@ impl OrderJson {
 
     /// The ledger does not have it yet, so what it is for comes from the catalogue.
     async fn queued(engine: &Engine, claim: Claim) -> Result<OrderJson, Problem> {
-        let ware = Ware::of(engine, claim.item).await?;
+        let item = ClaimedItem::of(engine, claim.item).await?;
         Ok(OrderJson {
             order_no: claim.order_no,
             user_id: None,
-            activity_id: ware.activity_id,
+            activity_id: item.activity_id,
             item_id: claim.item.0,
-            item_name: ware.name,
+            item_name: item.name,
             quantity: claim.quantity,
-            price: ware.price.minor,
-            amount: ware.price.times(claim.quantity).map_or(0, |amount| amount.minor),
-            currency: ware.price.currency,
+            price: item.price.minor,
+            amount: item.price.times(claim.quantity).map_or(0, |amount| amount.minor),
+            currency: item.price.currency,
             status: OrderStatus::Queued,
             reason: None,
             pay_deadline: None,
@@ -141,20 +141,20 @@ impl From<Order> for OrderJson {
 }
 
 /// What a claim is for.
-struct Ware {
+struct ClaimedItem {
     activity_id: i64,
     name: String,
     price: Money,
 }
 
-impl Ware {
-    async fn of(engine: &Engine, id: ItemId) -> Result<Ware, Problem> {
+impl ClaimedItem {
+    async fn of(engine: &Engine, id: ItemId) -> Result<ClaimedItem, Problem> {
         let Some(shown) = engine.catalogue().item(id).await? else {
             // The gate has sold what the ledger does not know: the claim will be void, and says so then.
             let price = Money::new(0, Currency::CNY);
-            return Ok(Ware { activity_id: 0, name: String::new(), price });
+            return Ok(ClaimedItem { activity_id: 0, name: String::new(), price });
         };
         let item = shown.item();
-        Ok(Ware { activity_id: item.activity.0, name: item.name.clone(), price: item.price })
+        Ok(ClaimedItem { activity_id: item.activity.0, name: item.name.clone(), price: item.price })
     }
 }

@@ -6,7 +6,7 @@ use sale::{Activity, OrderStatus};
 
 use super::admin::activities::LedgerActivity;
 use crate::problem::{Code, Problem};
-use engine::{LookupError, OperateError, PayError, ReconcileError, WarmError};
+use engine::{OperateError, PayError, StoreError, WarmError};
 
 /// The state of the thing does not allow it. `state` is told, so that a program need not ask.
 pub(super) fn conflict(state: &'static str) -> Problem {
@@ -38,11 +38,11 @@ impl From<GateError> for Problem {
     }
 }
 
-impl From<LookupError> for Problem {
-    fn from(error: LookupError) -> Self {
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
         match error {
-            LookupError::Ledger(error) => error.into(),
-            LookupError::Gate(error) => error.into(),
+            StoreError::Ledger(error) => error.into(),
+            StoreError::Gate(error) => error.into(),
         }
     }
 }
@@ -79,15 +79,6 @@ impl From<OperateError> for Problem {
 impl From<WarmError> for Problem {
     fn from(error: WarmError) -> Self {
         OperateError::from(error).into()
-    }
-}
-
-impl From<ReconcileError> for Problem {
-    fn from(error: ReconcileError) -> Self {
-        match error {
-            ReconcileError::Ledger(error) => error.into(),
-            ReconcileError::Gate(error) => error.into(),
-        }
     }
 }
 
@@ -142,14 +133,13 @@ mod tests {
         let down = || LedgerError::Unavailable("disk full".into());
         let gate = || GateError::new(gate::GateFailure::Unreachable, "no");
         for (problem, code) in [
-            (Problem::from(LookupError::Ledger(down())), Code::Busy),
-            (Problem::from(LookupError::Gate(gate())), Code::Busy),
+            (Problem::from(StoreError::Ledger(down())), Code::Busy),
+            (Problem::from(StoreError::Gate(gate())), Code::Busy),
             (Problem::from(OperateError::from(down())), Code::Busy),
             (Problem::from(OperateError::from(Invalid::new("delta", "is 0"))), Code::Invalid),
             (Problem::from(OperateError::Conflict("draft")), Code::Conflict),
             (Problem::from(WarmError::UnknownItem), Code::NotFound),
             (Problem::from(WarmError::NotPublished), Code::Conflict),
-            (Problem::from(ReconcileError::Gate(gate())), Code::Busy),
             (Problem::from(PayError::UnknownProvider), Code::Invalid),
             (Problem::from(PayError::Conflict(OrderStatus::Queued)), Code::Conflict),
             (Problem::from(PayError::TooLate), Code::Conflict),

@@ -14,7 +14,7 @@ use crate::{
 };
 use engine::{
     LEDGER_FILE, SANDBOX_FILE,
-    checkup::{Finding, machine, mysql, redis},
+    checkup::{CheckResult, machine, mysql, redis},
     data_dir::{DataDir, DataDirError},
 };
 
@@ -30,40 +30,40 @@ pub(super) async fn doctor(config: &Config) -> bool {
     findings.push(open_files(config));
     findings.extend(of_settings(config));
     if config.profile == Profile::Cluster {
-        findings.extend(redis::look(&config.redis).await);
-        findings.extend(mysql::look(&config.ledger).await);
+        findings.extend(redis::check(&config.redis).await);
+        findings.extend(mysql::check(&config.ledger).await);
     }
     let looks = terminal::somebody_looks();
     findings.iter().for_each(|finding| println!("{}", line(finding, looks)));
-    !findings.iter().any(|found| matches!(found, Finding::Fail(_) | Finding::Refuse(_)))
+    !findings.iter().any(|found| matches!(found, CheckResult::Fail(_) | CheckResult::Refuse(_)))
 }
 
 /// What the settings alone say.
-fn of_settings(config: &Config) -> Vec<Finding> {
-    let dangers = config.dangers().into_iter().map(Finding::Danger);
+fn of_settings(config: &Config) -> Vec<CheckResult> {
+    let dangers = config.dangers().into_iter().map(CheckResult::Danger);
     let missing = config.missing().into_iter().chain(config.warnings());
-    dangers.chain(missing.map(Finding::Warn)).collect()
+    dangers.chain(missing.map(CheckResult::Warn)).collect()
 }
 
-fn line(finding: &Finding, somebody_looks: bool) -> String {
+fn line(finding: &CheckResult, somebody_looks: bool) -> String {
     match finding {
-        Finding::Ok(text) => format!("  ok    {text}"),
-        Finding::Warn(text) => format!("  warn  {text}"),
-        Finding::Danger(text) => terminal::red(&format!("  RISK  {text}"), somebody_looks),
-        Finding::Fail(text) | Finding::Refuse(text) => {
+        CheckResult::Ok(text) => format!("  ok    {text}"),
+        CheckResult::Warn(text) => format!("  warn  {text}"),
+        CheckResult::Danger(text) => terminal::red(&format!("  RISK  {text}"), somebody_looks),
+        CheckResult::Fail(text) | CheckResult::Refuse(text) => {
             terminal::red(&format!("  FAIL  {text}"), somebody_looks)
         }
     }
 }
 
-fn open_files(config: &Config) -> Finding {
+fn open_files(config: &Config) -> CheckResult {
     let wanted = config.http.connections_max as u64 + OTHER_FILES;
     match rlimit::increase_nofile_limit(wanted) {
-        Ok(given) if given >= wanted => Finding::Ok(format!("{given} open files are allowed")),
-        Ok(given) => Finding::Warn(format!(
+        Ok(given) if given >= wanted => CheckResult::Ok(format!("{given} open files are allowed")),
+        Ok(given) => CheckResult::Warn(format!(
             "{given} open files are allowed, http.connections_max wants {wanted}: raise `ulimit -n`"
         )),
-        Err(error) => Finding::Warn(format!("the limit of open files cannot be read: {error}")),
+        Err(error) => CheckResult::Warn(format!("the limit of open files cannot be read: {error}")),
     }
 }
 
@@ -72,16 +72,16 @@ fn nearest(data: &Path) -> &Path {
     data.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."))
 }
 
-async fn data(config: &Config) -> Vec<Finding> {
+async fn data(config: &Config) -> Vec<CheckResult> {
     if !config.data.exists() {
         let shown = std::path::absolute(&config.data).unwrap_or_else(|_| config.data.clone());
         let text = format!("{} is not there yet: the first start makes it", shown.display());
-        return vec![Finding::Ok(text), fsync(nearest(&config.data))];
+        return vec![CheckResult::Ok(text), fsync(nearest(&config.data))];
     }
     match DataDir::open(&config.data) {
         Ok(data) => {
             let mut findings = vec![
-                Finding::Ok(format!("{} is free and can be written", data.path().display())),
+                CheckResult::Ok(format!("{} is free and can be written", data.path().display())),
                 fsync(data.path()),
             ];
             for file in [LEDGER_FILE, gate::solo::JOURNAL_FILE, SANDBOX_FILE] {
@@ -94,39 +94,39 @@ async fn data(config: &Config) -> Vec<Finding> {
             findings
         }
         Err(DataDirError::InUse(..)) => vec![running_server(&config.data).await],
-        Err(other) => vec![Finding::Fail(other.to_string())],
+        Err(other) => vec![CheckResult::Fail(other.to_string())],
     }
 }
 
-async fn running_server(data: &Path) -> Finding {
+async fn running_server(data: &Path) -> CheckResult {
     let Some(running) = Running::read(data) else {
-        return Finding::Fail(
+        return CheckResult::Fail(
             "the data directory is in use, but not by a server that answers".into(),
         );
     };
     let mut api = client::Api::new(running.address, Some(&running.token));
     match api.get("/readyz").await {
         Ok(answer) if answer.status == 200 && answer.json()["settle"] == "ok" => {
-            Finding::Ok(format!("a server is running at {} and is ready", running.address))
+            CheckResult::Ok(format!("a server is running at {} and is ready", running.address))
         }
-        Ok(answer) if answer.status == 200 => Finding::Warn(format!(
+        Ok(answer) if answer.status == 200 => CheckResult::Warn(format!(
             "the server at {} sells, but claims do not become orders: {}",
             running.address,
             String::from_utf8_lossy(&answer.body)
         )),
-        Ok(answer) => Finding::Fail(format!(
+        Ok(answer) => CheckResult::Fail(format!(
             "the server at {} is not ready: {}",
             running.address,
             String::from_utf8_lossy(&answer.body)
         )),
         Err(error) => {
-            Finding::Fail(format!("the server at {} is silent: {error}", running.address))
+            CheckResult::Fail(format!("the server at {} is silent: {error}", running.address))
         }
     }
 }
 
 /// How long a promise takes on this disk: the median of a few small synced writes.
-fn fsync(data: &Path) -> Finding {
+fn fsync(data: &Path) -> CheckResult {
     let path = data.join("doctor.tmp");
     let measured = (|| -> std::io::Result<Duration> {
         let mut file = File::create(&path)?;
@@ -142,16 +142,16 @@ fn fsync(data: &Path) -> Finding {
     })();
     let _ = fs::remove_file(&path);
     match measured {
-        Ok(time) if time > FSYNC_SLOW => Finding::Warn(format!(
+        Ok(time) if time > FSYNC_SLOW => CheckResult::Warn(format!(
             "the disk takes {time:.1?} to keep a promise: buyers will wait for it"
         )),
-        Ok(time) => Finding::Ok(format!("the disk keeps a promise in {time:.1?}")),
-        Err(error) => Finding::Fail(format!("the disk cannot be written: {error}")),
+        Ok(time) => CheckResult::Ok(format!("the disk keeps a promise in {time:.1?}")),
+        Err(error) => CheckResult::Fail(format!("the disk cannot be written: {error}")),
     }
 }
 
 /// SQLite's own check of a file, if there is one yet.
-fn database(path: &Path) -> Option<Finding> {
+fn database(path: &Path) -> Option<CheckResult> {
     if !path.exists() {
         return None;
     }
@@ -163,9 +163,9 @@ fn database(path: &Path) -> Option<Finding> {
         db.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0))
     });
     Some(match checked {
-        Ok(verdict) if verdict == "ok" => Finding::Ok(format!("{name} is whole")),
-        Ok(verdict) => Finding::Fail(format!("{name} is damaged: {verdict}")),
-        Err(error) => Finding::Fail(format!("{name} cannot be read: {error}")),
+        Ok(verdict) if verdict == "ok" => CheckResult::Ok(format!("{name} is whole")),
+        Ok(verdict) => CheckResult::Fail(format!("{name} is damaged: {verdict}")),
+        Err(error) => CheckResult::Fail(format!("{name} cannot be read: {error}")),
     })
 }
 
@@ -193,13 +193,13 @@ mod tests {
         let mut config = Config::defaults();
         assert_eq!(of_settings(&config), []);
         config.auth.jwt_secret = Secret::new("the shop's own secret");
-        let [Finding::Warn(unpaid)] = &of_settings(&config)[..] else {
+        let [CheckResult::Warn(unpaid)] = &of_settings(&config)[..] else {
             panic!("it has no provider")
         };
         assert!(unpaid.starts_with("no order can be paid"), "{unpaid}");
         config.payment.sandbox = Switch::On;
         let found = of_settings(&config);
-        let [danger @ Finding::Danger(text)] = &found[..] else { panic!("{found:?}") };
+        let [danger @ CheckResult::Danger(text)] = &found[..] else { panic!("{found:?}") };
         assert!(text.contains("paid without money"), "{text}");
         assert_eq!(line(danger, true), format!("\x1b[1;31m  RISK  {text}\x1b[0m"));
         assert_eq!(line(danger, false), format!("  RISK  {text}"));

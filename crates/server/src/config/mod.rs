@@ -12,13 +12,11 @@ mod switch;
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use engine::settings::{
-    Alerts, Gate, Jobs, Lane, LedgerStore, Orders, Push, Redis, SandboxSettings, Settings,
-};
+use engine::settings::{Alerts, Gate, Jobs, LedgerStore, Push, Redis, SandboxSettings, Settings};
 use listener::HttpSettings;
 use serde::{Deserialize, Serialize};
 
-pub use engine::{Profile, Role, Secret};
+pub use engine::{ProcessRole, Profile, Secret};
 pub use load::{ConfigErrors, FILE_NAME, Flags};
 pub use switch::Switch;
 
@@ -29,7 +27,7 @@ pub const DEFAULT_TOML: &str = include_str!("default.toml");
 #[serde(deny_unknown_fields)]
 pub struct Config {
     pub profile: Profile,
-    pub roles: Vec<Role>,
+    pub roles: Vec<ProcessRole>,
     pub listen: SocketAddr,
     pub data: PathBuf,
     pub secret: Secret,
@@ -38,9 +36,9 @@ pub struct Config {
     pub auth: Auth,
     pub redis: Redis,
     pub ledger: LedgerStore,
-    pub lane: Lane,
+    pub lane: gate::LaneOptions,
     pub gate: Gate,
-    pub orders: Orders,
+    pub orders: orders::Options,
     pub jobs: Jobs,
     pub payment: Payment,
     pub alerts: Alerts,
@@ -124,7 +122,7 @@ impl Config {
             roles: self.roles.clone(),
             redis: self.redis.clone(),
             ledger: self.ledger.clone(),
-            lane: self.lane.clone(),
+            lane: self.lane,
             gate: self.gate.clone(),
             orders: self.orders.clone(),
             jobs: self.jobs.clone(),
@@ -229,7 +227,7 @@ impl Config {
     /// What a sale needs and is not there, one sentence each, with what to set.
     pub fn missing(&self) -> Vec<String> {
         let solo = self.profile == Profile::Solo;
-        if !solo && !self.roles.contains(&Role::Web) {
+        if !solo && !self.roles.contains(&ProcessRole::Web) {
             return Vec::new();
         }
         let why = self.why_not_bare().unwrap_or_else(|| "it is switched off by name".into());
