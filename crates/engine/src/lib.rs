@@ -278,7 +278,9 @@ impl Engine {
 
     pub fn run_jobs(&self) {
         self.jobs.start();
-        self.health.start(&self.jobs);
+        for watcher in self.health.watchers() {
+            self.jobs.spawn(watcher);
+        }
     }
 
     /// Opens the demo in time if nobody looks at it.

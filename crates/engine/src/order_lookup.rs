@@ -89,7 +89,7 @@ impl OrderLookup {
         no: OrderNo,
         buyer: Option<&UserId>,
     ) -> Result<Option<OrderView>, StoreError> {
-        // Buyers look often while they wait; the copy that the news of the order renewed will do.
+        // Buyers look often while they wait; the copy that the last event of the order renewed will do.
         let copy = self.copies.of(no).await;
         if let Some(copy) = copy.as_ref().filter(|copy| is_fresh(copy)) {
             return Ok(Some(OrderView::Known(copy.order.clone())));

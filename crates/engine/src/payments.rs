@@ -200,7 +200,7 @@ impl Payments {
         self.credit(&money).await.map(drop)
     }
 
-    /// Money a provider is sure of, whoever brought the news.
+    /// Money a provider is sure of, whoever told us of it.
     pub(crate) async fn credit(&self, money: &PaymentNotice) -> Result<Credit, NoticeFailure> {
         let credit = self.shared.ledger.credit(money, self.shared.now_ms()).await?;
         let order_no = money.order_no;

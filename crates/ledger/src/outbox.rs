@@ -45,7 +45,7 @@ pub enum OutboxMessage {
     Adjust { item: ItemId, adjust_no: OrderNo, delta: i64 },
     /// These orders changed: tell their buyers.
     #[serde(rename = "news.v1")]
-    News { orders: Vec<(OrderNo, UserId)> },
+    OrderEvents { orders: Vec<(OrderNo, UserId)> },
     /// Give money back.
     #[serde(rename = "refund.v1")]
     Refund { provider: String, provider_txn: String, order_no: OrderNo, amount: Money },
@@ -55,8 +55,8 @@ pub enum OutboxMessage {
 /// no unit on its way back to the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutboxQueue {
-    /// Releases, adjustments and news: to the gate and to the buyers.
-    House,
+    /// Releases, adjustments and events of orders.
+    GateAndBuyers,
     /// Refunds: to the payment providers.
     Refunds,
 }
@@ -93,7 +93,7 @@ pub(crate) fn kind_of(message: &OutboxMessage) -> &'static str {
     match message {
         OutboxMessage::Release { .. } => RELEASE,
         OutboxMessage::Adjust { .. } => ADJUST,
-        OutboxMessage::News { .. } => NEWS,
+        OutboxMessage::OrderEvents { .. } => NEWS,
         OutboxMessage::Refund { .. } => REFUND,
     }
 }
@@ -101,7 +101,7 @@ pub(crate) fn kind_of(message: &OutboxMessage) -> &'static str {
 /// Which rows are of a queue, as a condition. A kind this binary has never heard of is in the house's.
 pub(crate) fn of_queue(queue: OutboxQueue) -> &'static str {
     match queue {
-        OutboxQueue::House => "kind <> 'refund'",
+        OutboxQueue::GateAndBuyers => "kind <> 'refund'",
         OutboxQueue::Refunds => "kind = 'refund'",
     }
 }

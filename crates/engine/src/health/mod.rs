@@ -27,6 +27,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::future::BoxFuture;
 use gate::Writable;
 use orders::AlertKind;
 use parking_lot::Mutex;
@@ -35,7 +36,7 @@ use sale::Millis;
 use self::conditions::Conditions;
 pub use self::conditions::OpenAlert;
 pub(crate) use self::remembered::RememberedAlerts;
-use crate::{Push, jobs::Jobs, settings::ProcessRole, shared::Shared};
+use crate::{Push, settings::ProcessRole, shared::Shared};
 
 /// What was last looked at longer ago is not known any more: the watcher itself may be stuck.
 const STALE_AFTER: Duration = Duration::from_secs(10);
@@ -100,12 +101,12 @@ impl Seen {
 
     /// Answers whether it is so only since now.
     fn note(&mut self, status: Status, cause: Option<String>, now_ms: Millis) -> bool {
-        let news = self.status != status;
-        if news {
+        let changed = self.status != status;
+        if changed {
             self.since_ms = now_ms;
         }
         (self.status, self.cause, self.looked) = (status, cause, Instant::now());
-        news
+        changed
     }
 }
 
@@ -160,12 +161,15 @@ impl Health {
         }
     }
 
-    /// Begins to watch: until then what is known is what the opening showed.
-    pub(crate) fn start(self: &Arc<Self>, jobs: &Jobs) {
+    /// Begins to watch: until then what is known is what the opening showed. Each of these goes on until
+    /// everything is stopped.
+    pub(crate) fn watchers(self: &Arc<Self>) -> [BoxFuture<'static, ()>; 3] {
         self.watched.store(true, Ordering::Relaxed);
-        jobs.spawn(watch::watch_gate(self.clone()));
-        jobs.spawn(watch::watch_ledger(self.clone()));
-        jobs.spawn(watch::watch_the_rest(self.clone()));
+        [
+            Box::pin(watch::watch_gate(self.clone())),
+            Box::pin(watch::watch_ledger(self.clone())),
+            Box::pin(watch::watch_the_rest(self.clone())),
+        ]
     }
 
     /// Everything is about to be stopped, and nobody is to be woken for it.

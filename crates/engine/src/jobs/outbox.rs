@@ -24,7 +24,7 @@ pub(crate) struct Outbox {
 #[async_trait]
 impl Job for Outbox {
     async fn run(&self) -> JobResult {
-        deliver_due(&self.shared, OutboxQueue::House, 1, self).await
+        deliver_due(&self.shared, OutboxQueue::GateAndBuyers, 1, self).await
     }
 }
 
@@ -48,7 +48,7 @@ impl Delivery for Outbox {
                     self.shared.coordination.tell(&Hint::Units { item: *item }).await;
                 }
             }
-            OutboxMessage::News { orders } => self.push.tell_all(orders).await?,
+            OutboxMessage::OrderEvents { orders } => self.push.tell_all(orders).await?,
             OutboxMessage::Refund { .. } => return Err("a refund waits in another queue".into()),
         }
         Ok(())

@@ -48,7 +48,7 @@ pub(super) async fn push_news(
     now_ms: Millis,
 ) -> Outcome<()> {
     if !orders.is_empty() {
-        push(tx, &OutboxMessage::News { orders }, now_ms).await?;
+        push(tx, &OutboxMessage::OrderEvents { orders }, now_ms).await?;
     }
     Ok(())
 }

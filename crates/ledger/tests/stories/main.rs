@@ -231,7 +231,8 @@ impl Shop {
 
     /// What waits, of both queues.
     pub(crate) async fn outbox(&self) -> Vec<OutboxRow> {
-        let mut rows = self.outbox_due(OutboxQueue::House, self.now(), 1_000).await.unwrap();
+        let mut rows =
+            self.outbox_due(OutboxQueue::GateAndBuyers, self.now(), 1_000).await.unwrap();
         rows.extend(self.outbox_due(OutboxQueue::Refunds, self.now(), 1_000).await.unwrap());
         rows.sort_by_key(|row| row.id);
         rows
@@ -277,7 +278,7 @@ pub(crate) fn release(order: &Order) -> Release {
 }
 
 pub(crate) fn news(orders: &[&Order]) -> OutboxMessage {
-    OutboxMessage::News {
+    OutboxMessage::OrderEvents {
         orders: orders.iter().map(|order| (order.order_no, order.user.clone())).collect(),
     }
 }

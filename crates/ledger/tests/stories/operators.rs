@@ -321,7 +321,7 @@ async fn a_dead_letter_waits_for_a_person() {
             Release { item: item.id, user: bob.user.clone(), order_no: bob.order_no, quantity: 2 };
         let expected = [
             OutboxMessage::Release { releases: vec![gone] },
-            OutboxMessage::News { orders: vec![(bob.order_no, bob.user.clone())] },
+            OutboxMessage::OrderEvents { orders: vec![(bob.order_no, bob.user.clone())] },
         ];
         assert_eq!(shop.messages().await, expected);
         assert_eq!(shop.stock(item.id).await, (9, 10), "the ledger had never given them out");
@@ -404,7 +404,7 @@ async fn the_outbox_keeps_order_and_remembers_what_failed() {
         assert!(rows.is_sorted_by_key(|row| row.id));
         shop.outbox_later(rows[0].id, NOON_MS + 1_000, "the gate is down").await.unwrap();
         let ids = async |now_ms, limit| -> Vec<(i64, u32)> {
-            let due = shop.outbox_due(OutboxQueue::House, now_ms, limit).await.unwrap();
+            let due = shop.outbox_due(OutboxQueue::GateAndBuyers, now_ms, limit).await.unwrap();
             due.iter().map(|row| (row.id, row.tries)).collect()
         };
         assert_eq!(ids(NOON_MS, 10).await, [(rows[1].id, 0), (rows[2].id, 0)]);
@@ -432,8 +432,16 @@ async fn refunds_wait_in_a_queue_of_their_own() {
             let rows = shop.outbox_due(queue, NOON_MS, limit).await.unwrap();
             rows.iter().map(|row| matches!(row.message, OutboxMessage::Refund { .. })).collect()
         };
-        assert_eq!(of(OutboxQueue::House, 10).await, [false, false], "the release and the news");
-        assert_eq!(of(OutboxQueue::House, 1).await, [false], "though the refund was written first");
+        assert_eq!(
+            of(OutboxQueue::GateAndBuyers, 10).await,
+            [false, false],
+            "the release and the news"
+        );
+        assert_eq!(
+            of(OutboxQueue::GateAndBuyers, 1).await,
+            [false],
+            "though the refund was written first"
+        );
         assert_eq!(of(OutboxQueue::Refunds, 10).await, [true]);
     })
     .await;

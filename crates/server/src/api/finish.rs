@@ -1,4 +1,4 @@
-//! Deeds are finished once begun.
+//! What was begun is finished, whether or not its client still waits.
 
 use std::future::Future;
 
@@ -7,16 +7,16 @@ use tracing::Instrument;
 use crate::problem::Problem;
 
 /// Run to the end, whether or not the client waits for it. A publish that is cut between ledger and
-/// gate would leave one of them behind until the next job looks.
+/// gate would leave one of them behind until the next run of a job.
 pub(super) async fn finish<T, E>(
-    deed: impl Future<Output = Result<T, E>> + Send + 'static,
+    work: impl Future<Output = Result<T, E>> + Send + 'static,
 ) -> Result<T, Problem>
 where
     T: Send + 'static,
     E: Into<Problem> + Send + 'static,
 {
     // What it logs still names the request.
-    match tokio::spawn(deed.in_current_span()).await {
+    match tokio::spawn(work.in_current_span()).await {
         Ok(done) => done.map_err(Into::into),
         Err(died) => Err(Problem::internal(died)),
     }

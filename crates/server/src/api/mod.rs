@@ -6,7 +6,7 @@
 //!
 //! Two things hold for all of them:
 //!
-//! - **A deed is finished even if its client has left.** A handler's future is dropped when the
+//! - **What was begun is finished even if its client has left.** A handler's future is dropped when the
 //!   connection closes or the time is up, so everything that changes something runs as a task of
 //!   its own (see `finish`). The claim path needs no such task: its work is done by the lane.
 //! - **The document is the routing table.** Routes are registered together with their OpenAPI

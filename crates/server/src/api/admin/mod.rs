@@ -1,5 +1,5 @@
 //! What operators ask for. Reading needs the role viewer, running sales operator, money and tokens
-//! admin. Every deed is in the audit under the name of the token that did it.
+//! admin. What they do is in the audit under the name of the token that did it.
 
 pub(super) mod activities;
 pub(super) mod audit;
