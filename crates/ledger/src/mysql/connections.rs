@@ -110,8 +110,7 @@ impl Pool {
             .await
             .map_err(|_| unknown("all connections to the database were in use for too long"))?
             .map_err(|_| unknown("the ledger is closed"))?;
-        let session =
-            |pooled, reused| MysqlSession { pooled, reused, first_try: true, _permit: permit };
+        let session = |pooled, reused| MysqlSession { pooled, reused, _permit: permit };
         if let Some(pooled) = self.idle() {
             return Ok(session(pooled, true));
         }
@@ -192,14 +191,7 @@ impl Pool {
 
     /// A piece of work that uses its connection so.
     pub(super) fn work(self: &Arc<Self>, access: Access) -> Work {
-        Work {
-            pool: self.clone(),
-            access,
-            session: None,
-            stale: false,
-            begun: false,
-            tries: Tries::default(),
-        }
+        Work { pool: self.clone(), access, session: None, stale: false, tries: Tries::default() }
     }
 }
 
@@ -213,18 +205,16 @@ pub(super) struct Work {
     session: Option<MysqlSession>,
     /// The connection had died while it was idle; nothing was asked of the server.
     stale: bool,
-    begun: bool,
     tries: Tries,
 }
 
 impl Work {
     pub(super) async fn begin(&mut self) -> Outcome<&mut MysqlSession> {
-        let mut session = match self.access {
+        let session = match self.access {
             Access::Write => self.pool.begin(BEGIN_WRITE).await?,
             Access::Snapshot => self.pool.begin(BEGIN_READ).await?,
             Access::Statement => self.pool.session().await?,
         };
-        session.first_try = !std::mem::replace(&mut self.begun, true);
         Ok(self.session.insert(session))
     }
 

@@ -21,8 +21,6 @@ pub struct MysqlSession {
     pub(super) pooled: Pooled,
     /// It was idle before, so it may have died unnoticed.
     pub(super) reused: bool,
-    /// The work was not begun before.
-    pub(super) first_try: bool,
     pub(super) _permit: OwnedSemaphorePermit,
 }
 
@@ -49,10 +47,6 @@ impl MysqlSession {
 impl Session for MysqlSession {
     fn dialect(&self) -> Dialect {
         Dialect::Mysql
-    }
-
-    fn may_skip_reading(&self) -> bool {
-        self.first_try
     }
 
     async fn rows<T: Send>(

@@ -134,10 +134,6 @@ pub trait Row {
 pub trait Session: Send {
     fn dialect(&self) -> Dialect;
 
-    /// Whether a batch may be taken for new without reading first, so that the keys of the tables object
-    /// if it is not: worth it where reading is a journey, and only until they have objected.
-    fn may_skip_reading(&self) -> bool;
-
     /// All rows of a statement.
     fn rows<T: Send>(
         &mut self,

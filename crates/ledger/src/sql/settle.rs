@@ -4,10 +4,10 @@
 //!
 //! 1. Lock the item's row and read its stock and version; whoever settles, returns or adjusts units
 //!    of the same item waits here, instead of losing a race and doing everything again.
-//! 2. Decide each claim in the order of the batch (`decide`, a pure function), by which of the claims are
-//!    orders already and which of the buyers own an order of the item. Almost every batch is new and all
-//!    of it good; where reading costs a journey to a server, the first try takes that for granted, and
-//!    reads if the primary keys of orders and user records object, or a claim is not good.
+//! 2. Decide each claim in the order of the batch (`decide`, a pure function). Almost every batch is
+//!    new and all of it good, so the first try takes that for granted; if the unique keys of orders and
+//!    user records object, or a claim is not good, it is read which of the claims are orders already and
+//!    which of the buyers own an order of the item, and decided by that.
 //! 3. Take the units: `stock − n, version + 1 WHERE version = … AND stock >= n`. No row means that
 //!    somebody was faster all the same: roll back, read again in a new transaction, a few times.
 //! 4. Write orders, stock log, user records, and what others have to be told.
@@ -17,6 +17,8 @@
 //! is *unknown*: the worker delivers the batch again, and every claim that is an order already is a
 //! repetition that changes nothing. A claim the tables refuse takes the whole batch with it: nothing
 //! of it is written, and the worker finds the culprit by halving.
+
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use sale::{
@@ -38,20 +40,20 @@ use crate::{
     offer::{EnterAs, Offer},
 };
 
-/// One try. [`Failure::Contended`] if the version of the item moved between reading and taking.
+/// One try; a `careful` one takes nothing for granted. [`Failure::Contended`] if the version of the item
+/// moved between reading and taking.
 async fn settle(
     tx: &mut impl Session,
     item: ItemId,
     claims: &[Claim],
+    careful: bool,
     now_ms: Millis,
 ) -> Outcome<Settled> {
     let offer = orders::locked_offer(tx, item).await?;
     let decided =
         |known: &Known| decide(item, claims, known, offer.as_ref()).map_err(Failure::Rejected);
-    let taken_for_new = tx.may_skip_reading();
-    let facts = if taken_for_new { Known::default() } else { known(tx, item, claims).await? };
-    let mut decisions = decided(&facts)?;
-    if taken_for_new && decisions.good.len() < claims.len() {
+    let mut decisions = decided(&Known::default())?;
+    if careful || decisions.good.len() < claims.len() {
         decisions = decided(&known(tx, item, claims).await?)?;
     }
     let offer = offer.unwrap_or_else(Offer::unknown);
@@ -126,9 +128,10 @@ async fn write_void(
 #[async_trait]
 impl<E: Engine> OrderBook for SqlLedger<E> {
     async fn settle(&self, item: ItemId, claims: &[Claim]) -> Result<Settled, BookError> {
-        let clock = self.clock.clone();
+        let (clock, tried) = (self.clock.clone(), AtomicBool::new(false));
         self.run(Access::Write, claims.to_vec(), move |tx, claims| {
-            Box::pin(settle(tx, item, claims, clock.now_ms()))
+            let careful = tried.swap(true, Ordering::Relaxed);
+            Box::pin(settle(tx, item, claims, careful, clock.now_ms()))
         })
         .await
     }

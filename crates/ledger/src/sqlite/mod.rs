@@ -27,7 +27,7 @@ use crate::{
     sql::{
         Access, Engine, SqlLedger, Working,
         dialect::Dialect,
-        failure::{Fault, Outcome},
+        failure::{Failure, Fault, Outcome, SqlFailure},
     },
 };
 
@@ -108,7 +108,8 @@ impl Engine for Sqlite {
     }
 }
 
-/// The version of an item moves under nobody's feet here, unless another program writes the file.
+/// Begins work again that met a row it did not expect. Nobody else writes while it is tried, so a unique
+/// key that objects to the last try as well objects to the row itself.
 fn with_tries<T>(mut one_try: impl FnMut() -> Outcome<T>) -> Outcome<T> {
     for _ in 1..VERSION_TRIES_MAX {
         match one_try() {
@@ -116,7 +117,12 @@ fn with_tries<T>(mut one_try: impl FnMut() -> Outcome<T>) -> Outcome<T> {
             outcome => return outcome,
         }
     }
-    one_try()
+    one_try().map_err(|failure| match failure {
+        Failure::Sql(said) if said.fault == Fault::Race => {
+            Failure::Sql(SqlFailure { fault: Fault::Row, ..said })
+        }
+        failure => failure,
+    })
 }
 
 /// After an I/O error, when nobody has the file open any more.

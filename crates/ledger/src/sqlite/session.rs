@@ -123,10 +123,6 @@ impl Session for Connection {
         Dialect::Sqlite
     }
 
-    fn may_skip_reading(&self) -> bool {
-        false
-    }
-
     fn rows<T: Send>(
         &mut self,
         sql: &str,

@@ -1,10 +1,11 @@
 //! Stories of buyers and operators that every ledger must tell the same way.
 //!
 //! They are written against `&dyn Ledger` and run by [`check`] on each engine there is. What only
-//! one engine can show (a locked file, a trigger) is in that engine's own module.
+//! one engine can show (a locked file, a lost connection) is in that engine's own module.
 
 #![allow(clippy::unwrap_used)]
 
+mod back_door;
 mod books;
 mod buyers;
 mod disk;
@@ -32,6 +33,8 @@ use sale::{
     OrderStatus, PAY_WITHIN_MS_DEFAULT, UserId, VoidReason,
 };
 
+use crate::back_door::BackDoor;
+
 pub(crate) const NOON_MS: Millis = 1_800_000_000_000;
 pub(crate) const PRICE: i64 = 699_900;
 
@@ -45,6 +48,7 @@ pub(crate) async fn check(story: impl AsyncFn(Shop)) {
 pub(crate) struct Shop {
     ledger: Box<dyn Ledger>,
     pub(crate) clock: Arc<ManualClock>,
+    pub(crate) back_door: BackDoor,
     numbers: OrderNumbers,
     /// Keeps the numbers of provider transactions apart.
     transactions: AtomicU64,
@@ -60,22 +64,16 @@ impl Deref for Shop {
 }
 
 impl Shop {
-    pub(crate) fn new(
-        open: impl FnOnce(Arc<ManualClock>) -> Box<dyn Ledger>,
-        home: impl std::any::Any,
-    ) -> Shop {
-        let clock = ManualClock::at(NOON_MS);
-        Shop::with(open(clock.clone()), clock, home)
-    }
-
     /// A shop whose ledger goes by this clock.
     pub(crate) fn with(
         ledger: Box<dyn Ledger>,
         clock: Arc<ManualClock>,
+        back_door: BackDoor,
         home: impl std::any::Any,
     ) -> Shop {
         Shop {
             ledger,
+            back_door,
             numbers: OrderNumbers::new(1, clock.clone()),
             clock,
             transactions: AtomicU64::new(0),
