@@ -27,7 +27,7 @@ impl Owner {
     }
 }
 
-/// The word for a claim whose number somebody else has.
+/// Why a claim is refused whose number is somebody else's.
 pub(crate) fn taken(no: OrderNo) -> String {
     format!("{no} is the number of another order")
 }
@@ -52,6 +52,11 @@ impl<'c> Decisions<'c> {
     /// The claims whose buyers have something to hear, the good ones first.
     pub(crate) fn changed(&self) -> impl Iterator<Item = &'c Claim> {
         self.good.iter().copied().chain(self.void.iter().map(|(claim, _)| *claim))
+    }
+
+    /// How many claims were decided.
+    pub(crate) fn count(&self) -> usize {
+        self.good.len() + self.void.len() + self.repeated.len()
     }
 
     pub(crate) fn into_settled(self) -> Settled {

@@ -42,11 +42,11 @@ pub trait Operators: Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Read.
+    /// May look at everything.
     Viewer,
-    /// Run sales.
+    /// May run sales.
     Operator,
-    /// Everything: refunds and tokens, too.
+    /// May do everything: refunds and tokens, too.
     Admin,
 }
 

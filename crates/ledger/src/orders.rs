@@ -33,7 +33,7 @@ pub trait Orders: Send + Sync {
     async fn overdue(&self, now_ms: Millis, limit: usize) -> Result<Vec<Overdue>>;
 
     /// `Unpaid` becomes `Closed` for each of these that is still unpaid: units back to the item
-    /// (stock log type 2), the user record deleted, outbox `Release` and `News`. One transaction.
+    /// (stock log type 2), the user record deleted, outbox `Release` and `OrderEvents`. One transaction.
     /// With `CloseReason::Timeout` only orders whose deadline is at or before `now_ms` are closed.
     /// Answers the ones closed now. An order with a payment at a provider that its [`Closing`] does
     /// not name is left alone.
@@ -44,7 +44,7 @@ pub trait Orders: Send + Sync {
         now_ms: Millis,
     ) -> Result<Vec<OrderNo>>;
 
-    /// Record these claims as void orders with outbox `Release` and `News`; claims that are orders
+    /// Record these claims as void orders with outbox `Release` and `OrderEvents`; claims that are orders
     /// already are left alone. Also resolves their dead letters. Answers the ones voided now.
     async fn void(
         &self,

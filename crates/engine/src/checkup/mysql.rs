@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ledger::mysql::{self, MysqlLedger, Verdict};
+use ledger::mysql::{self, Fitness, MysqlLedger};
 use sale::SystemClock;
 
 use super::CheckResult;
@@ -22,18 +22,18 @@ pub async fn check(store: &LedgerStore) -> Vec<CheckResult> {
 
 pub async fn check_open(ledger: &MysqlLedger) -> Vec<CheckResult> {
     match ledger.health().await {
-        Ok(findings) => findings.into_iter().map(result_of).collect(),
+        Ok(settings) => settings.into_iter().map(result_of).collect(),
         Err(error) => vec![CheckResult::Fail(error.to_string())],
     }
 }
 
-fn result_of(finding: mysql::Finding) -> CheckResult {
-    let mysql::Finding { name, value, verdict, advice } = finding;
+fn result_of(setting: mysql::ServerSetting) -> CheckResult {
+    let mysql::ServerSetting { name, value, fitness, advice } = setting;
     let text = format!("the ledger's {name} is {value}");
-    match verdict {
-        Verdict::Good => CheckResult::Ok(text),
-        Verdict::Risky => CheckResult::Warn(format!("{text}: {advice}")),
-        Verdict::Bad => CheckResult::Fail(format!("{text}: {advice}")),
+    match fitness {
+        Fitness::Good => CheckResult::Ok(text),
+        Fitness::Risky => CheckResult::Warn(format!("{text}: {advice}")),
+        Fitness::Bad => CheckResult::Fail(format!("{text}: {advice}")),
     }
 }
 
@@ -43,16 +43,16 @@ mod tests {
 
     #[test]
     fn what_the_ledger_finds_is_told_with_its_advice() {
-        let finding = |verdict| mysql::Finding {
+        let setting = |fitness| mysql::ServerSetting {
             name: "read_only",
             value: "ON".into(),
-            verdict,
+            fitness,
             advice: "use the primary",
         };
         let text = "the ledger's read_only is ON";
-        assert_eq!(result_of(finding(Verdict::Good)), CheckResult::Ok(text.into()));
+        assert_eq!(result_of(setting(Fitness::Good)), CheckResult::Ok(text.into()));
         let advised = format!("{text}: use the primary");
-        assert_eq!(result_of(finding(Verdict::Risky)), CheckResult::Warn(advised.clone()));
-        assert_eq!(result_of(finding(Verdict::Bad)), CheckResult::Fail(advised));
+        assert_eq!(result_of(setting(Fitness::Risky)), CheckResult::Warn(advised.clone()));
+        assert_eq!(result_of(setting(Fitness::Bad)), CheckResult::Fail(advised));
     }
 }

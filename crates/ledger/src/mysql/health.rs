@@ -18,7 +18,7 @@ const MYSQL_OLDEST: [u32; 3] = [8, 0, 16];
 const MARIADB_OLDEST: [u32; 3] = [10, 6, 0];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Fitness {
     Good,
     /// It works, and somebody should know.
     Risky,
@@ -28,18 +28,18 @@ pub enum Verdict {
 
 /// One thing the server is set to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub struct ServerSetting {
     pub name: &'static str,
     pub value: String,
-    pub verdict: Verdict,
+    pub fitness: Fitness,
     /// What it means, if it is not good.
     pub advice: &'static str,
 }
 
-impl Finding {
-    fn new(name: &'static str, value: impl ToString, bad: Option<(Verdict, &'static str)>) -> Self {
-        let (verdict, advice) = bad.unwrap_or((Verdict::Good, ""));
-        Finding { name, value: value.to_string(), verdict, advice }
+impl ServerSetting {
+    fn new(name: &'static str, value: impl ToString, bad: Option<(Fitness, &'static str)>) -> Self {
+        let (fitness, advice) = bad.unwrap_or((Fitness::Good, ""));
+        ServerSetting { name, value: value.to_string(), fitness, advice }
     }
 }
 
@@ -75,23 +75,24 @@ fn is_on(value: &str) -> bool {
     value == "1" || value.eq_ignore_ascii_case("on")
 }
 
-pub(super) async fn findings(
+pub(super) async fn settings(
     session: &mut MysqlSession,
     clock: &dyn Clock,
-) -> Outcome<Vec<Finding>> {
+) -> Outcome<Vec<ServerSetting>> {
     let version = version(session).await?;
-    let old = (Verdict::Bad, "MySQL 8.0.16 or MariaDB 10.6 is the oldest that will do");
-    let mut findings = vec![Finding::new("version", &version, too_old(&version).then_some(old))];
-    findings.extend(durability(session).await?);
-    findings.extend(role(session).await?);
-    findings.push(isolation(session).await?);
-    findings.push(clock_offset(session, clock).await?);
-    findings.push(triggers(session).await?);
-    Ok(findings)
+    let old = (Fitness::Bad, "MySQL 8.0.16 or MariaDB 10.6 is the oldest that will do");
+    let mut settings =
+        vec![ServerSetting::new("version", &version, too_old(&version).then_some(old))];
+    settings.extend(durability(session).await?);
+    settings.extend(role(session).await?);
+    settings.push(isolation(session).await?);
+    settings.push(clock_offset(session, clock).await?);
+    settings.push(triggers(session).await?);
+    Ok(settings)
 }
 
 /// The audit refuses changes by triggers, which a user without the right could not make.
-async fn triggers(session: &mut MysqlSession) -> Outcome<Finding> {
+async fn triggers(session: &mut MysqlSession) -> Outcome<ServerSetting> {
     let wanted = migrations::triggers();
     let names: Vec<String> = wanted.iter().map(|name| quoted(name)).collect();
     let sql = format!(
@@ -101,80 +102,88 @@ async fn triggers(session: &mut MysqlSession) -> Outcome<Finding> {
     );
     let found = session.first(&sql, &[], |row| get::<u64>(row, 0)).await?.unwrap_or(0);
     let missing = (
-        Verdict::Risky,
+        Fitness::Risky,
         "whoever has the database's password can rewrite the audit: make the triggers of \
          0001_init.sql as a superuser, or set log_bin_trust_function_creators and start on an \
          empty database",
     );
     let value = format!("{found} of {}", wanted.len());
-    Ok(Finding::new("audit_triggers", value, (found < wanted.len() as u64).then_some(missing)))
+    Ok(ServerSetting::new(
+        "audit_triggers",
+        value,
+        (found < wanted.len() as u64).then_some(missing),
+    ))
 }
 
-async fn durability(session: &mut MysqlSession) -> Outcome<Vec<Finding>> {
-    let mut findings = Vec::new();
+async fn durability(session: &mut MysqlSession) -> Outcome<Vec<ServerSetting>> {
+    let mut settings = Vec::new();
     let name = "innodb_flush_log_at_trx_commit";
     let value = variable(session, name).await?.unwrap_or_default();
-    let weak = (Verdict::Bad, "a crash of the machine loses committed orders: set it to 1");
-    findings.push(Finding::new(name, &value, (value != "1").then_some(weak)));
+    let weak = (Fitness::Bad, "a crash of the machine loses committed orders: set it to 1");
+    settings.push(ServerSetting::new(name, &value, (value != "1").then_some(weak)));
 
     let log_bin = is_on(&variable(session, "log_bin").await?.unwrap_or_default());
     let value = variable(session, "sync_binlog").await?.unwrap_or_default();
     let late = (
-        Verdict::Risky,
+        Fitness::Risky,
         "the binary log is not flushed at commit, so replicas may miss orders after a crash: set it to 1",
     );
-    findings.push(Finding::new("sync_binlog", &value, (log_bin && value != "1").then_some(late)));
+    settings.push(ServerSetting::new(
+        "sync_binlog",
+        &value,
+        (log_bin && value != "1").then_some(late),
+    ));
 
     let value = variable(session, "binlog_format").await?.unwrap_or_default();
     let statements = (
-        Verdict::Bad,
+        Fitness::Bad,
         "READ COMMITTED cannot be logged as statements: set binlog_format to ROW or MIXED",
     );
     let bad = log_bin && value.eq_ignore_ascii_case("statement");
-    findings.push(Finding::new("binlog_format", &value, bad.then_some(statements)));
+    settings.push(ServerSetting::new("binlog_format", &value, bad.then_some(statements)));
 
     let value = variable(session, "innodb_doublewrite").await?.unwrap_or_default();
-    let torn = (Verdict::Risky, "a page half written in a crash is lost: turn it on");
+    let torn = (Fitness::Risky, "a page half written in a crash is lost: turn it on");
     let bad = value.eq_ignore_ascii_case("off") || value == "0";
-    findings.push(Finding::new("innodb_doublewrite", &value, bad.then_some(torn)));
-    Ok(findings)
+    settings.push(ServerSetting::new("innodb_doublewrite", &value, bad.then_some(torn)));
+    Ok(settings)
 }
 
 /// What the server is in its cluster.
-async fn role(session: &mut MysqlSession) -> Outcome<Vec<Finding>> {
+async fn role(session: &mut MysqlSession) -> Outcome<Vec<ServerSetting>> {
     let value = variable(session, "read_only").await?.unwrap_or_default();
-    let replica = (Verdict::Bad, "this is a replica, or its primary was demoted: use the primary");
-    let read_only = Finding::new("read_only", &value, is_on(&value).then_some(replica));
+    let replica = (Fitness::Bad, "this is a replica, or its primary was demoted: use the primary");
+    let read_only = ServerSetting::new("read_only", &value, is_on(&value).then_some(replica));
     let value = variable(session, "wsrep_on").await?.unwrap_or_else(|| "OFF".into());
     let galera = (
-        Verdict::Risky,
+        Fitness::Risky,
         "send all instances to one Galera node: conflicts show only at commit, GET_LOCK and the \
          order of stock log ids are each node's own",
     );
-    let wsrep = Finding::new("wsrep_on", &value, is_on(&value).then_some(galera));
+    let wsrep = ServerSetting::new("wsrep_on", &value, is_on(&value).then_some(galera));
     let value = variable(session, "max_connections").await?.unwrap_or_default();
-    Ok(vec![read_only, wsrep, Finding::new("max_connections", value, None)])
+    Ok(vec![read_only, wsrep, ServerSetting::new("max_connections", value, None)])
 }
 
 /// The server's default; our own sessions set theirs.
-async fn isolation(session: &mut MysqlSession) -> Outcome<Finding> {
+async fn isolation(session: &mut MysqlSession) -> Outcome<ServerSetting> {
     let value = match variable(session, "transaction_isolation").await? {
         Some(value) => Some(value),
         // MariaDB before 11.1.
         None => variable(session, "tx_isolation").await?,
     };
-    Ok(Finding::new("transaction_isolation", value.unwrap_or_default(), None))
+    Ok(ServerSetting::new("transaction_isolation", value.unwrap_or_default(), None))
 }
 
-async fn clock_offset(session: &mut MysqlSession, clock: &dyn Clock) -> Outcome<Finding> {
+async fn clock_offset(session: &mut MysqlSession, clock: &dyn Clock) -> Outcome<ServerSetting> {
     let before_ms = clock.now_ms();
     let theirs_ms = now_ms(session, before_ms).await?;
     // Half of the journey there and back.
     let ours_ms = before_ms + (clock.now_ms() - before_ms) / 2;
     let offset_ms = theirs_ms - ours_ms;
-    let apart = (Verdict::Risky, "the clocks differ by more than a second: check NTP on both");
+    let apart = (Fitness::Risky, "the clocks differ by more than a second: check NTP on both");
     let far = offset_ms.abs() > CLOCK_OFFSET_MS_MAX;
-    Ok(Finding::new("clock_offset_ms", offset_ms, far.then_some(apart)))
+    Ok(ServerSetting::new("clock_offset_ms", offset_ms, far.then_some(apart)))
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ use crate::{
 };
 
 pub use connections::LOCK_TRIES_MAX;
-pub use health::{Finding, Verdict};
+pub use health::{Fitness, ServerSetting};
 pub use migrations::SCHEMA_VERSION;
 
 /// Statements each connection keeps prepared. The server allows some 16,000 in all, shared by every
@@ -181,11 +181,11 @@ impl MysqlLedger {
     }
 
     /// What the server is set to, and what of it is not good for a ledger.
-    pub async fn health(&self) -> crate::Result<Vec<Finding>> {
-        let findings = self.engine.run(Access::Statement, self.clock.clone(), |session, clock| {
-            Box::pin(health::findings(session, &**clock))
+    pub async fn health(&self) -> crate::Result<Vec<ServerSetting>> {
+        let settings = self.engine.run(Access::Statement, self.clock.clone(), |session, clock| {
+            Box::pin(health::settings(session, &**clock))
         });
-        Ok(findings.await?)
+        Ok(settings.await?)
     }
 }
 

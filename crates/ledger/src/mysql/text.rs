@@ -4,7 +4,7 @@
 //! a prepared statement would have to be prepared anew for every length and carry a placeholder per
 //! value. Text is quoted by the driver, for sessions whose `sql_mode` was checked to fit.
 
-use std::ops::Range;
+use std::{fmt::Write, ops::Range};
 
 use crate::sql::{
     failure::{Failure, Outcome},
@@ -25,7 +25,8 @@ pub(super) fn quoted(text: &str) -> String {
 fn push_literal(text: &mut String, value: &Value<'_>) {
     match value {
         Value::Null => text.push_str("NULL"),
-        Value::Int(number) => text.push_str(&number.to_string()),
+        // Writing to a string cannot fail.
+        Value::Int(number) => drop(write!(text, "{number}")),
         Value::Text(words) => text.push_str(&quoted(words)),
         Value::Bytes(bytes) => text.push_str(&mysql_async::Value::from(*bytes).as_sql(false)),
         Value::List(values) => push_list(text, values),

@@ -49,7 +49,7 @@ fn pair<A: FromValue, B: FromValue>(row: &dyn Row) -> Outcome<(A, B)> {
     Ok((get(row, 0)?, get(row, 1)?))
 }
 
-/// Orders and units that are live.
+/// How many orders of the item are live, and their units.
 async fn live(session: &mut impl Session, id: ItemId) -> Outcome<(u64, i64)> {
     let sql = "SELECT COUNT(*), CAST(COALESCE(SUM(quantity), 0) AS SIGNED) FROM tb_seckill_order
          WHERE product_id = ? AND status IN (0, 1)";

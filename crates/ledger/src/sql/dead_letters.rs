@@ -221,7 +221,7 @@ async fn of_user(
     session.rows(&sql, asked, read).await
 }
 
-/// The state asked for, twice; those that are open if none is.
+/// The two states to look for: the one asked for, twice, or both of an open letter if none is.
 fn states(asked: Option<DeadLetterState>) -> (DeadLetterState, DeadLetterState) {
     asked.map_or((DeadLetterState::Retrying, DeadLetterState::Dead), |state| (state, state))
 }

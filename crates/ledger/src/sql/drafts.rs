@@ -21,7 +21,7 @@ async fn found(session: &mut impl Session, id: ActivityId) -> Outcome<Activity> 
     one(session, id).await?.ok_or(Failure::NotFound)
 }
 
-/// As nobody else can change it before this transaction ends.
+/// The activity, which nobody else can change before this transaction ends.
 async fn locked(tx: &mut impl Session, id: ActivityId) -> Outcome<Activity> {
     locked_state(tx, id).await?;
     found(tx, id).await
@@ -181,7 +181,7 @@ pub(super) async fn forget_publish(
     change_plan(tx, "publish_at = NULL", id, version, audit, now_ms).await
 }
 
-/// One thing of a draft, if nobody has changed it since.
+/// Changes one thing of a draft, if nobody has changed the draft since.
 async fn change_plan(
     tx: &mut impl Session,
     change: &str,

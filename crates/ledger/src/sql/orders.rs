@@ -245,9 +245,9 @@ async fn close(
         .collect();
     let closed: Vec<OrderNo> = releases.iter().map(|release| release.order_no).collect();
     move_to_closed(tx, &closed, reason, now_ms).await?;
-    let news = releases.iter().map(|release| (release.order_no, release.user.clone())).collect();
+    let events = releases.iter().map(|release| (release.order_no, release.user.clone())).collect();
     stock::return_units(tx, releases, now_ms).await?;
-    outbox::push_news(tx, news, now_ms).await?;
+    outbox::push_events(tx, events, now_ms).await?;
     Ok(closed)
 }
 
@@ -331,12 +331,12 @@ async fn void(
     voided.extend(given_up);
     let numbers = voided.iter().map(|claim| claim.order_no).collect();
     outbox::push_releases(tx, voided.iter().copied(), now_ms).await?;
-    let news = voided.iter().map(|claim| (claim.order_no, claim.user.clone())).collect();
-    outbox::push_news(tx, news, now_ms).await?;
+    let events = voided.iter().map(|claim| (claim.order_no, claim.user.clone())).collect();
+    outbox::push_events(tx, events, now_ms).await?;
     Ok(numbers)
 }
 
-/// Whose those of these numbers are that are orders (or void) already.
+/// The owners of those of these numbers that are orders (or void) already.
 pub(super) async fn owners(
     session: &mut impl Session,
     numbers: impl Iterator<Item = OrderNo>,

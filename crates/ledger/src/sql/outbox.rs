@@ -42,7 +42,7 @@ pub(super) async fn push(
 }
 
 /// Tells the buyers of these orders that something changed.
-pub(super) async fn push_news(
+pub(super) async fn push_events(
     tx: &mut impl Session,
     orders: Vec<(OrderNo, UserId)>,
     now_ms: Millis,

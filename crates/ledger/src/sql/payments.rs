@@ -180,7 +180,7 @@ async fn pay(
     move_or_contended(tx, order, OrderStatus::Paid).await?;
     let sql = "UPDATE tb_seckill_order SET paid_at = ? WHERE order_no = ?";
     tx.execute(sql, values![paid_ms, order.order_no]).await?;
-    outbox::push_news(tx, vec![(order.order_no, order.user.clone())], now_ms).await?;
+    outbox::push_events(tx, vec![(order.order_no, order.user.clone())], now_ms).await?;
     Ok(Credit::Paid)
 }
 
@@ -193,7 +193,7 @@ async fn give_back(
 ) -> Outcome<()> {
     if order.status == OrderStatus::Closed {
         move_or_contended(tx, order, OrderStatus::Refunding).await?;
-        outbox::push_news(tx, vec![(order.order_no, order.user.clone())], now_ms).await?;
+        outbox::push_events(tx, vec![(order.order_no, order.user.clone())], now_ms).await?;
     }
     queue_refund(tx, row, now_ms).await?;
     Ok(())
@@ -260,7 +260,7 @@ async fn start_refund(
         quantity: order.quantity,
     };
     stock::return_units(tx, vec![release], now_ms).await?;
-    outbox::push_news(tx, vec![(no, order.user)], now_ms).await?;
+    outbox::push_events(tx, vec![(no, order.user)], now_ms).await?;
     Ok(Moved::Done)
 }
 
@@ -275,7 +275,7 @@ async fn refunded(tx: &mut impl Session, done: &RefundDone, now_ms: Millis) -> O
     let refunding = order.status == OrderStatus::Refunding;
     if refunding && unrefunded(tx, order.order_no).await?.is_empty() {
         move_or_contended(tx, &order, OrderStatus::Refunded).await?;
-        outbox::push_news(tx, vec![(order.order_no, order.user)], now_ms).await?;
+        outbox::push_events(tx, vec![(order.order_no, order.user)], now_ms).await?;
     }
     Ok(())
 }

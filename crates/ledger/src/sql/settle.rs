@@ -56,12 +56,16 @@ async fn settle(
     if careful || decisions.good.len() < claims.len() {
         decisions = decided(&known(tx, item, claims).await?)?;
     }
+    if decisions.count() != claims.len() {
+        let decided = decisions.count();
+        return Err(Failure::Broken(format!("{decided} of {} claims were decided", claims.len())));
+    }
     let offer = offer.unwrap_or_else(Offer::unknown);
     take_units(tx, item, &offer, &decisions.good).await?;
     write_good(tx, item, &offer, &decisions.good, now_ms).await?;
     write_void(tx, &offer, &decisions.void, now_ms).await?;
-    let news = decisions.changed().map(|claim| (claim.order_no, claim.user.clone())).collect();
-    outbox::push_news(tx, news, now_ms).await?;
+    let events = decisions.changed().map(|claim| (claim.order_no, claim.user.clone())).collect();
+    outbox::push_events(tx, events, now_ms).await?;
     let numbers: Vec<OrderNo> = claims.iter().map(|claim| claim.order_no).collect();
     dead_letters::resolve(tx, numbers, DeadLetterState::Settled, now_ms).await?;
     Ok(decisions.into_settled())

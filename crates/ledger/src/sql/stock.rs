@@ -219,6 +219,10 @@ async fn return_to_item(
     });
     let before = (item, level.name.as_str(), level.stock);
     let stock = log_changes(tx, before, StockLogType::Return, changes, now_ms).await?;
+    if stock > level.total {
+        let total = level.total;
+        return Err(Failure::Broken(format!("item {item} would have {stock} of {total} units")));
+    }
     forget_buyers(tx, item, releases).await?;
     let sql = "UPDATE tb_seckill_product SET stock = ?, version = version + 1
          WHERE id = ? AND version = ?";

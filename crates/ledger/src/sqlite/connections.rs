@@ -98,7 +98,7 @@ fn open_reader(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags)?;
     conn.busy_timeout(Duration::from_millis(BUSY_TIMEOUT_MS))?;
-    // Also not when it is the last to close.
+    // When it is the last to close, it leaves the WAL alone, too.
     sqlite_file::leave_untouched_on_close(&conn);
     conn.pragma_update(None, "query_only", true)?;
     conn.pragma_update(None, "cache_size", -READER_CACHE_KIB)?;
@@ -131,7 +131,7 @@ impl Writer {
         if !self.in_doubt.load(Ordering::Acquire) {
             return Ok(());
         }
-        // A full queue does as well.
+        // If the queue is full, the first job in it has the file mended just as well.
         let _ = self.jobs.try_send(Box::new(|_| false));
         Err(Failure::Unknown(MENDING.into()))
     }
@@ -244,7 +244,7 @@ impl WritableFile {
                 self.mended_at = Some(Instant::now());
             }
             Err(error) => {
-                // Not every few seconds of a long night.
+                // Said a few times, then no more: a long outage must not fill the log.
                 if self.mend_pause < MEND_PAUSE_MAX {
                     tracing::warn!(%error, "the ledger's file still cannot be mended");
                 }

@@ -142,7 +142,7 @@ async fn an_outbox_row_nobody_can_read_holds_up_nothing() {
         let future = r#"UPDATE tb_outbox SET body = '{"kind":"from.the.future.v9"}'"#;
         shop.back_door.run(future).await.unwrap();
         shop.bought(item.id, "bob", 1).await;
-        let due = shop.outbox_due(OutboxQueue::House, NOON_MS, 1).await.unwrap();
+        let due = shop.outbox_due(OutboxQueue::GateAndBuyers, NOON_MS, 1).await.unwrap();
         assert_eq!(due.len(), 1);
         assert_eq!(shop.outbox_depth().await.unwrap(), 2, "it is still there for whoever can");
         shop.books_add_up(item.id).await;

@@ -6,7 +6,7 @@ use sale::{
     PAY_WITHIN_MS_DEFAULT, Reason, VoidReason,
 };
 
-use crate::{NOON_MS, PRICE, all_void, check, news, numbers_of, release, yuan};
+use crate::{NOON_MS, PRICE, all_void, check, numbers_of, order_events, release, yuan};
 
 #[tokio::test]
 async fn a_claim_becomes_the_order_it_was_promised_to_be() {
@@ -51,7 +51,7 @@ async fn a_short_stock_serves_whom_it_can_and_tells_the_others() {
             told.push(shop.found(batch[n].order_no).await);
         }
         let releases = vec![release(&told[2]), release(&told[3])];
-        let told = news(&told.iter().collect::<Vec<_>>());
+        let told = order_events(&told.iter().collect::<Vec<_>>());
         assert_eq!(shop.messages().await, [OutboxMessage::Release { releases }, told]);
         shop.books_add_up(item.id).await;
     })
@@ -210,7 +210,7 @@ async fn an_order_nobody_pays_is_closed_and_its_units_return() {
         assert_eq!((ann.status, ann.reason), (OrderStatus::Closed, Some(Reason::Timeout)));
         assert_eq!(ann.closed_ms, Some(due));
         let releases = vec![release(&ann), release(&bob)];
-        let expected = [OutboxMessage::Release { releases }, news(&[&ann, &bob])];
+        let expected = [OutboxMessage::Release { releases }, order_events(&[&ann, &bob])];
         assert_eq!(shop.messages().await, expected);
         shop.books_add_up(one).await;
         shop.books_add_up(two).await;

@@ -275,7 +275,7 @@ pub(crate) fn release(order: &Order) -> Release {
     }
 }
 
-pub(crate) fn news(orders: &[&Order]) -> OutboxMessage {
+pub(crate) fn order_events(orders: &[&Order]) -> OutboxMessage {
     OutboxMessage::OrderEvents {
         orders: orders.iter().map(|order| (order.order_no, order.user.clone())).collect(),
     }

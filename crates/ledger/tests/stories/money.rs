@@ -6,7 +6,7 @@ use ledger::{
 };
 use sale::{CloseReason, OrderNo, OrderStatus, VoidReason};
 
-use crate::{NOON_MS, PRICE, Shop, check, given_back, news, refund, release, yuan};
+use crate::{NOON_MS, PRICE, Shop, check, given_back, order_events, refund, release, yuan};
 
 /// The refunds among what waits in the outbox.
 async fn waiting_refunds(shop: &Shop) -> Vec<OutboxMessage> {
@@ -34,7 +34,7 @@ async fn a_payment_is_credited_once_however_often_it_is_told() {
         let kinds: Vec<_> = shop.payments(order.order_no).await.unwrap();
         let kinds: Vec<_> = kinds.iter().map(|payment| payment.kind).collect();
         assert_eq!(kinds, [PaymentKind::Open, PaymentKind::Pay]);
-        assert_eq!(shop.messages().await, [news(&[&paid])]);
+        assert_eq!(shop.messages().await, [order_events(&[&paid])]);
         let opened = shop.open_payment(order.order_no, "alipay", shop.now()).await.unwrap();
         assert_eq!(opened, Moved::Was(OrderStatus::Paid));
         let closed = shop.close(&[order.order_no], CloseReason::Cancelled, shop.now()).await;
@@ -177,7 +177,7 @@ async fn money_that_comes_too_late_goes_back_once() {
         assert_eq!(shop.credit(&notice, shop.now()).await.unwrap(), late);
         assert_eq!(shop.credit(&notice, shop.now()).await.unwrap(), Credit::Repeated);
         assert_eq!(shop.status(order.order_no).await, OrderStatus::Refunding);
-        assert_eq!(shop.deliver_all().await, [news(&[&order]), refund(&notice)]);
+        assert_eq!(shop.deliver_all().await, [order_events(&[&order]), refund(&notice)]);
         // Its units went back when it was closed; they do not go back again.
         assert_eq!(shop.stock(item.id).await, (5, 5));
 
@@ -185,7 +185,7 @@ async fn money_that_comes_too_late_goes_back_once() {
             shop.refunded(&given_back(&notice), shop.now()).await.unwrap();
             assert_eq!(shop.status(order.order_no).await, OrderStatus::Refunded);
         }
-        assert_eq!(shop.deliver_all().await, [news(&[&order])]);
+        assert_eq!(shop.deliver_all().await, [order_events(&[&order])]);
         let payments = shop.payments(order.order_no).await.unwrap();
         let refunds = payments.iter().filter(|payment| payment.kind == PaymentKind::Refund);
         assert_eq!(refunds.count(), 1);

@@ -9,7 +9,7 @@ use std::{
 use faults::services::{MariaDb, MariaDbOptions, shared_mariadb, unique_name};
 use ledger::{
     Credit, LedgerError, OrderFilter, Orders, Outbox, Payments, Upkeep, VERSION_TRIES_MAX,
-    mysql::{LOCK_TRIES_MAX, MysqlLedger, OpenError, Options, SCHEMA_VERSION, Verdict},
+    mysql::{Fitness, LOCK_TRIES_MAX, MysqlLedger, OpenError, Options, SCHEMA_VERSION},
 };
 use mysql_async::{Conn, prelude::Queryable};
 use sale::{BookError, Claim, CloseReason, ManualClock, OrderBook, OrderStatus, SystemClock};
@@ -197,9 +197,9 @@ async fn a_user_who_may_not_make_triggers_gets_a_ledger_without() {
     let grant = format!("GRANT ALL ON `{name}`.* TO shop@'127.0.0.1' IDENTIFIED BY 'x'");
     server.query(&grant).unwrap();
     let ledger = open(&url.replace("root@", "shop:x@")).await.unwrap();
-    let findings = ledger.health().await.unwrap();
-    let triggers = findings.iter().find(|finding| finding.name == "audit_triggers").unwrap();
-    assert_eq!((triggers.verdict, &*triggers.value), (Verdict::Risky, "0 of 2"));
+    let settings = ledger.health().await.unwrap();
+    let triggers = settings.iter().find(|setting| setting.name == "audit_triggers").unwrap();
+    assert_eq!((triggers.fitness, &*triggers.value), (Fitness::Risky, "0 of 2"));
     let clock = ManualClock::at(NOON_MS);
     let shop = Shop::with(Box::new(ledger), clock, BackDoor::Mysql(url), ());
     let item = shop.sale_of(5).await;
@@ -524,19 +524,19 @@ async fn no_order_is_lost_or_made_twice_when_the_server_is_killed_under_load() {
 async fn a_doctor_is_told_what_the_server_is_set_to() {
     let url = shared_mariadb().create_database(&unique_name("ledger")).unwrap();
     let ledger = MysqlLedger::open(&url, Arc::new(SystemClock), Options::default()).await.unwrap();
-    let findings = ledger.health().await.unwrap();
-    let of = |name: &str| findings.iter().find(|finding| finding.name == name).unwrap().clone();
+    let settings = ledger.health().await.unwrap();
+    let of = |name: &str| settings.iter().find(|setting| setting.name == name).unwrap().clone();
     assert!(of("version").value.contains("MariaDB"));
     assert_eq!(of("innodb_flush_log_at_trx_commit").value, "1");
     let good = ["version", "innodb_flush_log_at_trx_commit", "read_only", "clock_offset_ms"];
     for name in good.into_iter().chain(["audit_triggers"]) {
-        assert_eq!(of(name).verdict, Verdict::Good, "{:?}", of(name));
+        assert_eq!(of(name).fitness, Fitness::Good, "{:?}", of(name));
     }
     for name in ["sync_binlog", "binlog_format", "transaction_isolation", "wsrep_on"] {
         assert!(!of(name).value.is_empty(), "{name}");
     }
     let slow = MysqlLedger::open(&url, ManualClock::at(NOON_MS), Options::default()).await.unwrap();
-    let findings = slow.health().await.unwrap();
-    let offset = findings.iter().find(|finding| finding.name == "clock_offset_ms").unwrap();
-    assert_eq!(offset.verdict, Verdict::Risky, "{offset:?}");
+    let settings = slow.health().await.unwrap();
+    let offset = settings.iter().find(|setting| setting.name == "clock_offset_ms").unwrap();
+    assert_eq!(offset.fitness, Fitness::Risky, "{offset:?}");
 }

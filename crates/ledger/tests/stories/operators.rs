@@ -504,7 +504,11 @@ async fn of_two_who_want_a_name_one_gets_it_for_good() {
         assert!(matches!(shared, Err(LedgerError::Refused(_))));
         assert!(shop.revoke_admin_token("ann", NOON_MS).await.unwrap());
         assert!(!add(&[3; 32]).await.unwrap(), "ann stays ann in the audit");
-        assert_eq!(shop.audit_log(None, 9).await.unwrap().len(), 1, "no entry without its deed");
+        assert_eq!(
+            shop.audit_log(None, 9).await.unwrap().len(),
+            1,
+            "no entry for what was not done"
+        );
     })
     .await;
 }
