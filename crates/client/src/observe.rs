@@ -4,7 +4,7 @@ use std::{collections::HashSet, time::Duration};
 
 use checker::{Bill, Charge, Observed, ObservedItem, ObservedOrder, StockLogRow};
 use sale::OrderNo;
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::{Api, ApiError};
@@ -69,37 +69,34 @@ async fn item_of(admin: &mut Api, id: i64, dead_units: i64) -> Result<ObservedIt
 }
 
 async fn orders(admin: &mut Api, item: i64) -> Result<Vec<ObservedOrder>, ApiError> {
-    #[derive(Deserialize)]
-    struct Page {
-        orders: Vec<ObservedOrder>,
-    }
-    let mut all: Vec<ObservedOrder> = Vec::new();
-    loop {
-        let before = all.last().map(|order| format!("&before={}", order.order_no));
-        let before = before.unwrap_or_default();
-        let path = format!("/api/v1/admin/orders?item_id={item}&limit={PAGE}{before}");
-        let page: Page = admin.read(&path).await?;
-        let last = page.orders.len() < PAGE;
-        all.extend(page.orders);
-        if last {
-            return Ok(all);
-        }
-    }
+    let path = |last: Option<&ObservedOrder>| {
+        let before = last.map_or(String::new(), |order| format!("&before={}", order.order_no));
+        format!("/api/v1/admin/orders?item_id={item}&limit={PAGE}{before}")
+    };
+    all_pages(admin, "orders", path).await
 }
 
 async fn stock_log(admin: &mut Api, item: i64) -> Result<Vec<StockLogRow>, ApiError> {
-    #[derive(Deserialize)]
-    struct Page {
-        rows: Vec<StockLogRow>,
-    }
-    let mut all: Vec<StockLogRow> = Vec::new();
+    let path = |last: Option<&StockLogRow>| {
+        let after = last.map_or(0, |row| row.id);
+        format!("/api/v1/admin/items/{item}/stock-log?after={after}&limit={PAGE}")
+    };
+    all_pages(admin, "rows", path).await
+}
+
+/// Page after page, each from where the one before ended.
+async fn all_pages<T: DeserializeOwned>(
+    admin: &mut Api,
+    field: &str,
+    path: impl Fn(Option<&T>) -> String,
+) -> Result<Vec<T>, ApiError> {
+    let mut all = Vec::new();
     loop {
-        let after = all.last().map_or(0, |row| row.id);
-        let path = format!("/api/v1/admin/items/{item}/stock-log?after={after}&limit={PAGE}");
-        let page: Page = admin.read(&path).await?;
-        let last = page.rows.len() < PAGE;
-        all.extend(page.rows);
-        if last {
+        let mut page: Value = admin.read(&path(all.last())).await?;
+        let rows: Vec<T> = serde_json::from_value(page[field].take())?;
+        let is_last = rows.len() < PAGE;
+        all.extend(rows);
+        if is_last {
             return Ok(all);
         }
     }

@@ -37,12 +37,13 @@ pub enum DataDirError {
     #[error("the data directory {0} is not a directory")]
     NotADirectory(PathBuf),
     #[error(
-        "{path} belongs to user {owner}, and this process runs as user {ours}: run it as user {owner}, or give \
-         it to user {ours} (chown)"
+        "{path} belongs to user {owner}, and this process runs as user {ours}: run it as user {owner}, \
+         or give it to user {ours} (chown)"
     )]
     Foreign { path: PathBuf, owner: u32, ours: u32 },
     #[error(
-        "{0} is a link or no plain file: whatever it leads to would hold secrets; put a plain file in its place"
+        "{0} is a link or no plain file: whatever it leads to would hold secrets; put a plain file in \
+         its place"
     )]
     NotPlain(PathBuf),
     #[error("the data directory {0} cannot be used: {1}")]

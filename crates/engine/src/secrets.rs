@@ -19,7 +19,8 @@ pub enum SecretError {
     #[error("{0} cannot be read or written: {1}")]
     Io(PathBuf, io::Error),
     #[error(
-        "{0} does not hold a secret of {BYTES} bytes in hex; restore it from a backup, or delete it (which voids all receipts)"
+        "{0} does not hold a secret of {BYTES} bytes in hex; restore it from a backup, or delete it \
+         (which voids all receipts)"
     )]
     Damaged(PathBuf),
     #[error("the system gives no random bytes: {0}")]

@@ -344,7 +344,8 @@ fn check_name(field: &str, name: &str) -> Result<(), Invalid> {
     let chars = name.chars().count();
     if name.trim().is_empty() || chars > NAME_CHARS_MAX || !is_plain_name(name) {
         let rule = format!(
-            "must be 1 to {NAME_CHARS_MAX} characters without control characters, and none that hide or turn others"
+            "must be 1 to {NAME_CHARS_MAX} characters without control characters, and none that hide or \
+             turn others"
         );
         return Err(Invalid::new(field, rule));
     }

@@ -5,7 +5,7 @@
 //! | `…:{<job>}:lease`, `…:{<job>}:fence` | who runs a job, and how many have held it |
 //! | `…:{node:<n>}:lease`, `…:fence` | which process hands out order numbers of node n |
 //! | `…:order:<no>` | a copy of an order, for buyers who look often; expires |
-//! | `…:catalog`, `…:catalog:<activity>` | ids of the activities shown; one hash each: `activity`, and item → what pages show |
+//! | `…:catalog`, `…:catalog:<activity>` | ids of the activities shown; a hash for each |
 //! | channel `…:hints` | news, and a beat now and then |
 //!
 //! Leases last `LEASE_MS` and are renewed by being asked for; a holder that dies is replaced after

@@ -2,7 +2,7 @@
 //!
 //! | it can | if | who asks |
 //! |---|---|---|
-//! | sell | the gate can be written, its lanes run, order numbers can be given | balancers, about a web instance |
+//! | sell | the gate can be written, lanes run, order numbers can be given | balancers of web instances |
 //! | settle | ledger and gate answer, workers run, the log drains | monitors |
 //! | show | there is a catalogue | balancers of pages |
 //!

@@ -13,8 +13,8 @@
 //! its version moved in between, the reading is thrown away and taken again, after a pause that grows
 //! from try to try. An item that changed during every one of them is reported as *moving*: that says
 //! nothing was compared, neither that the two agree nor that they differ; so is one that is being
-//! loaded. The job looks at it again soon, for a rush ends when the stock does; freezing it would make the comparison sure and the
-//! sale stop.
+//! loaded. The job compares it again soon, for a rush ends when the stock does; freezing it would make
+//! the comparison sure and the sale stop.
 //!
 //! A provider's notice may get lost. So the providers are asked about every payment that was opened and
 //! of which nothing was heard; what is paid is credited like a notice. However old the order is, a

@@ -242,7 +242,8 @@ impl Admitted {
         let Admitted { order_no, receipt, status, position, eta_ms } = self;
         let written = write!(
             out,
-            r#"{{"order_no":"{order_no}","receipt":"{receipt}","status":"{status}","position":{position},"eta_ms":{eta_ms}}}"#
+            "{{\"order_no\":\"{order_no}\",\"receipt\":\"{receipt}\",\"status\":\"{status}\",\
+             \"position\":{position},\"eta_ms\":{eta_ms}}}"
         );
         written.expect("a vector takes everything");
     }

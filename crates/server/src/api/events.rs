@@ -33,7 +33,8 @@ const RETRY_AFTER_MS: u64 = 30_000;
 /// News of the buyer's orders: events named `order`, each with the order as its data.
 #[utoipa::path(get, path = "/events", tag = "buyer", security(("buyer" = [])),
     responses(
-        (status = OK, description = "Events named `order`", body = inline(schemas::OrderEvent), content_type = "text/event-stream"),
+        (status = OK, description = "Events named `order`", body = inline(schemas::OrderEvent),
+            content_type = "text/event-stream"),
         (status = TOO_MANY_REQUESTS, description = "`rate_limited`: too many streams are open")))]
 pub(super) async fn listen(
     State(app): State<Shared>,

@@ -109,7 +109,8 @@ pub(super) async fn healthz() -> Json<Alive> {
 #[utoipa::path(get, path = "/readyz", tag = "machine",
     responses(
         (status = OK, body = Ready),
-        (status = SERVICE_UNAVAILABLE, description = "`busy`, with the fields of the other answer beside it")))]
+        (status = SERVICE_UNAVAILABLE,
+            description = "`busy`, with the fields of the other answer beside it")))]
 pub(super) async fn readyz(State(app): State<Shared>) -> Result<Json<Ready>, Problem> {
     let readiness = app.engine.health().readiness();
     answer(&readiness, readiness.ready)
@@ -119,7 +120,8 @@ pub(super) async fn readyz(State(app): State<Shared>) -> Result<Json<Ready>, Pro
 #[utoipa::path(get, path = "/readyz/sell", tag = "machine",
     responses(
         (status = OK, body = Ready),
-        (status = SERVICE_UNAVAILABLE, description = "`busy`, with the fields of the other answer beside it")))]
+        (status = SERVICE_UNAVAILABLE,
+            description = "`busy`, with the fields of the other answer beside it")))]
 pub(super) async fn ready_to_sell(State(app): State<Shared>) -> Result<Json<Ready>, Problem> {
     let readiness = app.engine.health().readiness();
     answer(&readiness, readiness.sell == Status::Ok)
@@ -130,7 +132,8 @@ pub(super) async fn ready_to_sell(State(app): State<Shared>) -> Result<Json<Read
 #[utoipa::path(get, path = "/readyz/settle", tag = "machine",
     responses(
         (status = OK, body = Ready),
-        (status = SERVICE_UNAVAILABLE, description = "`busy`, with the fields of the other answer beside it")))]
+        (status = SERVICE_UNAVAILABLE,
+            description = "`busy`, with the fields of the other answer beside it")))]
 pub(super) async fn ready_to_settle(State(app): State<Shared>) -> Result<Json<Ready>, Problem> {
     let readiness = app.engine.health().readiness();
     answer(&readiness, readiness.settle == Status::Ok)
@@ -140,7 +143,8 @@ pub(super) async fn ready_to_settle(State(app): State<Shared>) -> Result<Json<Re
 #[utoipa::path(get, path = "/readyz/show", tag = "machine",
     responses(
         (status = OK, body = Ready),
-        (status = SERVICE_UNAVAILABLE, description = "`busy`, with the fields of the other answer beside it")))]
+        (status = SERVICE_UNAVAILABLE,
+            description = "`busy`, with the fields of the other answer beside it")))]
 pub(super) async fn ready_to_show(State(app): State<Shared>) -> Result<Json<Ready>, Problem> {
     let readiness = app.engine.health().readiness();
     answer(&readiness, readiness.show == Status::Ok)

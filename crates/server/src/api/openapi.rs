@@ -133,8 +133,8 @@ pub(super) fn served() -> Bytes {
 }
 
 const INTRODUCTION: &str = "A flash-sale engine. Times are Unix milliseconds, amounts are integers \
-of minor units. A request may also give a time as ISO 8601 with an offset. Every error is `application/problem+json` with a stable `code`, in the language of \
-`Accept-Language` (zh, en).";
+of minor units. A request may also give a time as ISO 8601 with an offset. Every error is \
+`application/problem+json` with a stable `code`, in the language of `Accept-Language` (zh, en).";
 
 fn tags() -> Vec<Tag> {
     let tag = |name: &str, text: &str| TagBuilder::new().name(name).description(Some(text)).build();

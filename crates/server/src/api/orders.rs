@@ -61,7 +61,8 @@ pub(super) async fn own(engine: &Engine, no: OrderNo, user: &UserId) -> Result<O
 /// One order of the buyer.
 #[utoipa::path(get, path = "/orders/{no}", tag = "buyer", security(("buyer" = [])),
     params(("no" = inline(schemas::OrderNumber), Path, description = "The order number")),
-    responses((status = OK, body = OrderJson), (status = NOT_FOUND, description = "No such order of this buyer")))]
+    responses((status = OK, body = OrderJson),
+        (status = NOT_FOUND, description = "No such order of this buyer")))]
 pub(super) async fn show(
     State(app): State<Shared>,
     Buyer(user): Buyer,

@@ -39,7 +39,8 @@ pub(super) struct Opened {
 
 /// Open a payment for an unpaid order. Asking again gives the same address.
 #[utoipa::path(post, path = "/orders/{no}/payments", tag = "buyer", security(("buyer" = [])),
-    params(("no" = inline(schemas::OrderNumber), Path, description = "The order number")), request_body = NewPayment,
+    params(("no" = inline(schemas::OrderNumber), Path, description = "The order number")),
+    request_body = NewPayment,
     responses(
         (status = OK, body = Opened),
         (status = NOT_FOUND, description = "No such order of this buyer"),
@@ -67,7 +68,8 @@ pub(super) async fn open(
     responses(
         (status = OK, description = "Accepted, in the provider's own words",
             content((serde_json::Value = "application/json"), (String = "text/plain"))),
-        (status = BAD_REQUEST, description = "Not believed, or for no order of ours; in the provider's own words",
+        (status = BAD_REQUEST,
+            description = "Not believed, or for no order of ours; in the provider's own words",
             content((serde_json::Value = "application/json"), (String = "text/plain"))),
         (status = NOT_FOUND, description = "No such provider")))]
 pub(super) async fn notify(

@@ -18,13 +18,14 @@ use super::{
 const EXAMPLES: &str = "\
 Examples:
   seckill sale create --name '11.11' --opens '2030-11-11 20:00+08:00' --lasts 1h \\
-      --item 'iPhone 15 Pro;price=6999.00;stock=1000' --item 'AirPods;price=1499.00;stock=500;limit=2' --publish
+      --item 'iPhone 15 Pro;price=6999.00;stock=1000' \\
+      --item 'AirPods;price=1499.00;stock=500;limit=2' --publish
   seckill sale create --name 'Try it' --opens 'in 1m' --lasts 10m --item 'Tea;price=9.90;stock=20' --publish
   seckill sale create --file sale.toml
 
 A file is the body of POST /api/v1/admin/activities as JSON or TOML; in it times and lengths may be typed as
-here (opens_at = \"in 10m\", lasts = \"1h\", pay_within = \"15m\"), and a price that is a text (\"6999.00\") is in the
-currency's own units, a number in its smallest.";
+here (opens_at = \"in 10m\", lasts = \"1h\", pay_within = \"15m\"), and a price that is a text (\"6999.00\")
+is in the currency's own units, a number in its smallest.";
 
 #[derive(Subcommand)]
 pub(super) enum Sale {
@@ -119,7 +120,8 @@ pub(super) struct Create {
     #[arg(long)]
     publish: bool,
     /// Let it publish itself at this time
-    #[arg(long, value_name = "TIME", value_parser = sale_plan::when, conflicts_with_all = ["file", "publish"])]
+    #[arg(long, value_name = "TIME", value_parser = sale_plan::when,
+        conflicts_with_all = ["file", "publish"])]
     publish_at: Option<When>,
     /// As JSON instead of a table
     #[arg(long)]

@@ -354,8 +354,10 @@ mod tests {
         assert_eq!(
             problems("", &[("SECKILL_LANE_QUEU_MAX", "1"), ("SECKILL_ADMIN_TOKN", "x")]),
             [
-                r#"unknown variable "SECKILL_ADMIN_TOKN" in the environment: did you mean "SECKILL_ADMIN_TOKEN"?"#,
-                r#"unknown variable "SECKILL_LANE_QUEU_MAX" in the environment: did you mean "SECKILL_LANE_QUEUE_MAX"?"#,
+                "unknown variable \"SECKILL_ADMIN_TOKN\" in the environment: \
+                 did you mean \"SECKILL_ADMIN_TOKEN\"?",
+                "unknown variable \"SECKILL_LANE_QUEU_MAX\" in the environment: \
+                 did you mean \"SECKILL_LANE_QUEUE_MAX\"?",
             ]
         );
     }

@@ -176,7 +176,8 @@ pub(in super::super) async fn show(
 
 /// Try a failed claim again now, with all its tries anew.
 #[utoipa::path(post, path = "/admin/dead-letters/{no}/replay", tag = "admin",
-    security(("operator" = [])), params(("no" = inline(schemas::OrderNumber), Path, description = "The order number")),
+    security(("operator" = [])),
+    params(("no" = inline(schemas::OrderNumber), Path, description = "The order number")),
     responses(
         (status = OK, body = Letter),
         (status = NOT_FOUND, description = "No such dead letter"),
@@ -195,7 +196,8 @@ pub(in super::super) async fn replay(
 
 /// Give a failed claim up; its buyer is told, its units go back on sale.
 #[utoipa::path(post, path = "/admin/dead-letters/{no}/void", tag = "admin",
-    security(("operator" = [])), params(("no" = inline(schemas::OrderNumber), Path, description = "The order number")),
+    security(("operator" = [])),
+    params(("no" = inline(schemas::OrderNumber), Path, description = "The order number")),
     responses(
         (status = OK, body = Letter, description = "It is void, now or since before"),
         (status = NOT_FOUND, description = "No such dead letter"),

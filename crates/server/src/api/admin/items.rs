@@ -250,7 +250,8 @@ pub(in super::super) async fn warm(
         (status = OK, body = AdjustedStock),
         (status = NOT_FOUND, description = "No such item"),
         (status = SERVICE_UNAVAILABLE, description = "`busy`; with `adjust_no` if it may have been done"),
-        (status = UNPROCESSABLE_ENTITY, description = "`invalid`: fewer units are left than that (`delta`), or the number stands for another change (`adjust_no`)")))]
+        (status = UNPROCESSABLE_ENTITY, description = "`invalid`: fewer units are left than that \
+            (`delta`), or the number stands for another change (`adjust_no`)")))]
 pub(in super::super) async fn adjust_stock(
     State(app): State<Shared>,
     AsOperator(who): AsOperator,

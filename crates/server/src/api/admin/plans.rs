@@ -103,8 +103,8 @@ impl From<PlannedItemEdit> for ItemEdit {
     responses(
         (status = OK, body = LedgerActivity),
         (status = NOT_FOUND, description = "No such activity"),
-        (status = CONFLICT, description = "Somebody else has changed it since (see `version` and `activity`), \
-            or it is open or over (see `state`); nothing was changed"),
+        (status = CONFLICT, description = "Somebody else has changed it since (see `version` and \
+            `activity`), or it is open or over (see `state`); nothing was changed"),
         (status = UNPROCESSABLE_ENTITY, description = "`invalid`, with the `field`")))]
 pub(in super::super) async fn edit(
     State(app): State<Shared>,
