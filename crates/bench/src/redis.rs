@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use faults::services::{Redis, RedisOptions as Engine};
 use gate::{
-    Gate, NumberedRequest,
+    Admission, NumberedRequest, Upkeep,
     redis::{RedisGate, RedisOptions},
 };
 use sale::ItemId;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use gate::{
-    Gate, GiveBack,
+    Admission, GiveBack, Upkeep,
     solo::{SoloGate, SoloOptions},
 };
 use sale::{ClaimLog, ItemId};

@@ -9,8 +9,8 @@ use std::sync::{
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use gate::{
-    AdjustOutcome, Changed, Decision, Gate, GateError, GateFailure, GiveBack, Loaded, Loading,
-    NumberedRequest, Reading, Readmitted, Shut, Writable,
+    AdjustOutcome, Admission, Changed, Decision, Gate, GateError, GateFailure, GiveBack,
+    Inspection, Loaded, Loading, NumberedRequest, Reading, Readmitted, Shut, Upkeep, Writable,
 };
 use parking_lot::Mutex;
 use sale::{Claim, ClaimLog, EntryId, Epoch, ItemId, LogEntry, LogError, OrderNo, UserId};
@@ -86,17 +86,7 @@ impl ClaimLog for MovingGate {
 }
 
 #[async_trait]
-impl Gate for MovingGate {
-    async fn reading(&self, item: ItemId) -> Result<Option<Reading>> {
-        let readings = self.controls.readings.fetch_add(1, Ordering::SeqCst) + 1;
-        let moves = self.controls.moves.load(Ordering::SeqCst);
-        let reading = self.gate.reading(item).await?;
-        Ok(reading.map(|mut reading| {
-            reading.version += readings.min(moves);
-            reading
-        }))
-    }
-
+impl Admission for MovingGate {
     fn partitions(&self) -> usize {
         self.gate.partitions()
     }
@@ -105,10 +95,21 @@ impl Gate for MovingGate {
         self.gate.partition_of(item, user)
     }
 
+    fn blocks(&self) -> bool {
+        self.gate.blocks()
+    }
+
     async fn admit(&self, batch: Vec<NumberedRequest>) -> Vec<Decision> {
         self.gate.admit(batch).await
     }
 
+    fn may_hold_mark(&self, item: ItemId, user: &UserId, with_key: bool) -> bool {
+        self.gate.may_hold_mark(item, user, with_key)
+    }
+}
+
+#[async_trait]
+impl Upkeep for MovingGate {
     async fn readmit(&self, claim: &Claim) -> Result<Readmitted> {
         if self.controls.has_left.load(Ordering::SeqCst) {
             return Ok(Readmitted::NotLoaded);
@@ -129,10 +130,6 @@ impl Gate for MovingGate {
     ) -> Result<AdjustOutcome> {
         self.controls.answers()?;
         self.gate.adjust(item, adjust_no, delta, committed).await
-    }
-
-    async fn adjusts(&self, item: ItemId) -> Result<Vec<(OrderNo, i64)>> {
-        self.gate.adjusts(item).await
     }
 
     async fn forget_adjust(&self, item: ItemId, adjust_no: OrderNo) -> Result<Option<Changed>> {
@@ -165,6 +162,23 @@ impl Gate for MovingGate {
 
     async fn unload(&self, item: ItemId) -> Result<()> {
         self.gate.unload(item).await
+    }
+}
+
+#[async_trait]
+impl Inspection for MovingGate {
+    async fn reading(&self, item: ItemId) -> Result<Option<Reading>> {
+        let readings = self.controls.readings.fetch_add(1, Ordering::SeqCst) + 1;
+        let moves = self.controls.moves.load(Ordering::SeqCst);
+        let reading = self.gate.reading(item).await?;
+        Ok(reading.map(|mut reading| {
+            reading.version += readings.min(moves);
+            reading
+        }))
+    }
+
+    async fn adjusts(&self, item: ItemId) -> Result<Vec<(OrderNo, i64)>> {
+        self.gate.adjusts(item).await
     }
 
     async fn loaded(&self) -> Result<Vec<Loaded>> {
@@ -203,14 +217,6 @@ impl Gate for MovingGate {
 
     fn left(&self, item: ItemId) -> Option<i64> {
         self.gate.left(item)
-    }
-
-    fn may_hold_mark(&self, item: ItemId, user: &UserId, with_key: bool) -> bool {
-        self.gate.may_hold_mark(item, user, with_key)
-    }
-
-    fn blocks(&self) -> bool {
-        self.gate.blocks()
     }
 
     async fn oldest_waits_ms(&self) -> Result<Option<u64>> {

@@ -25,7 +25,7 @@ use sale::{Claim, ItemId, OrderNumbers, UserId};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::{Busy, Changed, ClaimRequest, Decision, Gate, GiveBack, SoldOut, spent_on::SpentOn};
+use crate::{Admission, Busy, Changed, ClaimRequest, Decision, SoldOut, spent_on::SpentOn};
 
 /// The settings of the lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,7 +73,7 @@ struct Queued {
 
 /// All lanes of one process, and the sold-out cache in front of them.
 pub struct Lanes {
-    gate: Arc<dyn Gate>,
+    gate: Arc<dyn Admission>,
     sold_out: Arc<SoldOut>,
     spent_on: Arc<SpentOn>,
     lanes: Vec<mpsc::Sender<Queued>>,
@@ -99,7 +99,7 @@ impl Lanes {
     pub fn start(
         options: LaneOptions,
         sold_out_ms_max: u64,
-        gate: Arc<dyn Gate>,
+        gate: Arc<dyn Admission>,
         numbers: Arc<OrderNumbers>,
         may_number: MayNumber,
     ) -> std::io::Result<Lanes> {
@@ -167,15 +167,8 @@ impl Lanes {
             && !self.gate.may_hold_mark(item, user, with_key)
     }
 
-    /// Give units back at the gate, and let this process know at once.
-    pub async fn release(&self, units: &[GiveBack]) -> crate::Result<Vec<Changed>> {
-        let changed = self.gate.release(units).await?;
-        changed.iter().for_each(|change| self.news(*change));
-        Ok(changed)
-    }
-
-    /// The stock of an item changed at the gate.
-    pub fn news(&self, change: Changed) {
+    /// The stock of an item changed at the gate: a cached "sold out" from before does not count.
+    pub fn stock_changed(&self, change: Changed) {
         self.sold_out.clear(change.item, change.version);
     }
 
@@ -214,7 +207,7 @@ impl Lanes {
 struct Lane {
     waiting: mpsc::Receiver<Queued>,
     batch_max: usize,
-    gate: Arc<dyn Gate>,
+    gate: Arc<dyn Admission>,
     numbers: Arc<OrderNumbers>,
     may_number: MayNumber,
     sold_out: Arc<SoldOut>,
@@ -242,7 +235,10 @@ impl Lane {
                 })
                 .collect();
             let decisions = self.gate.admit(requests).await;
-            debug_assert_eq!(decisions.len(), answers.len());
+            // A gate that answers another number of claims than it was asked about has given somebody
+            // else's answer to a buyer. Then this lane stops: its buyers hear *busy*, here and from now
+            // on, the process says that it is not ready, and the other lanes go on.
+            assert_eq!(decisions.len(), answers.len(), "one decision per claim");
             let crowd = decisions.len() >= GATHER_FROM;
             for ((item, answer), decision) in answers.into_iter().zip(decisions) {
                 match &decision {
@@ -276,5 +272,60 @@ impl Lane {
                 Ok(()) = self.stopping.changed() => self.waiting.close(),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use sale::SystemClock;
+
+    use super::*;
+    use crate::NumberedRequest;
+
+    /// A gate that forgets to answer the last claim of every batch.
+    struct Forgetful;
+
+    #[async_trait]
+    impl Admission for Forgetful {
+        fn partitions(&self) -> usize {
+            1
+        }
+
+        fn partition_of(&self, _: ItemId, _: &UserId) -> usize {
+            0
+        }
+
+        fn blocks(&self) -> bool {
+            false
+        }
+
+        async fn admit(&self, batch: Vec<NumberedRequest>) -> Vec<Decision> {
+            vec![Decision::Ended; batch.len() - 1]
+        }
+
+        fn may_hold_mark(&self, _: ItemId, _: &UserId, _: bool) -> bool {
+            false
+        }
+    }
+
+    #[tokio::test]
+    async fn a_lane_whose_gate_mixes_answers_up_stops_and_tells_nobody() {
+        let options = LaneOptions { queue_max: 9, batch_max: 9 };
+        let numbers = Arc::new(OrderNumbers::new(0, Arc::new(SystemClock)));
+        let lanes =
+            Lanes::start(options, 1_000, Arc::new(Forgetful), numbers, Arc::new(|| true)).unwrap();
+        let claim = |user: &str| {
+            let user = user.parse().unwrap();
+            lanes.enter(ClaimRequest { item: ItemId(1), user, quantity: 1, key: None })
+        };
+        let places = ["a", "b"].map(|user| claim(user).unwrap());
+        for place in places {
+            assert_eq!(place.await, Decision::Busy(Busy::Unwritable), "not the answer of another");
+        }
+        while lanes.are_running() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(claim("c").unwrap_err(), Decision::Busy(Busy::Unwritable));
     }
 }

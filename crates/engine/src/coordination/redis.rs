@@ -31,7 +31,7 @@ use std::{
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
-use gate::redis::ClusterLine;
+use gate::redis::ReopeningCluster;
 use redis::{
     Client, Cmd, FromRedisValue, RedisError, RedisResult, Script, ScriptInvocation,
     aio::{ConnectionManager, ConnectionManagerConfig},
@@ -81,7 +81,7 @@ pub struct RedisCoordinationOptions {
 #[derive(Clone)]
 enum Link {
     One(ConnectionManager),
-    Cluster(Arc<ClusterLine>),
+    Cluster(Arc<ReopeningCluster>),
 }
 
 pub struct RedisCoordination {
@@ -284,7 +284,7 @@ async fn open_link(options: &RedisCoordinationOptions) -> RedisResult<Link> {
         .min_retry_wait(10)
         .max_retry_wait(200)
         .build()?;
-    Ok(Link::Cluster(Arc::new(ClusterLine::open(client).await?)))
+    Ok(Link::Cluster(Arc::new(ReopeningCluster::open(client).await?)))
 }
 
 async fn renew_node(coordination: std::sync::Weak<RedisCoordination>) {

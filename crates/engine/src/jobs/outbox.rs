@@ -35,7 +35,9 @@ impl Delivery for Outbox {
             OutboxMessage::Release { releases } => {
                 let _turn = self.shared.gate_turn.lock().await;
                 let units: Vec<GiveBack> = releases.iter().map(give_back).collect();
-                for change in self.shared.lanes.release(&units).await? {
+                let changed = self.shared.gate.release(&units).await?;
+                changed.iter().for_each(|change| self.shared.lanes.stock_changed(*change));
+                for change in changed {
                     self.shared.coordination.tell(&Hint::Units { item: change.item }).await;
                 }
             }
@@ -44,7 +46,7 @@ impl Delivery for Outbox {
                 if let AdjustOutcome::Done(change) =
                     self.shared.gate.adjust(*item, *adjust_no, *delta, true).await?
                 {
-                    self.shared.lanes.news(change);
+                    self.shared.lanes.stock_changed(change);
                     self.shared.coordination.tell(&Hint::Units { item: *item }).await;
                 }
             }

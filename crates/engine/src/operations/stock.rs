@@ -147,7 +147,7 @@ impl StockChanges {
 
     async fn tell_of_units(&self, change: Option<Changed>) {
         if let Some(change) = change {
-            self.shared.lanes.news(change);
+            self.shared.lanes.stock_changed(change);
             self.shared.coordination.tell(&Hint::Units { item: change.item }).await;
         }
     }

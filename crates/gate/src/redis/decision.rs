@@ -55,7 +55,7 @@ pub(super) fn read(
     Ok(Some(Decided { epoch, seq, changed, decisions }))
 }
 
-/// Orders changes of an item over all its lives.
+/// Orders changes of an item over all its epochs.
 pub(super) fn version(epoch: Epoch, seq: u64) -> u64 {
     (epoch << 40) + seq
 }

@@ -9,14 +9,17 @@
 //!
 //! How old an open move or a note is, everybody measures from when they first saw it, by their machine's
 //! own time: the time it carries is of its writer's clock, which may be wrong or step. An open move that
-//! looks old by that time is finished at once, though, for finishing early does no harm.
+//! shards old by that time is finished at once, though, for finishing early does no harm.
 //!
 //! Nothing is taken from or given to a shard that is being loaded. What was going there waits where
 //! it is noted, and a thief who meets such a shard does not know whether all is sold.
 
 use std::{
     collections::HashMap,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -25,10 +28,11 @@ use parking_lot::Mutex;
 use sale::{Epoch, ItemId};
 
 use super::{
-    Inner,
-    link::Call,
-    load::{Look, whole},
+    client::Call,
+    directory::Directory,
     scripts,
+    shards::{ShardReader, ShardState, whole},
+    store::Store,
 };
 use crate::{GateError, GateFailure, Result};
 
@@ -37,8 +41,11 @@ const OPEN_MAX: Duration = Duration::from_secs(1);
 /// How long it is remembered that a move was given, and that it is over.
 const NOTES_KEPT: Duration = Duration::from_secs(600);
 
-/// Names moves: a random name of the process and a counter.
 pub(super) struct Mover {
+    store: Arc<Store>,
+    directory: Arc<Directory>,
+    shards: Arc<ShardReader>,
+    /// Moves are named by a random name of the process and a counter.
     name: u64,
     count: AtomicU64,
     seen: FirstSeen,
@@ -68,12 +75,16 @@ impl FirstSeen {
 }
 
 impl Mover {
-    pub(super) fn new() -> Result<Mover> {
+    pub(super) fn new(
+        store: Arc<Store>,
+        directory: Arc<Directory>,
+        shards: Arc<ShardReader>,
+    ) -> Result<Mover> {
         let mut name = [0; 8];
         getrandom::fill(&mut name)
             .map_err(|error| GateError::new(GateFailure::Unreachable, error))?;
-        let seen = FirstSeen::default();
-        Ok(Mover { name: u64::from_le_bytes(name), count: AtomicU64::new(0), seen })
+        let (name, count) = (u64::from_le_bytes(name), AtomicU64::new(0));
+        Ok(Mover { store, directory, shards, name, count, seen: FirstSeen::default() })
     }
 
     fn next(&self) -> String {
@@ -113,13 +124,13 @@ fn now_ms() -> u128 {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Given {
     Here,
-    /// The item's life is another one by now, and the units were counted anew.
+    /// The item has another epoch by now, and the units were counted anew.
     Over,
     /// The shard is being loaded.
     NotYet,
 }
 
-impl Inner {
+impl Mover {
     /// Bring units of `item` to the shard in partition `to`, for buyers of whom none wants less than
     /// `least`. Answers how many came; 0 means that there are none for them anywhere, neither in a
     /// shard nor on their way. An error: nobody can say, for a shard is being loaded or does not answer.
@@ -130,10 +141,10 @@ impl Inner {
         wanted: i64,
         least: i64,
     ) -> Result<i64> {
-        if self.shards(item) == Some(1) {
+        if self.directory.shards(item) == Some(1) {
             return Ok(0);
         }
-        let before = self.whole_looks(item).await?;
+        let before = self.whole_shards(item).await?;
         if has_enough(&before, to, least) {
             // Another thief was here since the caller looked.
             return Ok(1);
@@ -145,14 +156,14 @@ impl Inner {
             }
             // Units that moved while we went from shard to shard may have been nowhere we looked. If
             // nothing changed since, there are none.
-            let after = self.whole_looks(item).await?;
-            let states = |looks: &[Look]| -> Vec<_> {
-                looks.iter().map(|look| (look.epoch, look.seq)).collect()
+            let after = self.whole_shards(item).await?;
+            let states = |shards: &[ShardState]| -> Vec<_> {
+                shards.iter().map(|shard| (shard.epoch, shard.seq)).collect()
             };
             return Ok(i64::from(states(&before) != states(&after)));
         };
-        let id = self.mover.next();
-        let keys = &self.keys;
+        let id = self.next();
+        let keys = &self.store.keys;
         let names =
             [keys.meta(from, item), keys.stock(from, item), keys.moves(from), keys.settled(from)];
         let since_ms = now_ms();
@@ -163,7 +174,7 @@ impl Inner {
             .arg(to as u64)
             .arg(wanted)
             .arg(since_ms.to_string());
-        let units: i64 = self.link.run(&call).await?;
+        let units: i64 = self.store.run(&call).await?;
         if units < 0 {
             return Err(being_loaded());
         }
@@ -173,16 +184,16 @@ impl Inner {
                 return Err(being_loaded());
             }
         }
-        // Somebody else may have been faster; then the caller looks again.
+        // Somebody else may have been faster; then the caller shards again.
         Ok(units.max(1))
     }
 
-    async fn whole_looks(&self, item: ItemId) -> Result<Vec<Look>> {
-        whole(&self.looks(item).await?).ok_or_else(being_loaded)
+    async fn whole_shards(&self, item: ItemId) -> Result<Vec<ShardState>> {
+        whole(&self.shards.read_all(item).await?).ok_or_else(being_loaded)
     }
 
     async fn finish_move(&self, from: usize, stock: &Move) -> Result<Given> {
-        let keys = &self.keys;
+        let keys = &self.store.keys;
         let names = [
             keys.meta(stock.to, stock.item),
             keys.stock(stock.to, stock.item),
@@ -194,7 +205,7 @@ impl Inner {
             .arg(stock.item.0)
             .arg(stock.units)
             .arg(now_ms().to_string());
-        let given = match self.link.run::<i64>(&call).await? {
+        let given = match self.store.run::<i64>(&call).await? {
             1 => Given::Here,
             0 => Given::Over,
             _ => return Ok(Given::NotYet),
@@ -203,19 +214,19 @@ impl Inner {
             .arg(stock.id.as_str())
             .arg(stock.item.0)
             .arg(now_ms().to_string());
-        self.link.run::<i64>(&call).await?;
+        self.store.run::<i64>(&call).await?;
         Ok(given)
     }
 
     async fn open_moves(&self, partition: usize) -> Result<Vec<Move>> {
-        let command = redis::cmd("HGETALL").arg(self.keys.moves(partition)).to_owned();
-        let notes: HashMap<String, String> = self.link.ask(&command).await?;
+        let command = redis::cmd("HGETALL").arg(self.store.keys.moves(partition)).to_owned();
+        let notes: HashMap<String, String> = self.store.ask(&command).await?;
         Ok(notes.into_iter().filter_map(|(id, note)| Move::read(id, &note)).collect())
     }
 
     pub(super) async fn moving_units(&self, item: ItemId) -> Result<i64> {
         let mut units = 0;
-        for partition in self.partitions_of(item) {
+        for partition in self.directory.partitions_of(item) {
             for open in self.open_moves(partition).await? {
                 if open.item == item && !self.is_given(&open).await? {
                     units += open.units;
@@ -227,14 +238,14 @@ impl Inner {
 
     async fn is_given(&self, stock: &Move) -> Result<bool> {
         let command =
-            redis::cmd("HEXISTS").arg(self.keys.given(stock.to)).arg(&stock.id).to_owned();
-        Ok(self.link.ask(&command).await?)
+            redis::cmd("HEXISTS").arg(self.store.keys.given(stock.to)).arg(&stock.id).to_owned();
+        Ok(self.store.ask(&command).await?)
     }
 
     /// Finish every open move of an item, whoever began it. Answers how many units moved.
     async fn finish_moves_of(&self, item: ItemId) -> Result<i64> {
         let mut units = 0;
-        for partition in self.partitions_of(item) {
+        for partition in self.directory.partitions_of(item) {
             for open in self.open_moves(partition).await? {
                 if open.item == item {
                     match self.finish_move(partition, &open).await? {
@@ -251,13 +262,14 @@ impl Inner {
     /// is still open may have been given, and only the note of it says so.
     pub(super) async fn finish_moves(&self) -> Result<()> {
         // All at once: one that does not answer is waited for, and the others are not kept waiting.
-        let partitions = 0..self.options.partitions;
+        let partitions = 0..self.store.partitions;
         let finished = join_all(partitions.clone().map(|at| self.finish_open(at))).await;
         let finished: Vec<bool> = finished.into_iter().collect::<Result<_>>()?;
         if !finished.into_iter().all(|all| all) {
             return Ok(());
         }
-        let notes = partitions.flat_map(|at| [self.keys.given(at), self.keys.settled(at)]);
+        let notes =
+            partitions.flat_map(|at| [self.store.keys.given(at), self.store.keys.settled(at)]);
         let forgotten = notes.map(|notes| async move { self.forget_old(&notes).await });
         join_all(forgotten).await.into_iter().collect()
     }
@@ -266,8 +278,8 @@ impl Inner {
     async fn finish_open(&self, partition: usize) -> Result<bool> {
         let mut all = true;
         let open = self.open_moves(partition).await?;
-        let place = self.keys.moves(partition);
-        let ages = self.mover.seen.ages(place, open.iter().map(|open| &open.id));
+        let place = self.store.keys.moves(partition);
+        let ages = self.seen.ages(place, open.iter().map(|open| &open.id));
         for open in &open {
             let looks_old = now_ms().saturating_sub(open.since_ms) > OPEN_MAX.as_millis();
             if looks_old || ages[&open.id] > OPEN_MAX {
@@ -280,24 +292,24 @@ impl Inner {
     /// Notes of moves that nobody can be about to make any more.
     async fn forget_old(&self, notes: &str) -> Result<()> {
         let command = redis::cmd("HKEYS").arg(notes).to_owned();
-        let all: Vec<String> = self.link.ask(&command).await?;
-        let ages = self.mover.seen.ages(notes.to_owned(), all.iter());
+        let all: Vec<String> = self.store.ask(&command).await?;
+        let ages = self.seen.ages(notes.to_owned(), all.iter());
         for (id, _) in ages.into_iter().filter(|(_, age)| *age > NOTES_KEPT) {
             let gone = redis::cmd("HDEL").arg(notes).arg(id).to_owned();
-            self.link.ask::<i64>(&gone).await?;
+            self.store.ask::<i64>(&gone).await?;
         }
         Ok(())
     }
 }
 
-fn has_enough(looks: &[Look], to: usize, least: i64) -> bool {
-    looks.iter().any(|look| look.partition == to && look.left >= least)
+fn has_enough(shards: &[ShardState], to: usize, least: i64) -> bool {
+    shards.iter().any(|shard| shard.partition == to && shard.left >= least)
 }
 
-/// Another shard of the item that has units, and the life in which it has them.
-fn richest_but(looks: &[Look], to: usize) -> Option<(Epoch, usize)> {
-    let others = looks.iter().filter(|look| look.partition != to && look.left > 0);
-    others.max_by_key(|look| look.left).map(|look| (look.epoch, look.partition))
+/// Another shard of the item that has units, and the epoch in which it has them.
+fn richest_but(shards: &[ShardState], to: usize) -> Option<(Epoch, usize)> {
+    let others = shards.iter().filter(|shard| shard.partition != to && shard.left > 0);
+    others.max_by_key(|shard| shard.left).map(|shard| (shard.epoch, shard.partition))
 }
 
 fn being_loaded() -> GateError {

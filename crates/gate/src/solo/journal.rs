@@ -36,11 +36,11 @@ use std::{
 };
 
 use rusqlite::{Connection, params};
-use sale::{Epoch, ItemId};
+use sale::ItemId;
 
 use super::{
+    item::GateItem,
     record::{self, Record},
-    shelf::Shelf,
 };
 
 const SCHEMA_VERSION: i64 = 1;
@@ -140,7 +140,7 @@ pub(super) struct Stored {
 
 /// Everything in the journal.
 pub(super) struct Contents {
-    pub(super) shelves: Vec<Shelf>,
+    pub(super) items: Vec<GateItem>,
     /// Claims that are not acknowledged, oldest first.
     pub(super) unsettled: Vec<Stored>,
     pub(super) acked: u64,
@@ -178,6 +178,10 @@ impl Journal {
         Ok(Journal { path: path.into(), durable, relaxed, length, settled_beyond, written: None })
     }
 
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Is no transaction left open by a failure?
     pub(super) fn is_idle(&self) -> bool {
         self.durable.is_autocommit() && self.relaxed.is_autocommit()
@@ -204,12 +208,12 @@ impl Journal {
     pub(super) fn put_items<'a>(
         &mut self,
         as_of: u64,
-        shelves: impl IntoIterator<Item = &'a Shelf>,
+        items: impl IntoIterator<Item = &'a GateItem>,
     ) -> Result<()> {
         let tx =
             self.durable.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-        for shelf in shelves {
-            put_item(&tx, as_of, shelf)?;
+        for item in items {
+            put_item(&tx, as_of, item)?;
         }
         Ok(tx.commit()?)
     }
@@ -271,14 +275,14 @@ impl Journal {
     pub(super) fn replace<'a>(
         &mut self,
         as_of: u64,
-        shelves: impl IntoIterator<Item = &'a Shelf>,
+        items: impl IntoIterator<Item = &'a GateItem>,
         owed: &[Stored],
     ) -> Result<()> {
         let tx =
             self.durable.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         tx.execute_batch("DELETE FROM item; DELETE FROM entry; DELETE FROM settled")?;
-        for shelf in shelves {
-            put_item(&tx, as_of, shelf)?;
+        for item in items {
+            put_item(&tx, as_of, item)?;
         }
         put_entries(&tx, owed.iter().map(|Stored { seq, item, record }| (*seq, *item, record)))?;
         let acked = owed.first().map_or(as_of, |oldest| oldest.seq - 1);
@@ -296,13 +300,13 @@ impl Journal {
     pub(super) fn read_all(&self) -> Result<Contents> {
         let acked: u64 =
             self.durable.query_row("SELECT acked FROM cursor", [], |row| row.get(0))?;
-        let mut shelves = std::collections::HashMap::new();
-        let mut items = self.durable.prepare("SELECT item_id, as_of, body FROM item")?;
-        let mut rows = items.query([])?;
+        let mut items = std::collections::HashMap::new();
+        let mut stored = self.durable.prepare("SELECT item_id, as_of, body FROM item")?;
+        let mut rows = stored.query([])?;
         while let Some(row) = rows.next()? {
             let item = ItemId(row.get(0)?);
             let body = row.get_ref(2)?.as_blob().map_err(rusqlite::Error::from)?;
-            shelves.insert(item, (row.get::<_, u64>(1)?, record::decode_shelf(item, body)?));
+            items.insert(item, (row.get::<_, u64>(1)?, record::decode_item(item, body)?));
         }
         let settled: HashSet<u64> = self
             .durable
@@ -310,7 +314,7 @@ impl Journal {
             .query_map([], |row| row.get(0))?
             .collect::<rusqlite::Result<_>>()?;
         let mut contents = Contents {
-            shelves: Vec::new(),
+            items: Vec::new(),
             unsettled: Vec::new(),
             acked,
             last_seq: acked,
@@ -324,10 +328,10 @@ impl Journal {
             let body = row.get_ref(3)?.as_blob().map_err(rusqlite::Error::from)?;
             let record = Record::decode(row.get(2)?, item, body)?;
             contents.last_seq = contents.last_seq.max(seq);
-            if let Some((as_of, shelf)) = shelves.get_mut(&item)
+            if let Some((as_of, state)) = items.get_mut(&item)
                 && seq > *as_of
             {
-                shelf.apply(&record);
+                state.apply(&record);
                 contents.replayed += 1;
             }
             let owed = seq > acked && !settled.contains(&seq);
@@ -335,9 +339,9 @@ impl Journal {
                 contents.unsettled.push(Stored { seq, item, record });
             }
         }
-        let as_of = shelves.values().map(|(as_of, _)| *as_of).max().unwrap_or(0);
+        let as_of = items.values().map(|(as_of, _)| *as_of).max().unwrap_or(0);
         contents.last_seq = contents.last_seq.max(as_of);
-        contents.shelves = shelves.into_values().map(|(_, shelf)| shelf).collect();
+        contents.items = items.into_values().map(|(_, state)| state).collect();
         Ok(contents)
     }
 
@@ -374,9 +378,9 @@ fn put_entries<'r>(
     Ok(())
 }
 
-fn put_item(tx: &Connection, as_of: u64, shelf: &Shelf) -> rusqlite::Result<()> {
+fn put_item(tx: &Connection, as_of: u64, item: &GateItem) -> rusqlite::Result<()> {
     let mut put = tx.prepare_cached("INSERT OR REPLACE INTO item VALUES (?, ?, ?)")?;
-    put.execute(params![shelf.item.0, as_of, record::encode_shelf(shelf)])?;
+    put.execute(params![item.item.0, as_of, record::encode_item(item)])?;
     Ok(())
 }
 
@@ -412,12 +416,4 @@ fn connect(
     connection.pragma_update(None, "synchronous", synchronous)?;
     length.watch(&mut connection)?;
     Ok(connection)
-}
-
-/// The epoch of the entry's claims, for the worker.
-pub(super) fn epoch_of(record: &Record) -> Epoch {
-    match record {
-        Record::Claims { epoch, .. } => *epoch,
-        _ => 0,
-    }
 }

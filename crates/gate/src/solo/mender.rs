@@ -8,7 +8,7 @@
 //! The pauses are measured by the machine's own time: a clock that steps back does not make them longer.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Weak, mpsc},
     time::{Duration, Instant},
 };
@@ -44,6 +44,13 @@ impl Broken {
             Broken::InDoubt(journal.close_untouched())
         } else {
             Broken::Refused(Box::new(journal))
+        }
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Broken::Refused(journal) => journal.path(),
+            Broken::InDoubt(path) => path,
         }
     }
 
@@ -89,9 +96,9 @@ fn mend(
             Ok(()) => return true,
             Err(failed) => {
                 let (error, still) = *failed;
-                // Not every two seconds of a long night.
+                // Once the pauses are long, no more: a line every two seconds would fill the log.
                 if *pause < PAUSE_MAX {
-                    let path = inner.path.display();
+                    let path = still.path().display();
                     tracing::warn!(%path, %error, "the journal still cannot be written");
                 }
                 broken = still;
@@ -125,18 +132,16 @@ impl Inner {
         }
     }
 
-    /// Nobody changes the shelves meanwhile: every change needs the journal first.
+    /// Nobody changes the items meanwhile: every change needs the journal first.
     fn write_anew(&self, journal: &mut Journal) -> Result<u64, JournalError> {
-        let as_of = self.pen.lock().last_seq;
-        let owed: Vec<Stored> = self.log.lock().entries.values().map(|(e, _)| stored(e)).collect();
-        let shelves: Vec<_> = self.shelves.read().values().cloned().collect();
-        let guards: Vec<_> = shelves.iter().map(|shelf| shelf.read()).collect();
-        journal.replace(as_of, guards.iter().map(|shelf| &**shelf), &owed)?;
+        let as_of = self.writer.lock().last_seq;
+        let owed: Vec<Stored> = self.log.lock().all().map(stored).collect();
+        self.items.replace_in(journal, as_of, &owed)?;
         Ok(as_of)
     }
 
     fn put_back(&self, mut journal: Journal, rewritten_seq: Option<u64>) -> Result<(), Failed> {
-        let mut pen = self.pen.lock();
+        let mut writer = self.writer.lock();
         let mut log = self.log.lock();
         // What was acknowledged meanwhile is known in memory only.
         let acked = Acked { cursor: log.acked, beyond: log.unsaved.clone() };
@@ -145,10 +150,9 @@ impl Inner {
         }
         log.unsaved.clear();
         drop(log);
-        pen.rewritten_seq = rewritten_seq.unwrap_or(pen.rewritten_seq);
-        pen.journal = Some(journal);
-        drop(pen);
-        tracing::info!(path = %self.path.display(), "the journal can be written again");
+        writer.rewritten_seq = rewritten_seq.unwrap_or(writer.rewritten_seq);
+        tracing::info!(path = %journal.path().display(), "the journal can be written again");
+        writer.journal = Some(journal);
         Ok(())
     }
 }

@@ -4,7 +4,7 @@
 
 use sale::{Claim, Epoch, ItemId, KeyHash, Millis, OrderNo};
 
-use super::shelf::Shelf;
+use super::item::GateItem;
 use crate::{
     GiveBack, Shut,
     mark::{
@@ -100,67 +100,67 @@ impl Record {
 }
 
 /// A whole item, for the `item` table.
-pub(super) fn encode_shelf(shelf: &Shelf) -> Vec<u8> {
-    let mut out = Vec::with_capacity(128 + shelf.marks.len() * 48);
+pub(super) fn encode_item(state: &GateItem) -> Vec<u8> {
+    let mut out = Vec::with_capacity(128 + state.marks.len() * 48);
     for number in [
-        shelf.epoch,
-        shut_code(shelf.shut),
-        shelf.opens_ms as u64,
-        shelf.closes_ms as u64,
-        u64::from(shelf.limit),
-        shelf.left as u64,
-        shelf.version,
-        shelf.adjusts.len() as u64,
+        state.epoch,
+        shut_code(state.shut),
+        state.opens_ms as u64,
+        state.closes_ms as u64,
+        u64::from(state.limit),
+        state.left as u64,
+        state.version,
+        state.adjusts.len() as u64,
     ] {
         put_u64(&mut out, number);
     }
-    for (adjust_no, delta) in &shelf.adjusts {
+    for (adjust_no, delta) in &state.adjusts {
         put_u64(&mut out, adjust_no.as_u64());
         put_u64(&mut out, *delta as u64);
     }
-    put_u64(&mut out, shelf.marks.len() as u64);
-    for (user, mark) in &shelf.marks {
+    put_u64(&mut out, state.marks.len() as u64);
+    for (user, mark) in &state.marks {
         put_mark(&mut out, user, mark);
     }
-    put_u64(&mut out, shelf.spent.len() as u64);
-    for (key, mark) in &shelf.spent {
+    put_u64(&mut out, state.spent.len() as u64);
+    for (key, mark) in &state.spent {
         put_u64(&mut out, key.0);
         put_bare_mark(&mut out, mark);
     }
-    put_u64(&mut out, shelf.spenders.len() as u64);
-    shelf.spenders.iter().for_each(|user| put_user(&mut out, user));
+    put_u64(&mut out, state.spenders.len() as u64);
+    state.spenders.iter().for_each(|user| put_user(&mut out, user));
     out
 }
 
-pub(super) fn decode_shelf(item: ItemId, bytes: &[u8]) -> Result<Shelf, Garbled> {
+pub(super) fn decode_item(item: ItemId, bytes: &[u8]) -> Result<GateItem, Garbled> {
     let mut from = Bytes(bytes);
-    let mut shelf = Shelf::empty(item, from.u64()?);
-    shelf.shut = shut_from(from.u64()?)?;
-    shelf.opens_ms = from.u64()? as Millis;
-    shelf.closes_ms = from.u64()? as Millis;
-    shelf.limit = from.u64()? as u32;
-    shelf.left = from.u64()? as i64;
-    shelf.version = from.u64()?;
+    let mut state = GateItem::empty(item, from.u64()?);
+    state.shut = shut_from(from.u64()?)?;
+    state.opens_ms = from.u64()? as Millis;
+    state.closes_ms = from.u64()? as Millis;
+    state.limit = from.u64()? as u32;
+    state.left = from.u64()? as i64;
+    state.version = from.u64()?;
     for _ in 0..from.u64()? {
-        shelf.adjusts.insert(from.order_no()?, from.u64()? as i64);
+        state.adjusts.insert(from.order_no()?, from.u64()? as i64);
     }
     let marks = from.u64()?;
-    shelf.marks.reserve((marks as usize).min(bytes.len() / 16));
+    state.marks.reserve((marks as usize).min(bytes.len() / 16));
     for _ in 0..marks {
         let (user, mark) = from.mark()?;
-        shelf.put_mark(user, mark);
+        state.put_mark(user, mark);
     }
     for _ in 0..from.u64()? {
-        shelf.spent.insert(KeyHash(from.u64()?), from.bare_mark()?);
+        state.spent.insert(KeyHash(from.u64()?), from.bare_mark()?);
     }
     // A row from before this list was kept ends here.
     if from.end().is_err() {
         for _ in 0..from.u64()? {
-            shelf.spenders.insert(from.user()?);
+            state.spenders.insert(from.user()?);
         }
     }
     from.end()?;
-    Ok(shelf)
+    Ok(state)
 }
 
 fn shut_code(shut: Option<Shut>) -> u64 {
@@ -237,7 +237,7 @@ mod tests {
         #[test]
         fn garbage_is_refused_not_believed(kind in 0i64..8, bytes: Vec<u8>) {
             let _ = Record::decode(kind, ItemId(1), &bytes);
-            let _ = decode_shelf(ItemId(1), &bytes);
+            let _ = decode_item(ItemId(1), &bytes);
         }
     }
 }

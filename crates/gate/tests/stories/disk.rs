@@ -14,7 +14,7 @@ use std::{
 use crate::fixture::{ITEM, one_unit};
 use faults::disk::{self, Failing, Fault, ForgetfulDisk, Operations};
 use gate::{
-    Busy, Decision, Gate, GiveBack, Loading, NumberedRequest,
+    Admission, Busy, Decision, GiveBack, Inspection, Loading, NumberedRequest, Upkeep,
     solo::{SoloGate, SoloOptions},
 };
 use sale::{Claim, ClaimLog, OrderNo, OrderNumbers, SystemClock, UserId};

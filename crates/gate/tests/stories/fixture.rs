@@ -1,9 +1,187 @@
-//! What every story needs: buyers who ask, and short words for what they hear.
+//! What every story needs: a home for either gate, buyers who ask, and short words for what they hear.
 
-use gate::{ClaimRequest, Decision, GiveBack, NumberedRequest};
-use sale::{Claim, ItemId, KeyHash, OrderNo, UserId};
+use std::{path::Path, sync::Arc};
+
+use async_trait::async_trait;
+use faults::services::{shared_redis, unique_name};
+use gate::{
+    ClaimRequest, Decision, Gate, GiveBack, LaneOptions, Lanes, Loading, NumberedRequest,
+    redis::{RedisGate, RedisOptions},
+    solo::{SoloGate, SoloOptions},
+};
+use sale::{
+    Claim, Clock, EntryId, ItemId, KeyHash, LogEntry, ManualClock, Millis, OrderNo, OrderNumbers,
+    SystemClock, UserId,
+};
 
 pub(crate) const ITEM: ItemId = ItemId(42);
+pub(crate) const PARTITIONS: usize = 4;
+
+/// Where a gate keeps what it knows, and how it is opened there.
+#[async_trait]
+pub(crate) trait Home: Send + Sync {
+    fn numbers(&self) -> &Arc<OrderNumbers>;
+
+    /// By the clock that this gate opens and closes sales by.
+    fn now_ms(&self) -> Millis;
+
+    async fn open(&self) -> Arc<dyn Gate>;
+
+    /// The process that had the gate open is gone, and another one opens it.
+    async fn reopen(&self, gate: Arc<dyn Gate>) -> Arc<dyn Gate> {
+        drop(gate);
+        self.open().await
+    }
+
+    fn request(&self, user: &str, quantity: u32) -> NumberedRequest {
+        (self.numbers().next(), units(user, quantity))
+    }
+
+    /// A claim that the gate does not have (any more).
+    fn lost(&self, user: &str) -> Claim {
+        let (order_no, user) = (self.numbers().next(), user.parse().unwrap());
+        Claim { order_no, item: ITEM, user, quantity: 1, epoch: 1, claimed_ms: 5, key: None }
+    }
+
+    /// The item with so many units, on sale since a minute ago and for the next hour.
+    fn loading(&self, epoch: u64, left: i64) -> Loading {
+        let now_ms = self.now_ms();
+        Loading {
+            item: ITEM,
+            epoch,
+            opens_ms: now_ms - 60_000,
+            closes_ms: now_ms + 3_600_000,
+            limit: 2,
+            shards: 1,
+            left,
+            marks: vec![],
+            adjusted: vec![],
+            shut: None,
+        }
+    }
+
+    fn lanes(&self, gate: Arc<dyn Gate>, queue_max: usize) -> Lanes {
+        let options = LaneOptions { queue_max, batch_max: 64 };
+        Lanes::start(options, 1_000, gate, self.numbers().clone(), Arc::new(|| true)).unwrap()
+    }
+}
+
+/// A data directory, and a clock that the story sets.
+pub(crate) struct SoloHome {
+    dir: tempfile::TempDir,
+    pub(crate) clock: Arc<ManualClock>,
+    pub(crate) numbers: Arc<OrderNumbers>,
+}
+
+impl SoloHome {
+    pub(crate) fn new() -> SoloHome {
+        let clock = ManualClock::at(1_800_000_061_000);
+        let numbers = Arc::new(OrderNumbers::new(0, clock.clone()));
+        SoloHome { dir: tempfile::tempdir().unwrap(), clock, numbers }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) fn open_solo(&self) -> SoloGate {
+        self.open_with(1_000_000)
+    }
+
+    pub(crate) fn open_with(&self, log_claims_max: u64) -> SoloGate {
+        SoloGate::open(self.path(), SoloOptions { log_claims_max }, self.clock.clone()).unwrap()
+    }
+}
+
+#[async_trait]
+impl Home for SoloHome {
+    fn numbers(&self) -> &Arc<OrderNumbers> {
+        &self.numbers
+    }
+
+    fn now_ms(&self) -> Millis {
+        self.clock.now_ms()
+    }
+
+    async fn open(&self) -> Arc<dyn Gate> {
+        Arc::new(self.open_solo())
+    }
+}
+
+/// Keys of its own on a real server.
+pub(crate) struct RedisHome {
+    urls: Vec<String>,
+    pub(crate) prefix: String,
+    pub(crate) numbers: Arc<OrderNumbers>,
+}
+
+impl RedisHome {
+    pub(crate) fn at(urls: &str) -> RedisHome {
+        RedisHome {
+            urls: urls.split(',').map(str::to_owned).collect(),
+            prefix: unique_name("gate"),
+            numbers: Arc::new(OrderNumbers::new(0, Arc::new(SystemClock))),
+        }
+    }
+
+    pub(crate) fn new() -> RedisHome {
+        RedisHome::at(&shared_redis().url())
+    }
+
+    pub(crate) fn options(&self, consumer: &str) -> RedisOptions {
+        RedisOptions {
+            urls: self.urls.clone(),
+            prefix: self.prefix.clone(),
+            partitions: PARTITIONS,
+            answer_ms_max: 2_000,
+            log_claims_max: 1_000_000,
+            consumer: consumer.into(),
+            takeover_ms: 300,
+            wait_replicas: 0,
+            wait_ms_max: 1_000,
+        }
+    }
+
+    pub(crate) async fn open_as(&self, consumer: &str) -> RedisGate {
+        RedisGate::open(self.options(consumer)).await.unwrap()
+    }
+
+    /// A bare command to the server.
+    pub(crate) fn call(&self, words: &[&str]) -> String {
+        shared_redis().call(words).unwrap().text()
+    }
+}
+
+#[async_trait]
+impl Home for RedisHome {
+    fn numbers(&self) -> &Arc<OrderNumbers> {
+        &self.numbers
+    }
+
+    fn now_ms(&self) -> Millis {
+        SystemClock.now_ms()
+    }
+
+    async fn open(&self) -> Arc<dyn Gate> {
+        // Every process is a worker of its own name.
+        Arc::new(self.open_as(&unique_name("worker")).await)
+    }
+}
+
+/// As the engine does, without a ledger to read in between.
+pub(crate) async fn load(gate: &dyn Gate, loading: Loading) -> bool {
+    let begun = gate.begin_load(loading.item, loading.epoch, loading.shards).await.unwrap();
+    begun && gate.load(loading).await.unwrap()
+}
+
+pub(crate) async fn left(gate: &dyn Gate) -> i64 {
+    gate.reading(ITEM).await.unwrap().unwrap().left
+}
+
+/// The decision on a request that comes alone.
+pub(crate) async fn one(gate: &dyn Gate, request: NumberedRequest) -> Decision {
+    gate.admit(vec![request]).await.remove(0)
+}
 
 /// One unit of the item, without a key.
 pub(crate) fn one_unit(user: &str) -> ClaimRequest {
@@ -11,7 +189,8 @@ pub(crate) fn one_unit(user: &str) -> ClaimRequest {
 }
 
 pub(crate) fn units(user: &str, quantity: u32) -> ClaimRequest {
-    ClaimRequest { item: ITEM, user: user.parse().unwrap(), quantity, key: None }
+    let user: UserId = user.parse().unwrap();
+    ClaimRequest { item: ITEM, user, quantity, key: None }
 }
 
 /// The same request with an `Idempotency-Key`.
@@ -35,8 +214,10 @@ pub(crate) fn give_back(claim: &Claim) -> GiveBack {
     }
 }
 
-/// A claim that the gate does not have (any more).
-pub(crate) fn lost(order_no: OrderNo, user: &str) -> Claim {
-    let user: UserId = user.parse().unwrap();
-    Claim { order_no, item: ITEM, user, quantity: 1, epoch: 1, claimed_ms: 5, key: None }
+pub(crate) fn ids(entries: &[LogEntry]) -> Vec<EntryId> {
+    entries.iter().map(|entry| entry.id).collect()
+}
+
+pub(crate) fn order_numbers(entries: &[LogEntry]) -> Vec<OrderNo> {
+    entries.iter().flat_map(|entry| &entry.claims).map(|claim| claim.order_no).collect()
 }

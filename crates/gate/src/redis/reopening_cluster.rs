@@ -30,7 +30,7 @@ const KEY_WITHIN_WORDS: usize = 12;
 /// Slots that are neighbours, as far as the counting goes.
 const NEIGHBOURS: u16 = 256;
 
-pub struct ClusterLine {
+pub struct ReopeningCluster {
     client: ClusterClient,
     connection: RwLock<ClusterConnection>,
     failing: Failing,
@@ -38,14 +38,14 @@ pub struct ClusterLine {
     opening: AtomicBool,
 }
 
-impl ClusterLine {
-    pub async fn open(client: ClusterClient) -> RedisResult<ClusterLine> {
+impl ReopeningCluster {
+    pub async fn open(client: ClusterClient) -> RedisResult<ReopeningCluster> {
         let connection = RwLock::new(client.get_async_connection().await?);
         let failing = Failing::default();
-        Ok(ClusterLine { client, connection, failing, opening: AtomicBool::new(false) })
+        Ok(ReopeningCluster { client, connection, failing, opening: AtomicBool::new(false) })
     }
 
-    /// The connection of the moment. Whoever uses it tells [`ClusterLine::note`] how it went.
+    /// The connection of the moment. Whoever uses it tells [`ReopeningCluster::note`] how it went.
     pub fn connection(&self) -> ClusterConnection {
         self.connection.read().clone()
     }
@@ -56,7 +56,7 @@ impl ClusterLine {
         done
     }
 
-    /// How a command for this key went that was not sent by [`ClusterLine::query`].
+    /// How a command for this key went that was not sent by [`ReopeningCluster::query`].
     pub async fn note<T>(&self, key: &str, done: &RedisResult<T>) {
         self.note_at(neighbourhood(key.as_bytes()), done).await;
     }

@@ -1,7 +1,7 @@
 //! One item at the gate, in memory: its window, what is left, who is marked.
 //!
 //! Pure: it decides and changes, it writes nothing. Deciding a batch and replaying the journal end
-//! in the same [`Shelf::apply`], so what a restart rebuilds is what was there.
+//! in the same [`GateItem::apply`], so what a restart rebuilds is what was there.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -14,7 +14,7 @@ use crate::{
     mark::{Mark, repeated},
 };
 
-/// Versions count up from the epoch, so that those of a later life are always larger.
+/// Versions count up from the epoch, so that those of a later epoch are always larger.
 const VERSION_BITS: u32 = 40;
 
 /// Keys of claims that were given back, remembered per item so that the same key still gets the
@@ -22,7 +22,7 @@ const VERSION_BITS: u32 = 40;
 const SPENT_KEYS_MAX: usize = 1_000_000;
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Shelf {
+pub(super) struct GateItem {
     pub(super) item: ItemId,
     pub(super) epoch: Epoch,
     pub(super) shut: Option<Shut>,
@@ -43,9 +43,9 @@ pub(super) struct Shelf {
     pub(super) adjusts: BTreeMap<OrderNo, i64>,
 }
 
-impl Shelf {
-    pub(super) fn empty(item: ItemId, epoch: Epoch) -> Shelf {
-        Shelf {
+impl GateItem {
+    pub(super) fn empty(item: ItemId, epoch: Epoch) -> GateItem {
+        GateItem {
             item,
             epoch,
             shut: None,
@@ -62,30 +62,34 @@ impl Shelf {
         }
     }
 
-    /// A new life of the item. Spent keys of the life before, if there was one, stay spent.
-    pub(super) fn load(loading: &Loading, before: Option<&Shelf>) -> Shelf {
-        let mut shelf = Shelf::empty(loading.item, loading.epoch);
-        shelf.shut = loading.shut;
-        shelf.opens_ms = loading.opens_ms;
-        shelf.closes_ms = loading.closes_ms;
-        shelf.limit = loading.limit;
-        shelf.left = loading.left;
-        shelf.adjusts = loading.adjusted.iter().map(|adjust_no| (*adjust_no, 0)).collect();
-        shelf.marks.reserve(loading.marks.len());
+    /// The item under a new epoch. Spent keys of the epoch before, if there was one, stay spent.
+    pub(super) fn load(loading: &Loading, before: Option<&GateItem>) -> GateItem {
+        // Epochs only grow. If this one does not, the load fails before anything is written, and what
+        // is at the gate stays as it is.
+        let (item, epoch) = (loading.item, loading.epoch);
+        assert!(before.map(|before| before.epoch) < Some(epoch), "{item} is beyond epoch {epoch}");
+        let mut item = GateItem::empty(loading.item, loading.epoch);
+        item.shut = loading.shut;
+        item.opens_ms = loading.opens_ms;
+        item.closes_ms = loading.closes_ms;
+        item.limit = loading.limit;
+        item.left = loading.left;
+        item.adjusts = loading.adjusted.iter().map(|adjust_no| (*adjust_no, 0)).collect();
+        item.marks.reserve(loading.marks.len());
         for claim in &loading.marks {
-            shelf.put_mark(claim.user.clone(), Mark::of(claim));
+            item.put_mark(claim.user.clone(), Mark::of(claim));
         }
         if let Some(before) = before {
-            shelf.spent = before.spent.clone();
-            shelf.spenders = before.spenders.clone();
+            item.spent = before.spent.clone();
+            item.spenders = before.spenders.clone();
             // A mark that ends here and not by a release: its key was answered all the same.
             for (user, mark) in &before.marks {
-                if shelf.marks.get(user).is_none_or(|now| now.order_no != mark.order_no) {
-                    shelf.spend(user.clone(), *mark);
+                if item.marks.get(user).is_none_or(|now| now.order_no != mark.order_no) {
+                    item.spend(user.clone(), *mark);
                 }
             }
         }
-        shelf
+        item
     }
 
     pub(super) fn put_mark(&mut self, user: UserId, mark: Mark) {
@@ -161,6 +165,12 @@ impl Shelf {
         self.version += 1;
     }
 
+    /// The largest number of an order or adjustment that is known here.
+    pub(super) fn last_order_no(&self) -> Option<OrderNo> {
+        let marks = self.marks.values().chain(self.spent.values()).map(|mark| mark.order_no).max();
+        marks.max(self.adjusts.keys().max().copied())
+    }
+
     /// Make a change that is in the journal.
     pub(super) fn apply(&mut self, record: &Record) -> Changed {
         let before = self.left;
@@ -212,6 +222,12 @@ impl Shelf {
 mod tests {
     use super::*;
 
+    #[test]
+    #[should_panic(expected = "beyond epoch 1")]
+    fn an_epoch_that_does_not_grow_is_no_load() {
+        GateItem::load(&loading(1), Some(&item(9)));
+    }
+
     fn loading(left: i64) -> Loading {
         Loading {
             item: ItemId(1),
@@ -227,8 +243,8 @@ mod tests {
         }
     }
 
-    fn shelf(left: i64) -> Shelf {
-        Shelf::load(&loading(left), None)
+    fn item(left: i64) -> GateItem {
+        GateItem::load(&loading(left), None)
     }
 
     fn request(n: u64, user: &str, quantity: u32, key: Option<u64>) -> NumberedRequest {
@@ -239,68 +255,68 @@ mod tests {
 
     #[test]
     fn the_window_opens_and_closes_to_the_millisecond() {
-        let mut shelf = shelf(9);
+        let mut item = item(9);
         let try_at =
-            |shelf: &mut Shelf, n, ms| shelf.decide(&request(n, &format!("u{n}"), 1, None), ms, 0);
-        assert_eq!(try_at(&mut shelf, 1, 999), Decision::NotStarted { opens_ms: 1_000 });
-        assert!(matches!(try_at(&mut shelf, 2, 1_000), Decision::Admitted { .. }));
-        assert!(matches!(try_at(&mut shelf, 3, 1_999), Decision::Admitted { .. }));
-        assert_eq!(try_at(&mut shelf, 4, 2_000), Decision::Ended);
-        shelf.shut = Some(Shut::Paused);
-        assert_eq!(try_at(&mut shelf, 5, 1_500), Decision::Busy(Busy::Paused));
+            |item: &mut GateItem, n, ms| item.decide(&request(n, &format!("u{n}"), 1, None), ms, 0);
+        assert_eq!(try_at(&mut item, 1, 999), Decision::NotStarted { opens_ms: 1_000 });
+        assert!(matches!(try_at(&mut item, 2, 1_000), Decision::Admitted { .. }));
+        assert!(matches!(try_at(&mut item, 3, 1_999), Decision::Admitted { .. }));
+        assert_eq!(try_at(&mut item, 4, 2_000), Decision::Ended);
+        item.shut = Some(Shut::Paused);
+        assert_eq!(try_at(&mut item, 5, 1_500), Decision::Busy(Busy::Paused));
     }
 
     #[test]
     fn what_the_buyer_holds_is_told_even_after_the_end() {
-        let mut shelf = shelf(1);
-        shelf.decide(&request(1, "u1", 1, Some(7)), 1_500, 0);
+        let mut item = item(1);
+        item.decide(&request(1, "u1", 1, Some(7)), 1_500, 0);
         for now in [1_500, 9_999] {
-            let again = shelf.decide(&request(2, "u1", 1, Some(7)), now, 0);
+            let again = item.decide(&request(2, "u1", 1, Some(7)), now, 0);
             let Decision::Admitted { claim, repeated: true, .. } = again else {
                 panic!("{again:?}")
             };
             assert_eq!(claim.order_no.as_u64(), 1);
-            let other_key = shelf.decide(&request(3, "u1", 1, Some(8)), now, 0);
+            let other_key = item.decide(&request(3, "u1", 1, Some(8)), now, 0);
             assert_eq!(other_key, Decision::AlreadyBought { order_no: claim.order_no });
         }
     }
 
     #[test]
     fn a_spent_key_keeps_its_answer_after_the_units_went_back() {
-        let mut shelf = shelf(1);
-        shelf.decide(&request(1, "u1", 1, Some(7)), 1_500, 0);
+        let mut item = item(1);
+        item.decide(&request(1, "u1", 1, Some(7)), 1_500, 0);
         let unit = GiveBack {
             item: ItemId(1),
             user: "u1".parse().unwrap(),
             order_no: OrderNo::from_u64(1).unwrap(),
             quantity: 1,
         };
-        assert_eq!(shelf.apply(&Record::Release { units: vec![unit.clone(), unit] }).units, 1);
+        assert_eq!(item.apply(&Record::Release { units: vec![unit.clone(), unit] }).units, 1);
         assert!(matches!(
-            shelf.decide(&request(2, "u1", 1, Some(7)), 1_500, 0),
+            item.decide(&request(2, "u1", 1, Some(7)), 1_500, 0),
             Decision::Admitted { repeated: true, .. }
         ));
-        assert_eq!(shelf.left, 1, "the old answer took no new unit");
+        assert_eq!(item.left, 1, "the old answer took no new unit");
         assert!(matches!(
-            shelf.decide(&request(3, "u1", 1, Some(8)), 1_500, 0),
+            item.decide(&request(3, "u1", 1, Some(8)), 1_500, 0),
             Decision::Admitted { repeated: false, .. }
         ));
     }
 
     #[test]
     fn a_spent_key_keeps_its_answer_when_its_buyer_holds_another_claim() {
-        let mut shelf = shelf(2);
-        shelf.decide(&request(1, "u1", 1, Some(7)), 1_500, 0);
+        let mut item = item(2);
+        item.decide(&request(1, "u1", 1, Some(7)), 1_500, 0);
         let unit = GiveBack {
             item: ItemId(1),
             user: "u1".parse().unwrap(),
             order_no: OrderNo::from_u64(1).unwrap(),
             quantity: 1,
         };
-        shelf.apply(&Record::Release { units: vec![unit] });
-        shelf.decide(&request(2, "u1", 1, Some(8)), 1_500, 0);
+        item.apply(&Record::Release { units: vec![unit] });
+        item.decide(&request(2, "u1", 1, Some(8)), 1_500, 0);
         for (key, order_no) in [(7, 1), (8, 2)] {
-            let again = shelf.decide(&request(3, "u1", 1, Some(key)), 1_500, 0);
+            let again = item.decide(&request(3, "u1", 1, Some(key)), 1_500, 0);
             let Decision::Admitted { claim, repeated: true, .. } = again else {
                 panic!("{again:?}")
             };
@@ -310,25 +326,25 @@ mod tests {
 
     #[test]
     fn a_key_that_asks_for_another_quantity_is_told_so_and_takes_nothing() {
-        let mut shelf = shelf(9);
-        shelf.decide(&request(1, "u1", 2, Some(7)), 1_500, 0);
+        let mut item = item(9);
+        item.decide(&request(1, "u1", 2, Some(7)), 1_500, 0);
         let order_no = OrderNo::from_u64(1).unwrap();
         let reused = Decision::KeyReused { order_no };
-        assert_eq!(shelf.decide(&request(2, "u1", 1, Some(7)), 1_500, 0), reused);
+        assert_eq!(item.decide(&request(2, "u1", 1, Some(7)), 1_500, 0), reused);
         let unit = GiveBack { item: ItemId(1), user: "u1".parse().unwrap(), order_no, quantity: 2 };
-        shelf.apply(&Record::Release { units: vec![unit] });
-        assert_eq!(shelf.decide(&request(3, "u1", 1, Some(7)), 1_500, 0), reused, "a spent key");
-        assert_eq!(shelf.left, 9);
-        let same = shelf.decide(&request(4, "u1", 2, Some(7)), 1_500, 0);
+        item.apply(&Record::Release { units: vec![unit] });
+        assert_eq!(item.decide(&request(3, "u1", 1, Some(7)), 1_500, 0), reused, "a spent key");
+        assert_eq!(item.left, 9);
+        let same = item.decide(&request(4, "u1", 2, Some(7)), 1_500, 0);
         assert!(matches!(same, Decision::Admitted { repeated: true, .. }), "{same:?}");
     }
 
     #[test]
     fn a_key_outlives_the_rebuild_that_drops_its_mark() {
-        let mut before = shelf(1);
+        let mut before = item(1);
         before.decide(&request(1, "u1", 1, Some(7)), 1_500, 0);
         // The order is closed in the ledger, the release not here yet: the load knows no mark.
-        let mut after = Shelf::load(&Loading { epoch: 2, ..loading(1) }, Some(&before));
+        let mut after = GateItem::load(&Loading { epoch: 2, ..loading(1) }, Some(&before));
         let again = after.decide(&request(2, "u1", 1, Some(7)), 1_500, 0);
         assert!(matches!(again, Decision::Admitted { repeated: true, .. }), "{again:?}");
         assert_eq!(after.left, 1, "the old answer took no new unit");
@@ -336,29 +352,29 @@ mod tests {
 
     #[test]
     fn units_whose_claim_was_not_written_are_there_again_and_the_key_is_new() {
-        let mut shelf = shelf(1);
-        let before = shelf.clone();
-        let decision = shelf.decide(&request(1, "u1", 1, Some(7)), 1_500, 0);
+        let mut item = item(1);
+        let before = item.clone();
+        let decision = item.decide(&request(1, "u1", 1, Some(7)), 1_500, 0);
         let Decision::Admitted { claim, .. } = decision else { panic!("{decision:?}") };
-        shelf.untake(&claim);
-        shelf.untake(&claim);
-        assert!(shelf.version > before.version);
-        assert_eq!(Shelf { version: before.version, ..shelf.clone() }, before);
-        let again = shelf.decide(&request(2, "u1", 1, Some(7)), 1_500, 0);
+        item.untake(&claim);
+        item.untake(&claim);
+        assert!(item.version > before.version);
+        assert_eq!(GateItem { version: before.version, ..item.clone() }, before);
+        let again = item.decide(&request(2, "u1", 1, Some(7)), 1_500, 0);
         assert!(matches!(again, Decision::Admitted { repeated: false, .. }), "{again:?}");
     }
 
     #[test]
     fn too_few_for_two_is_enough_for_one() {
-        let mut shelf = shelf(1);
-        let two = shelf.decide(&request(1, "u1", 2, None), 1_500, 0);
+        let mut item = item(1);
+        let two = item.decide(&request(1, "u1", 2, None), 1_500, 0);
         assert!(matches!(two, Decision::SoldOut { left: 1, .. }));
         assert_eq!(
-            shelf.decide(&request(2, "u1", 3, None), 1_500, 0),
+            item.decide(&request(2, "u1", 3, None), 1_500, 0),
             Decision::OverLimit { limit: 2 }
         );
         assert!(matches!(
-            shelf.decide(&request(3, "u2", 1, None), 1_500, 0),
+            item.decide(&request(3, "u2", 1, None), 1_500, 0),
             Decision::Admitted { .. }
         ));
     }

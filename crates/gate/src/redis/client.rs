@@ -10,7 +10,7 @@ use redis::{
     cluster_routing::{Route, SingleNodeRoutingInfo, SlotAddr},
 };
 
-use super::{cluster_line::ClusterLine, keys};
+use super::{keys, reopening_cluster::ReopeningCluster};
 
 /// How long a new connection may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
@@ -20,31 +20,34 @@ const REDIRECTS_MAX: u32 = 4;
 /// Connections to one server for the scripts, by partition. Redis flushes to disk once for all that
 /// it has read from all sockets, and reads 16 KiB from each: batches that arrive over several share
 /// the flush.
-const LINES: usize = 8;
+const CONNECTIONS: usize = 8;
 
 /// Clones share the connections.
 #[derive(Clone)]
-pub(super) enum Link {
+pub(super) enum RedisClient {
     One(Arc<[ConnectionManager]>),
-    Cluster(Arc<ClusterLine>),
+    Cluster(Arc<ReopeningCluster>),
 }
 
-impl Link {
+impl RedisClient {
     /// One address, or several of one cluster. `answer_within` bounds every command.
-    pub(super) async fn open(urls: &[String], answer_within: Duration) -> RedisResult<Link> {
-        Link::open_lines(urls, answer_within, LINES).await
+    pub(super) async fn open(urls: &[String], answer_within: Duration) -> RedisResult<RedisClient> {
+        RedisClient::open_some(urls, answer_within, CONNECTIONS).await
     }
 
     /// With a single connection, for commands that block it.
-    pub(super) async fn open_alone(urls: &[String], answer_within: Duration) -> RedisResult<Link> {
-        Link::open_lines(urls, answer_within, 1).await
-    }
-
-    async fn open_lines(
+    pub(super) async fn open_alone(
         urls: &[String],
         answer_within: Duration,
-        lines: usize,
-    ) -> RedisResult<Link> {
+    ) -> RedisResult<RedisClient> {
+        RedisClient::open_some(urls, answer_within, 1).await
+    }
+
+    async fn open_some(
+        urls: &[String],
+        answer_within: Duration,
+        connections: usize,
+    ) -> RedisResult<RedisClient> {
         if let [url] = urls {
             let config = ConnectionManagerConfig::new()
                 .set_response_timeout(Some(answer_within))
@@ -53,8 +56,10 @@ impl Link {
                 .set_number_of_retries(1)
                 .set_max_delay(Duration::from_millis(200));
             let client = Client::open(url.as_str())?;
-            let line = |_| ConnectionManager::new_with_config(client.clone(), config.clone());
-            return Ok(Link::One(try_join_all((0..lines).map(line)).await?.into()));
+            let connection = |_| ConnectionManager::new_with_config(client.clone(), config.clone());
+            return Ok(RedisClient::One(
+                try_join_all((0..connections).map(connection)).await?.into(),
+            ));
         }
         let client = ClusterClient::builder(urls.iter().map(String::as_str))
             .response_timeout(answer_within)
@@ -63,33 +68,39 @@ impl Link {
             .min_retry_wait(10)
             .max_retry_wait(200)
             .build()?;
-        Ok(Link::Cluster(Arc::new(ClusterLine::open(client).await?)))
+        Ok(RedisClient::Cluster(Arc::new(ReopeningCluster::open(client).await?)))
     }
 
     pub(super) async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> RedisResult<T> {
-        self.ask_over(0, command).await
+        self.ask_by(0, command).await
     }
 
-    /// A line that was idle while the server was away learns of it by its first command, which is
+    /// A connection that was idle while the server was away learns of it by its first command, which is
     /// therefore sent again. Whatever is asked may be asked twice.
-    async fn ask_over<T: FromRedisValue>(&self, line: usize, command: &Cmd) -> RedisResult<T> {
-        match self.ask_once(line, command).await {
-            Err(error) if error.is_connection_dropped() && self.has_lines() => {
-                self.ask_once(line, command).await
+    async fn ask_by<T: FromRedisValue>(&self, connection: usize, command: &Cmd) -> RedisResult<T> {
+        match self.ask_once(connection, command).await {
+            Err(error) if error.is_connection_dropped() && self.has_several() => {
+                self.ask_once(connection, command).await
             }
             done => done,
         }
     }
 
-    async fn ask_once<T: FromRedisValue>(&self, line: usize, command: &Cmd) -> RedisResult<T> {
+    async fn ask_once<T: FromRedisValue>(
+        &self,
+        connection: usize,
+        command: &Cmd,
+    ) -> RedisResult<T> {
         match self {
-            Link::One(lines) => query(&mut lines[line % lines.len()].clone(), command).await,
-            Link::Cluster(line) => line.query(command).await,
+            RedisClient::One(connections) => {
+                query(&mut connections[connection % connections.len()].clone(), command).await
+            }
+            RedisClient::Cluster(connection) => connection.query(command).await,
         }
     }
 
-    fn has_lines(&self) -> bool {
-        matches!(self, Link::One(lines) if lines.len() > 1)
+    fn has_several(&self) -> bool {
+        matches!(self, RedisClient::One(connections) if connections.len() > 1)
     }
 
     /// How many replicas have all that the node that holds this counter has by now. `WAIT` speaks of
@@ -99,12 +110,13 @@ impl Link {
         let mut both = redis::pipe();
         both.cmd("INCRBY").arg(counter).arg(0).cmd("WAIT").arg(replicas).arg(ms_max);
         let answers: Vec<Value> = match self {
-            Link::One(lines) => {
-                let mut line = lines[keys::partition_in(counter) % lines.len()].clone();
-                both.query_async(&mut line).await?
+            RedisClient::One(connections) => {
+                let mut connection =
+                    connections[keys::partition_in(counter) % connections.len()].clone();
+                both.query_async(&mut connection).await?
             }
-            Link::Cluster(line) => {
-                let mut connection = line.connection();
+            RedisClient::Cluster(connection) => {
+                let mut connection = connection.connection();
                 let slot: u16 = redis::cmd("CLUSTER")
                     .arg("KEYSLOT")
                     .arg(counter)
@@ -120,10 +132,10 @@ impl Link {
 
     /// Run a script by its hash; a server that does not know it yet gets the text.
     pub(super) async fn run<T: FromRedisValue>(&self, call: &Call<'_>) -> RedisResult<T> {
-        let line = call.keys.first().map_or(0, |key| keys::partition_in(key));
-        match self.ask_over(line, &call.command("EVALSHA", call.script.sha())).await {
+        let connection = call.keys.first().map_or(0, |key| keys::partition_in(key));
+        match self.ask_by(connection, &call.command("EVALSHA", call.script.sha())).await {
             Err(error) if is_no_script(&error) => {
-                self.ask_over(line, &call.command("EVAL", call.script.text)).await
+                self.ask_by(connection, &call.command("EVAL", call.script.text)).await
             }
             done => done,
         }

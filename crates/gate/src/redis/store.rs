@@ -1,0 +1,76 @@
+//! The partitions of one deployment: how they are reached, what everything in them is called, and
+//! whether they can be written.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use redis::{Cmd, FromRedisValue, RedisResult};
+
+use super::{
+    RedisOptions,
+    client::{Call, RedisClient},
+    keys::Keys,
+};
+use crate::{Result, Writable};
+
+/// What a check writes is forgotten after this.
+const PROBE_KEPT_MS: u64 = 60_000;
+
+pub(super) struct Store {
+    client: RedisClient,
+    pub(super) keys: Keys,
+    pub(super) partitions: usize,
+    /// So many replicas must have a claim before it is told…
+    wait_replicas: u32,
+    /// …and they are waited for so long.
+    wait_ms_max: u64,
+}
+
+impl Store {
+    pub(super) async fn open(options: &RedisOptions) -> Result<Store> {
+        let answer_within = Duration::from_millis(options.answer_ms_max);
+        Ok(Store {
+            client: RedisClient::open(&options.urls, answer_within).await?,
+            keys: Keys::new(&options.prefix),
+            partitions: options.partitions,
+            wait_replicas: options.wait_replicas,
+            wait_ms_max: options.wait_ms_max,
+        })
+    }
+
+    pub(super) async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> RedisResult<T> {
+        self.client.ask(command).await
+    }
+
+    pub(super) async fn run<T: FromRedisValue>(&self, call: &Call<'_>) -> RedisResult<T> {
+        self.client.run(call).await
+    }
+
+    /// Do enough replicas have all that this partition has by now?
+    pub(super) async fn is_replicated(&self, partition: usize) -> bool {
+        let wanted = self.wait_replicas;
+        if wanted == 0 {
+            return true;
+        }
+        let backlog = self.keys.backlog(partition);
+        let have = self.client.wait(&backlog, wanted, self.wait_ms_max).await.unwrap_or(0);
+        if have < i64::from(wanted) {
+            tracing::warn!(partition, wanted, have, "too few replicas have the claims");
+        }
+        have >= i64::from(wanted)
+    }
+
+    /// A PING would be answered by a server that cannot write, by a replica, and by any one of many;
+    /// so something is written in every partition.
+    pub(super) async fn check(&self) -> Writable {
+        let probes = (0..self.partitions).map(|partition| async move {
+            let mut set = redis::cmd("SET");
+            set.arg(self.keys.probe(partition)).arg(1).arg("PX").arg(PROBE_KEPT_MS);
+            self.ask::<()>(&set).await
+        });
+        let failed = join_all(probes).await.into_iter().filter_map(std::result::Result::err);
+        let causes: Vec<String> = failed.map(|error| error.to_string()).collect();
+        let (partitions, silent) = (self.partitions, causes.len());
+        Writable { partitions, silent, cause: causes.into_iter().next() }
+    }
+}
