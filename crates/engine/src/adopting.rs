@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use gate::Gate;
+use gate::Upkeep;
 use ledger::{Ledger, LedgerError};
 use sale::{Claim, OrderNo};
 
@@ -29,13 +29,13 @@ const PAUSE: Duration = Duration::from_millis(500);
 const WAITING_CLAIMS_MAX: usize = 100_000;
 
 pub(crate) struct Adopter {
-    gate: Arc<dyn Gate>,
+    gate: Arc<dyn Upkeep>,
     ledger: Arc<dyn Ledger>,
     waiting: AtomicUsize,
 }
 
 impl Adopter {
-    pub(crate) fn new(gate: Arc<dyn Gate>, ledger: Arc<dyn Ledger>) -> Adopter {
+    pub(crate) fn new(gate: Arc<dyn Upkeep>, ledger: Arc<dyn Ledger>) -> Adopter {
         Adopter { gate, ledger, waiting: AtomicUsize::new(0) }
     }
 

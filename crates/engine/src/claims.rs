@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gate::{Busy, ClaimRequest, Decision, Place, Readmitted};
+use gate::{Busy, ClaimRequest, Decision, PendingDecision, Readmitted};
 use sale::{ActivityState, Claim, ItemId, Receipt, VoidReason};
 
 use crate::{Catalogue, OrderView, StoreError, order_lookup::OrderLookup, shared::Shared};
@@ -20,12 +20,12 @@ impl Claims {
         let item = request.item;
         match self.enter(request) {
             Err(decision) => decision,
-            Ok(place) => self.answer(item, place.await).await,
+            Ok(pending) => self.answer(item, pending.await).await,
         }
     }
 
     /// A place in a lane, or the decision if it is known already.
-    pub fn enter(&self, request: ClaimRequest) -> Result<Place, Decision> {
+    pub fn enter(&self, request: ClaimRequest) -> Result<PendingDecision, Decision> {
         self.shared.lanes.enter(request)
     }
 

@@ -52,11 +52,11 @@ const GATHER: Duration = Duration::from_micros(100);
 /// while the lease surely holds.
 pub type MayNumber = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// A place in a lane; resolves to the decision.
+/// A claim in a lane; resolves to its decision.
 #[derive(Debug)]
-pub struct Place(oneshot::Receiver<Decision>);
+pub struct PendingDecision(oneshot::Receiver<Decision>);
 
-impl Future for Place {
+impl Future for PendingDecision {
     type Output = Decision;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Decision> {
@@ -136,14 +136,14 @@ impl Lanes {
     /// One claim, from the door to the gate's decision.
     pub async fn claim(&self, request: ClaimRequest) -> Decision {
         match self.enter(request) {
-            Ok(place) => place.await,
+            Ok(pending) => pending.await,
             Err(decision) => decision,
         }
     }
 
-    /// The part of a claim that takes no time: a place in a lane, or the decision if it is known
-    /// already.
-    pub fn enter(&self, request: ClaimRequest) -> Result<Place, Decision> {
+    /// The part of a claim that takes no time: a place in a lane, or the decision if it is
+    /// known already.
+    pub fn enter(&self, request: ClaimRequest) -> Result<PendingDecision, Decision> {
         let ClaimRequest { item, ref user, key, .. } = request;
         if let Some(order_no) = key.and_then(|key| self.spent_on.elsewhere(key, item)) {
             return Err(Decision::KeyReused { order_no });
@@ -154,7 +154,7 @@ impl Lanes {
         let lane = &self.lanes[self.gate.partition_of(item, user)];
         let (answer, decision) = oneshot::channel();
         match lane.try_send(Queued { request, answer }) {
-            Ok(()) => Ok(Place(decision)),
+            Ok(()) => Ok(PendingDecision(decision)),
             Err(mpsc::error::TrySendError::Full(_)) => Err(Decision::TooHot),
             // The lane is stopping, and nothing was decided.
             Err(mpsc::error::TrySendError::Closed(_)) => Err(Decision::Busy(Busy::Unwritable)),

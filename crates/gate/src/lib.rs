@@ -23,7 +23,7 @@ mod spent_on;
 use sale::{Claim, Epoch, ItemId, KeyHash, Millis, OrderNo, UserId};
 
 pub use gate::{Admission, Gate, Inspection, Upkeep};
-pub use lane::{LaneOptions, Lanes, MayNumber, Place};
+pub use lane::{LaneOptions, Lanes, MayNumber, PendingDecision};
 pub use sold_out::SoldOut;
 
 /// Who wants how much of what: a claim from the socket to the gate.

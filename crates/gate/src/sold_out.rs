@@ -2,7 +2,7 @@
 //!
 //! A "no" lives at most `age_ms_max` and carries the version of the stock it was read at. When
 //! units come back, the version grows and older answers, also those still on their way, no longer
-//! count. So a stale "no" is corrected at once where the news arrives, and within a second where it
+//! count. So a stale "no" is corrected at once where the change is heard of, and within a second where it
 //! does not. The age is measured by the machine's own time, which no step of the clock changes.
 
 use std::{
@@ -69,7 +69,7 @@ impl SoldOut {
         self.items.write().entry(item).or_default().clear(version);
     }
 
-    /// The item has left the gate, or starts a new life with versions counted anew.
+    /// The item has left the gate, or starts a new epoch, with versions counted anew.
     pub fn forget(&self, item: ItemId) {
         self.items.write().remove(&item);
     }
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn news_may_arrive_before_the_first_no() {
+    fn a_change_may_be_heard_of_before_the_first_no() {
         let cache = SoldOut::new(1_000);
         cache.clear(ITEM, 8);
         cache.put(ITEM, 7, cache.since);

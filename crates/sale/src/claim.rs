@@ -28,7 +28,7 @@ pub struct Claim {
     pub item: ItemId,
     pub user: UserId,
     pub quantity: u32,
-    /// The life of the item in which it was admitted.
+    /// The epoch of the item in which it was admitted.
     pub epoch: Epoch,
     /// The gate's clock when it was admitted.
     pub claimed_ms: Millis,

@@ -51,5 +51,5 @@ pub use time::{
 pub type Millis = i64;
 
 /// The generation of an item at the gate. Each warm that loads units starts a new one, so that a
-/// message of an earlier life of the item can be told from one of this life.
+/// message of an earlier epoch can be told from one of this epoch.
 pub type Epoch = u64;

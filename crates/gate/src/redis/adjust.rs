@@ -64,8 +64,8 @@ impl Adjuster {
             keys.adjusts(partition, item),
         ];
         let call = Call::new(&scripts::ADJUST, names)
-            .arg(adjust_no.to_string())
-            .arg(delta)
+            .number(adjust_no)
+            .number(delta)
             .arg(mode)
             .arg(had.map_or_else(String::new, |had| had.to_string()));
         let reply: Vec<Value> = self.store.run(&call).await?;
@@ -184,7 +184,7 @@ impl Adjuster {
                 keys.stock(partition, item),
                 keys.adjusts(partition, item),
             ];
-            let call = Call::new(&scripts::FORGET_ADJUST, names).arg(adjust_no.to_string());
+            let call = Call::new(&scripts::FORGET_ADJUST, names).number(adjust_no);
             let reply: Vec<i64> = self.store.run(&call).await?;
             if let [_, back] = reply[..] {
                 known = true;

@@ -207,13 +207,13 @@ impl Admitter {
         let quantities = || requests.iter().map(|(_, request)| u64::from(request.quantity));
         let keyed = requests.iter().any(|(_, request)| request.key.is_some());
         Call::new(&scripts::ADMIT, names)
-            .arg(item.0)
-            .arg(self.log_claims_max)
-            .arg(requests.len() as u64)
-            .arg(epoch)
-            .arg(quantities().sum::<u64>())
-            .arg(quantities().max().unwrap_or(0))
-            .arg(u64::from(keyed))
+            .number(item.0)
+            .number(self.log_claims_max)
+            .number(requests.len())
+            .number(epoch)
+            .number(quantities().sum::<u64>())
+            .number(quantities().max().unwrap_or(0))
+            .number(u8::from(keyed))
             .arg(winners)
     }
 

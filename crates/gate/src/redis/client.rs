@@ -1,6 +1,6 @@
 //! The connection to Redis, whether it is one server or a cluster.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt::Display, io::Write, sync::Arc, time::Duration};
 
 use futures_util::future::try_join_all;
 use redis::{
@@ -184,13 +184,24 @@ impl<'s> Call<'s> {
         Call { script, keys, args: Vec::new(), ends: Vec::new() }
     }
 
-    pub(super) fn arg(mut self, arg: impl ToArg) -> Call<'s> {
+    pub(super) fn arg(mut self, arg: impl AsRef<[u8]>) -> Call<'s> {
         self.push(arg);
         self
     }
 
-    pub(super) fn push(&mut self, arg: impl ToArg) {
-        arg.write_to(&mut self.args);
+    /// A number, in decimal digits.
+    pub(super) fn number(mut self, number: impl Display) -> Call<'s> {
+        self.push_number(number);
+        self
+    }
+
+    pub(super) fn push(&mut self, arg: impl AsRef<[u8]>) {
+        self.args.extend_from_slice(arg.as_ref());
+        self.ends.push(self.args.len());
+    }
+
+    pub(super) fn push_number(&mut self, number: impl Display) {
+        write!(self.args, "{number}").expect("a vector takes everything");
         self.ends.push(self.args.len());
     }
 
@@ -209,52 +220,5 @@ impl<'s> Call<'s> {
             from = *end;
         }
         command
-    }
-}
-
-/// What may be passed to a script.
-pub(super) trait ToArg {
-    fn write_to(self, out: &mut Vec<u8>);
-}
-
-impl ToArg for &[u8] {
-    fn write_to(self, out: &mut Vec<u8>) {
-        out.extend_from_slice(self);
-    }
-}
-
-impl ToArg for &str {
-    fn write_to(self, out: &mut Vec<u8>) {
-        self.as_bytes().write_to(out);
-    }
-}
-
-impl ToArg for String {
-    fn write_to(self, out: &mut Vec<u8>) {
-        self.as_bytes().write_to(out);
-    }
-}
-
-impl ToArg for Vec<u8> {
-    fn write_to(self, out: &mut Vec<u8>) {
-        self.as_slice().write_to(out);
-    }
-}
-
-impl ToArg for i64 {
-    fn write_to(self, out: &mut Vec<u8>) {
-        self.to_string().write_to(out);
-    }
-}
-
-impl ToArg for u64 {
-    fn write_to(self, out: &mut Vec<u8>) {
-        self.to_string().write_to(out);
-    }
-}
-
-impl ToArg for [u8; 8] {
-    fn write_to(self, out: &mut Vec<u8>) {
-        self.as_slice().write_to(out);
     }
 }

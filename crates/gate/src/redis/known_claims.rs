@@ -67,7 +67,7 @@ impl KnownClaims {
             keys.spent(partition, item),
         ];
         let spent_max = spent_keys_max(&self.directory, item);
-        let mut call = Call::new(&scripts::RELEASE, names).arg(spent_max);
+        let mut call = Call::new(&scripts::RELEASE, names).number(spent_max);
         for unit in units {
             call.push(unit.user.as_str());
             call.push(unit.order_no.as_u64().to_le_bytes());
@@ -122,12 +122,12 @@ impl KnownClaims {
             keys.backlog(partition),
         ];
         let call = Call::new(&scripts::READMIT, names)
-            .arg(item.0)
+            .number(item.0)
             .arg(claim.user.as_str())
-            .arg(u64::from(claim.quantity))
+            .number(claim.quantity)
             .arg(claim.order_no.as_u64().to_le_bytes())
-            .arg(claim.claimed_ms)
-            .arg(claim.epoch)
+            .number(claim.claimed_ms)
+            .number(claim.epoch)
             .arg(claim.key.map_or(0, |key| key.0).to_le_bytes());
         let reply: Vec<Vec<u8>> = self.store.run(&call).await?;
         let letter = reply.first().and_then(|bytes| bytes.first());
@@ -176,7 +176,7 @@ impl KnownClaims {
         let mut call = Call::new(&scripts::ADOPT, names);
         for claim in older {
             call.push(claim.user.as_str());
-            call.push(claim.epoch);
+            call.push_number(claim.epoch);
             call.push(bare_mark(claim));
         }
         let units = self.change(partition, item, &call).await?;

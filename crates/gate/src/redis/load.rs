@@ -12,7 +12,7 @@
 //!
 //! Every step may be sent twice. A crash in between leaves the item frozen under an epoch that the
 //! ledger knows to be unfinished; each step notes its time, so that others see whether the loader
-//! lives, and if it does not, somebody starts over with a later epoch.
+//! is still at it, and if it is not, somebody starts over with a later epoch.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -71,7 +71,7 @@ impl Loader {
         // Known to everybody from the first step on: an item that is being loaded is closed.
         self.directory.add(item, shards).await?;
         self.step(item, shards, |partition| {
-            Call::new(&scripts::BEGIN_LOAD, [self.store.keys.meta(partition, item)]).arg(epoch)
+            Call::new(&scripts::BEGIN_LOAD, [self.store.keys.meta(partition, item)]).number(epoch)
         })
         .await
     }
@@ -80,7 +80,7 @@ impl Loader {
     pub(super) async fn abandon(&self, item: ItemId, epoch: Epoch) {
         let calls = self.directory.partitions_of(item).into_iter().map(|partition| async move {
             let names = [self.store.keys.meta(partition, item)];
-            let call = Call::new(&scripts::ABANDON_LOAD, names).arg(epoch);
+            let call = Call::new(&scripts::ABANDON_LOAD, names).number(epoch);
             let _ = self.store.run::<i64>(&call).await;
         });
         join_all(calls).await;
@@ -116,8 +116,8 @@ impl Loader {
         }
         let opened = self.step(item, shards, |partition| {
             Call::new(&scripts::FINISH_LOAD, [self.store.keys.meta(partition, item)])
-                .arg(loading.epoch)
-                .arg(shut_code(loading.shut))
+                .number(loading.epoch)
+                .number(shut_code(loading.shut))
         });
         if !opened.await? {
             return Ok(false);
@@ -156,7 +156,7 @@ impl Loader {
                 keys.given(partition),
                 keys.settled(partition),
             ];
-            Call::new(&scripts::WIPE, names).arg(epoch).arg(item.0)
+            Call::new(&scripts::WIPE, names).number(epoch).number(item.0)
         })
         .await
     }
@@ -182,8 +182,8 @@ impl Loader {
                 let names =
                     [self.store.keys.meta(partition, item), self.store.keys.spent(partition, item)];
                 let mut call = Call::new(&scripts::SPEND, names)
-                    .arg(loading.epoch)
-                    .arg(spent_keys_max(&self.directory, item));
+                    .number(loading.epoch)
+                    .number(spent_keys_max(&self.directory, item));
                 for claim in chunk {
                     let Some(key) = claim.key else { continue };
                     call.push(key.0.to_le_bytes());
@@ -204,7 +204,7 @@ impl Loader {
             let names = [keys.meta(partition, loading.item), keys.users(partition, loading.item)];
             let units: i64 = chunk.iter().map(|claim| i64::from(claim.quantity)).sum();
             let mut call =
-                Call::new(&scripts::FILL, names).arg(loading.epoch).arg(n as u64).arg(units);
+                Call::new(&scripts::FILL, names).number(loading.epoch).number(n).number(units);
             for claim in chunk {
                 call.push(claim.user.as_str());
                 call.push(bare_mark(claim));
@@ -230,14 +230,14 @@ impl Loader {
             keys.adjusts(partition, item),
         ];
         let mut call = Call::new(&scripts::PUT_STOCK, names)
-            .arg(loading.epoch)
-            .arg(chunks as u64)
-            .arg(loading.opens_ms)
-            .arg(loading.closes_ms)
-            .arg(u64::from(loading.limit))
-            .arg(left);
+            .number(loading.epoch)
+            .number(chunks)
+            .number(loading.opens_ms)
+            .number(loading.closes_ms)
+            .number(loading.limit)
+            .number(left);
         for adjust_no in &loading.adjusted {
-            call.push(adjust_no.to_string());
+            call.push_number(adjust_no);
         }
         Ok(self.store.run::<i64>(&call).await? == 1)
     }
@@ -266,7 +266,7 @@ impl Loader {
         self.directory.find(item).await?;
         let calls = self.directory.partitions_of(item).into_iter().map(|partition| {
             let call = Call::new(&scripts::SHUT, [self.store.keys.meta(partition, item)])
-                .arg(shut_code(shut));
+                .number(shut_code(shut));
             async move { self.store.run::<i64>(&call).await }
         });
         let done = try_join_all(calls).await?;

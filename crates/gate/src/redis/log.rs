@@ -250,7 +250,7 @@ impl StreamLog {
     async fn tidy_group(&self, partition: usize) -> Result<()> {
         let call = Call::new(&scripts::TIDY_GROUP, [self.store.keys.orders(partition)])
             .arg(GROUP)
-            .arg(CONSUMER_IDLE_MS_MAX)
+            .number(CONSUMER_IDLE_MS_MAX)
             .arg(self.consumer.as_str());
         match self.store.run::<i64>(&call).await {
             Ok(0) => {}

@@ -168,12 +168,12 @@ impl Mover {
             [keys.meta(from, item), keys.stock(from, item), keys.moves(from), keys.settled(from)];
         let since_ms = now_ms();
         let call = Call::new(&scripts::TAKE_UNITS, names)
-            .arg(epoch)
+            .number(epoch)
             .arg(id.as_str())
-            .arg(item.0)
-            .arg(to as u64)
-            .arg(wanted)
-            .arg(since_ms.to_string());
+            .number(item.0)
+            .number(to)
+            .number(wanted)
+            .number(since_ms);
         let units: i64 = self.store.run(&call).await?;
         if units < 0 {
             return Err(being_loaded());
@@ -200,11 +200,11 @@ impl Mover {
             keys.given(stock.to),
         ];
         let call = Call::new(&scripts::GIVE_UNITS, names)
-            .arg(stock.epoch)
+            .number(stock.epoch)
             .arg(stock.id.as_str())
-            .arg(stock.item.0)
-            .arg(stock.units)
-            .arg(now_ms().to_string());
+            .number(stock.item.0)
+            .number(stock.units)
+            .number(now_ms());
         let given = match self.store.run::<i64>(&call).await? {
             1 => Given::Here,
             0 => Given::Over,
@@ -212,8 +212,8 @@ impl Mover {
         };
         let call = Call::new(&scripts::SETTLE_MOVE, [keys.moves(from), keys.settled(from)])
             .arg(stock.id.as_str())
-            .arg(stock.item.0)
-            .arg(now_ms().to_string());
+            .number(stock.item.0)
+            .number(now_ms());
         self.store.run::<i64>(&call).await?;
         Ok(given)
     }

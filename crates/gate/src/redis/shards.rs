@@ -75,7 +75,7 @@ impl ShardReader {
     async fn read(&self, partition: usize, item: ItemId) -> Result<Option<ShardState>> {
         let names = [self.store.keys.meta(partition, item), self.store.keys.stock(partition, item)];
         let seen = self.watch.seen(partition, item);
-        let reply: Vec<i64> = self.store.run(&Call::new(&scripts::LOOK, names)).await?;
+        let reply: Vec<i64> = self.store.run(&Call::new(&scripts::READ_SHARD, names)).await?;
         let shard = ShardState::read(partition, &reply);
         if let Some(shard) = &shard {
             self.watch.note(partition, item, seen, (shard.epoch, shard.seq), false);

@@ -253,6 +253,12 @@ mod tests {
         (OrderNo::from_u64(n).unwrap(), request)
     }
 
+    /// What the first claim of u1 took.
+    fn held_by_u1(quantity: u32) -> GiveBack {
+        let order_no = OrderNo::from_u64(1).unwrap();
+        GiveBack { item: ItemId(1), user: "u1".parse().unwrap(), order_no, quantity }
+    }
+
     #[test]
     fn the_window_opens_and_closes_to_the_millisecond() {
         let mut item = item(9);
@@ -285,12 +291,7 @@ mod tests {
     fn a_spent_key_keeps_its_answer_after_the_units_went_back() {
         let mut item = item(1);
         item.decide(&request(1, "u1", 1, Some(7)), 1_500, 0);
-        let unit = GiveBack {
-            item: ItemId(1),
-            user: "u1".parse().unwrap(),
-            order_no: OrderNo::from_u64(1).unwrap(),
-            quantity: 1,
-        };
+        let unit = held_by_u1(1);
         assert_eq!(item.apply(&Record::Release { units: vec![unit.clone(), unit] }).units, 1);
         assert!(matches!(
             item.decide(&request(2, "u1", 1, Some(7)), 1_500, 0),
@@ -307,12 +308,7 @@ mod tests {
     fn a_spent_key_keeps_its_answer_when_its_buyer_holds_another_claim() {
         let mut item = item(2);
         item.decide(&request(1, "u1", 1, Some(7)), 1_500, 0);
-        let unit = GiveBack {
-            item: ItemId(1),
-            user: "u1".parse().unwrap(),
-            order_no: OrderNo::from_u64(1).unwrap(),
-            quantity: 1,
-        };
+        let unit = held_by_u1(1);
         item.apply(&Record::Release { units: vec![unit] });
         item.decide(&request(2, "u1", 1, Some(8)), 1_500, 0);
         for (key, order_no) in [(7, 1), (8, 2)] {
@@ -331,7 +327,7 @@ mod tests {
         let order_no = OrderNo::from_u64(1).unwrap();
         let reused = Decision::KeyReused { order_no };
         assert_eq!(item.decide(&request(2, "u1", 1, Some(7)), 1_500, 0), reused);
-        let unit = GiveBack { item: ItemId(1), user: "u1".parse().unwrap(), order_no, quantity: 2 };
+        let unit = held_by_u1(2);
         item.apply(&Record::Release { units: vec![unit] });
         assert_eq!(item.decide(&request(3, "u1", 1, Some(7)), 1_500, 0), reused, "a spent key");
         assert_eq!(item.left, 9);

@@ -86,7 +86,7 @@ fn mend(
     pause: &mut Duration,
 ) -> bool {
     loop {
-        // There is one journal, and it is here: the only news can be that the gate is gone.
+        // There is one journal, and it is here: all that can be heard is that the gate is gone.
         if !matches!(gone.recv_timeout(*pause), Err(mpsc::RecvTimeoutError::Timeout)) {
             return false;
         }

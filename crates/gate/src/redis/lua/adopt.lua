@@ -1,4 +1,4 @@
--- Claims of an earlier life that are orders now, and that the load of this life did not know of: a
+-- Claims of an earlier epoch that are orders now, and that the load of this epoch did not know of: a
 -- failover took them from the log while a worker had them in hand. They take their units and mark
 -- their buyers; whoever is marked is left alone.
 --

@@ -1,7 +1,7 @@
 -- The first step of a load: take the shard over for this epoch, frozen, with all that it holds. From
 -- here on nobody is admitted, nothing comes back or is adjusted, and who loads under an earlier epoch
 -- is refused; only then does the loader read what it will load. A later epoch, and an item that has
--- ended, are left alone. Again under the same epoch it says that the loader lives.
+-- ended, are left alone. Again under the same epoch it says that the loader is still at it.
 --
 -- KEYS  meta      ARGV  epoch
 -- Answers 1, or 0 if this epoch is loaded or a later one is here.

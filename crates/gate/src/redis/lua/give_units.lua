@@ -1,7 +1,7 @@
 -- The second step of a move: add the units here, once per move.
 --
 -- KEYS  meta  stock  given      ARGV  epoch  move  item  units  now_ms
--- Answers 1 if they are here (now or before), 0 if the item's life is another one by now, -1 if this
+-- Answers 1 if they are here (now or before), 0 if the item has another epoch by now, -1 if this
 -- shard is still being loaded: then the units wait where they are noted.
 local meta = redis.call('HMGET', KEYS[1], 'epoch', 'loading')
 if meta[1] ~= ARGV[1] then return 0 end

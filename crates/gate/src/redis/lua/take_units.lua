@@ -2,8 +2,8 @@
 -- note where it goes. A move that is noted already answers what it took; one that is settled is over.
 --
 -- KEYS  meta  stock  moves  settled      ARGV  epoch  move  item  to  wanted  now_ms
--- Answers the units taken; 0 if there are none; -1 if the shard is being loaded or lives another
--- life, so that nobody can say.
+-- Answers the units taken; 0 if there are none; -1 if the shard is being loaded or has another
+-- epoch, so that nobody can say.
 local meta = redis.call('HMGET', KEYS[1], 'epoch', 'loading')
 if meta[1] ~= ARGV[1] or meta[2] then return -1 end
 local noted = redis.call('HGET', KEYS[3], ARGV[2])

@@ -11,7 +11,7 @@ redis.call('HSET', KEYS[1], 'wiped', 1, 'filled', 0, 'units', 0,
   'loading', string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000)))
 -- Freed aside: a million marks would hold everybody up.
 redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4])
--- Moves of an earlier life are over: their units are counted anew.
+-- Moves of an earlier epoch are over: their units are counted anew.
 for at = 5, 7 do
   local all = redis.call('HGETALL', KEYS[at])
   for n = 1, #all, 2 do
