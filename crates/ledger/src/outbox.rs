@@ -98,7 +98,8 @@ pub(crate) fn kind_of(message: &OutboxMessage) -> &'static str {
     }
 }
 
-/// Which rows are of a queue, as a condition. A kind that this binary has never heard of is among those for gate and buyers.
+/// Which rows are of a queue, as a condition. A kind that this binary has never heard of is among those
+/// for gate and buyers.
 pub(crate) fn of_queue(queue: OutboxQueue) -> &'static str {
     match queue {
         OutboxQueue::GateAndBuyers => "kind <> 'refund'",
