@@ -9,10 +9,8 @@ use std::{
 
 use sale::Millis;
 
-use crate::{
-    config::{Config, ProcessRole, Profile},
-    terminal,
-};
+use crate::terminal;
+use config::{Config, ProcessRole, Profile};
 
 /// How operators of this start get their token.
 pub(crate) enum FirstToken {
@@ -163,7 +161,7 @@ pub(crate) fn program() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Secret, Switch};
+    use config::{Secret, Switch};
 
     const NOW_MS: Millis = 1_800_000_000_000;
 

@@ -7,7 +7,6 @@
 pub mod api;
 pub mod auth;
 pub mod cli;
-pub mod config;
 pub mod edge;
 pub mod extract;
 pub mod greeting;

@@ -15,12 +15,12 @@ use tokio::net::{TcpListener, TcpSocket};
 use crate::{
     api::{self, App},
     auth::{Buyers, generate_admin_token, tell_kept_back, token_hash},
-    config::{Config, Profile, Secret},
     greeting::{self, FirstToken, Greeting},
     logging,
     metrics::Metrics,
     terminal,
 };
+use config::{Config, Profile, Secret};
 use engine::{Engine, LOCAL_TOKEN, Parts, checkup, data_dir::DataDir, secrets};
 
 /// In the data directory of a running server: where it listens, and a token for the command line.

@@ -14,10 +14,8 @@ use std::{
 };
 
 use client::{Api, NewSale, settled, signed_sale_tokens};
-use server::{
-    config::{Config, Secret, Switch},
-    serve::{Running, serve},
-};
+use config::{Config, Secret, Switch};
+use server::serve::{Running, serve};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]

@@ -36,7 +36,7 @@ fn words_of(output: &Output) -> String {
 
 /// Every setting there is, by the name it has in the environment.
 fn settings() -> BTreeSet<String> {
-    let default = fs::read_to_string(top().join("crates/server/src/config/default.toml")).unwrap();
+    let default = fs::read_to_string(top().join("crates/config/src/default.toml")).unwrap();
     let mut section = String::new();
     let mut names: BTreeSet<String> =
         ["SECKILL_ADMIN_TOKEN", "SECKILL_JWT_SECRET"].map(String::from).into();

@@ -24,11 +24,11 @@ use super::{
     claims::{ADMITTED_BYTES, ClaimHead, IDEMPOTENCY_KEY, SALE_TOKEN, answer},
 };
 use crate::{
-    config::ProcessRole,
     extract::{Json, is_plain_number},
     metrics::HttpMetrics,
     problem::{Code, Lang, Problem},
 };
+use config::ProcessRole;
 
 /// More digits than this are no item.
 const ID_DIGITS_MAX: usize = 18;

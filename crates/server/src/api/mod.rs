@@ -51,12 +51,12 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
     auth::{Admins, Buyers, KeyError},
-    config::{Config, ProcessRole},
     edge::Edge,
     metrics::Metrics,
     web,
 };
 use body_limit::limited;
+use config::{Config, ProcessRole};
 use counts::ClaimCounts;
 use engine::Engine;
 

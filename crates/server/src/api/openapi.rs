@@ -21,10 +21,8 @@ use utoipa::{
     },
 };
 
-use crate::{
-    config::Config,
-    problem::{CONTENT_TYPE_PROBLEM, Code, Lang},
-};
+use crate::problem::{CONTENT_TYPE_PROBLEM, Code, Lang};
+use config::Config;
 
 /// Our schemes know no scopes; roles are the server's affair.
 const NO_SCOPES: [&str; 0] = [];

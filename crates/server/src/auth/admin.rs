@@ -17,10 +17,8 @@ use serde::Serialize;
 use subtle::ConstantTimeEq;
 
 use super::{Refusal, TokenHash, bearer, cache::TokenCache, note, sha256};
-use crate::{
-    config::Auth,
-    problem::{Code, Problem},
-};
+use crate::problem::{Code, Problem};
+use config::Auth;
 
 /// A token that another instance revoked may still be used this long.
 const REMEMBERED_MS: Millis = 1_000;
@@ -162,7 +160,7 @@ mod tests {
     use sale::ManualClock;
 
     use super::*;
-    use crate::config::{Config, Secret};
+    use config::{Config, Secret};
 
     const KNOWN: &str = "sk_admin_of_the_ledger";
 

@@ -21,10 +21,8 @@ use super::{
     jwt_crypto, note, sha256,
     shop_keys::{KeyError, ShopKeys, validation},
 };
-use crate::{
-    config::Auth,
-    problem::{Code, Problem},
-};
+use crate::problem::{Code, Problem};
+use config::Auth;
 
 /// The key id of tokens made by the dev login.
 const DEV_KEY_ID: &str = "seckill-dev";
@@ -260,7 +258,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::config::{Config, Secret, Switch};
+    use config::{Config, Secret, Switch};
 
     const NOW_MS: Millis = 1_800_000_000_000;
     const NOW: i64 = NOW_MS / 1_000;

@@ -12,7 +12,7 @@ use jsonwebtoken::{
 };
 
 use super::jwt_crypto::{self, RSA_KEY_BITS_MIN};
-use crate::config::Auth;
+use config::Auth;
 
 const FILE_BYTES_MAX: u64 = 1_048_576;
 const KEYS_MAX: usize = 100;

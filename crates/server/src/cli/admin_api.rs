@@ -18,10 +18,10 @@ use super::Failure;
 use crate::{
     api::{self, App},
     auth::Operator,
-    config::{Config, Profile},
     edge::Edge,
     serve::{self, CannotStart, Opened, Running},
 };
+use config::{Config, Profile};
 use engine::{
     LEDGER_FILE,
     actor::CLI,

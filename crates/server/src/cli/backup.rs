@@ -24,7 +24,7 @@ use std::{
 use rusqlite::{Connection, OpenFlags};
 
 use super::{Failure, admin_api::AdminApi, reconcile::reconcile};
-use crate::config::{Config, Profile, Secret};
+use config::{Config, Profile, Secret};
 use engine::{LEDGER_FILE, SANDBOX_FILE, secrets};
 
 /// In this order; see above.

@@ -7,11 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{
-    config::{Config, Profile},
-    serve::Running,
-    terminal,
-};
+use crate::{serve::Running, terminal};
+use config::{Config, Profile};
 use engine::{
     LEDGER_FILE, SANDBOX_FILE,
     checkup::{CheckResult, machine, mysql, redis},
@@ -172,7 +169,7 @@ fn database(path: &Path) -> Option<CheckResult> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Secret, Switch};
+    use config::{Secret, Switch};
 
     #[tokio::test]
     async fn a_damaged_file_is_found_whichever_it_is() {

@@ -22,12 +22,12 @@ use clap::{CommandFactory, Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
-    config::{Config, Flags},
     logging,
     serve::{self, CannotStart},
     terminal,
 };
 use admin_api::AdminApi;
+use config::{Config, Flags};
 use dead_letters::DeadLetters;
 use sales::Sale;
 use tokens::Token;
@@ -158,7 +158,7 @@ pub fn main() -> ExitCode {
 
 fn run(cli: Cli, config: Config) -> Result<(), Failure> {
     if let Some(Command::Config { default }) = &cli.command {
-        let text = if *default { crate::config::DEFAULT_TOML.to_owned() } else { config.print() };
+        let text = if *default { config::DEFAULT_TOML.to_owned() } else { config.print() };
         print!("{text}");
         return Ok(());
     }

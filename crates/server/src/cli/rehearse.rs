@@ -10,7 +10,8 @@ use client::Login;
 use rehearsal::{Curve, OwnServer, Plan, Progress, Report, Site, find_target, rehearse};
 
 use super::{Failure, durations::duration_ms, stop_signal};
-use crate::{config::Config, serve::Running};
+use crate::serve::Running;
+use config::Config;
 
 /// Open files beside the connections of the crowd.
 const OTHER_FILES: u64 = 256;

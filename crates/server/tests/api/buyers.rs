@@ -1,9 +1,9 @@
 //! What buyers see, and nobody else.
 
+use config::Secret;
 use futures_util::StreamExt;
 use http::Method;
 use serde_json::{Value, json};
-use server::config::Secret;
 
 use crate::shop::{ADMIN, NOW_MS, OPENS_MS, SECRET, Shop};
 

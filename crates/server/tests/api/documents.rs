@@ -4,7 +4,8 @@
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
 use clap::error::ErrorKind;
-use server::{api, cli, config::DEFAULT_TOML, problem::Code};
+use config::DEFAULT_TOML;
+use server::{api, cli, problem::Code};
 
 /// Names of settings that are not made of a section and a key.
 const SHORT_NAMES: [&str; 2] = ["SECKILL_ADMIN_TOKEN", "SECKILL_JWT_SECRET"];

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::{Router, body::Body, response::Response};
+use config::Config;
 use engine::{
     Engine, Parts,
     moving_gate::{GateControls, MovingGate},
@@ -16,7 +17,6 @@ use serde_json::{Value, json};
 use server::{
     api::{App, service},
     auth::token_hash,
-    config::Config,
     edge::Edge,
 };
 use tempfile::TempDir;

@@ -12,7 +12,8 @@ use super::{
     super::{App, Shared, access::AsViewer, catalogue::SaleState, openapi, schemas},
     items::shut_word,
 };
-use crate::{config::Profile, extract::Json, problem::Problem};
+use crate::{extract::Json, problem::Problem};
+use config::Profile;
 use engine::{OpenAlert, Part, Readiness};
 
 /// Items shown, those that open first before the others.

@@ -354,11 +354,12 @@ mod tests {
         assert_eq!(
             problems("", &[("SECKILL_LANE_QUEU_MAX", "1"), ("SECKILL_ADMIN_TOKN", "x")]),
             [
-                "unknown variable \"SECKILL_ADMIN_TOKN\" in the environment: \
-                 did you mean \"SECKILL_ADMIN_TOKEN\"?",
-                "unknown variable \"SECKILL_LANE_QUEU_MAX\" in the environment: \
-                 did you mean \"SECKILL_LANE_QUEUE_MAX\"?",
+                ("SECKILL_ADMIN_TOKN", "SECKILL_ADMIN_TOKEN"),
+                ("SECKILL_LANE_QUEU_MAX", "SECKILL_LANE_QUEUE_MAX"),
             ]
+            .map(|(wrong, right)| {
+                format!("unknown variable {wrong:?} in the environment: did you mean {right:?}?")
+            })
         );
     }
 

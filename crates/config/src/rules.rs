@@ -40,7 +40,7 @@ pub(super) enum Rule {
 }
 
 /// `none` is not among them, on purpose: there is no such algorithm here.
-pub(crate) const HMAC_ALGORITHMS: &[&str] = &["HS256", "HS384", "HS512"];
+pub const HMAC_ALGORITHMS: &[&str] = &["HS256", "HS384", "HS512"];
 const ALGORITHMS: &[&str] = &[
     "HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256",
     "ES384", "EdDSA",
@@ -230,7 +230,7 @@ pub(super) fn check_pairs(config: &Config) -> Vec<String> {
         problems.push(format!("{}: only one of them may be set", keys.join(" and ")));
     }
     problems.extend(check_algorithms(config));
-    if let Err(cause) = crate::logging::filter(&config.log.level) {
+    if let Err(cause) = config.log.filter() {
         problems.push(format!("log.level = {:?}: {cause}", config.log.level));
     }
     if config.profile == Profile::Cluster {
@@ -278,7 +278,7 @@ fn check_algorithms(config: &Config) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{DEFAULT_TOML, load::flatten};
+    use crate::{DEFAULT_TOML, load::flatten};
 
     #[test]
     fn every_key_has_a_rule_and_its_default_meets_it() {

@@ -15,9 +15,11 @@ use std::{net::SocketAddr, path::PathBuf};
 use engine::settings::{Alerts, Gate, Jobs, LedgerStore, Push, Redis, SandboxSettings, Settings};
 use listener::HttpSettings;
 use serde::{Deserialize, Serialize};
+use tracing_subscriber::filter::{LevelFilter, ParseError, Targets};
 
 pub use engine::{ProcessRole, Profile, Secret};
 pub use load::{ConfigErrors, FILE_NAME, Flags};
+pub use rules::HMAC_ALGORITHMS;
 pub use switch::Switch;
 
 /// Every key with its default and a sentence about it.
@@ -103,6 +105,19 @@ pub struct Log {
 pub enum LogFormat {
     Text,
     Json,
+}
+
+impl Log {
+    /// A level, or one for some modules as well, such as `info,gate=debug`.
+    pub fn filter(&self) -> Result<Targets, String> {
+        // A bare word that is no level would be taken for the name of a module, and log nothing.
+        let level = self.level.replace(' ', "");
+        let is_level = |word: &str| !word.is_empty() && word.parse::<LevelFilter>().is_ok();
+        if let Some(word) = level.split(',').find(|word| !word.contains('=') && !is_level(word)) {
+            return Err(format!("{word:?} is none of error, warn, info, debug, trace, off"));
+        }
+        level.parse().map_err(|cause: ParseError| cause.to_string())
+    }
 }
 
 impl Config {
@@ -283,6 +298,17 @@ mod tests {
 
     fn with(file: &str) -> Config {
         load::merge(Some(("seckill.toml", file)), std::iter::empty(), &Flags::default()).unwrap()
+    }
+
+    #[test]
+    fn levels_and_filters_are_told_from_typing_errors() {
+        let filter_of = |level: &str| Log { level: level.into(), format: LogFormat::Text }.filter();
+        for good in ["info", "WARN", "off", "info,gate=debug", "info, listener=trace"] {
+            assert!(filter_of(good).is_ok(), "{good}");
+        }
+        for bad in ["inof", "", "info,", "gate=loud", "gate"] {
+            assert!(filter_of(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]
