@@ -69,7 +69,10 @@ impl Adopter {
                 claims.retain(|claim| live.contains(&claim.order_no));
             }
         }
-        tracing::warn!(claims = claims.len(), "the gate never said whether it knows new orders");
+        tracing::warn!(
+            claims = claims.len(),
+            "the gate never said whether it has the marks of new orders; reconcile compares them"
+        );
     }
 
     async fn live(&self, claims: &[Claim]) -> Result<HashSet<OrderNo>, LedgerError> {

@@ -140,7 +140,8 @@ impl Payments {
         }
         if let Err(error) = provider.close(order.order_no).await {
             // Whoever pays all the same gets the money back.
-            tracing::warn!(order_no = %order.order_no, %error, "a late payment stays open");
+            tracing::warn!(order_no = %order.order_no, %error,
+                "the payment of an order that is over could not be closed; money that comes goes back");
         }
         Err(PayError::Conflict(now.status))
     }

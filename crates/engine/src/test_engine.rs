@@ -19,8 +19,8 @@ use payment::{
     QueryOutcome, RefundOutcome, RefundRequest,
 };
 use sale::{
-    Activity, ActivityId, ActivityMove, ActivityState, Currency, ItemId, ManualClock, Millis,
-    Money, NewActivity, NewItem, OrderNo, SigningKeys,
+    Activity, ActivityMove, ActivityState, Currency, ItemId, ManualClock, Millis, Money,
+    NewActivity, NewItem, OrderNo, SigningKeys,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -77,7 +77,8 @@ impl TestEngine {
         let moving = MovingGate::new(parts.gate);
         let gate = moving.controls.clone();
         parts.gate = Arc::new(moving);
-        let provider = WithTimeout::around(Arc::new(bank.clone()), bank.answer_max);
+        let answer_max = bank.answer_max.unwrap_or(PROVIDER_ANSWER_MAX);
+        let provider = WithTimeout::around(Arc::new(bank.clone()), answer_max);
         let providers = HashMap::from([(Bank::NAME.to_owned(), provider)]);
         let cashier = Cashier { providers, sandbox: None };
         let joined = Engine::join(settings, data.path(), keys, clock.clone(), parts, cashier).await;
@@ -100,7 +101,7 @@ impl TestEngine {
 
     /// The same beside a bank that is waited for so long.
     pub(super) async fn beside_a_bank(answer_max: Duration) -> (TestEngine, Activity) {
-        let bank = Bank { answer_max, ..Bank::default() };
+        let bank = Bank { answer_max: Some(answer_max), ..Bank::default() };
         let (settings, clock) = (Settings::default(), ManualClock::at(NOW_MS));
         let data = tempfile::tempdir().unwrap();
         TestEngine::open_beside(bank, settings, clock, data).await.and_a_sale().await
@@ -123,10 +124,6 @@ impl TestEngine {
         let (engine, new) = (&self.engine, plan(name, window, pay_within_ms));
         let id = engine.plans.create("ann", &new).await.unwrap().id;
         engine.operations.move_activity("ann", id, ActivityMove::Publish).await.unwrap().0
-    }
-
-    pub(super) async fn publish(&self, id: ActivityId) {
-        self.engine.operations.move_activity("ann", id, ActivityMove::Publish).await.unwrap();
     }
 
     /// Very many activities of one item each, by way of the back door, for it takes a while to plan so
@@ -216,10 +213,10 @@ pub(super) fn plan(
 }
 
 /// A provider that never tells of anything by itself.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(super) struct Bank {
-    /// How long it is waited for.
-    answer_max: Duration,
+    /// How long it is waited for, if not as long as any provider.
+    answer_max: Option<Duration>,
     paid: Arc<Mutex<HashMap<OrderNo, Paid>>>,
     closed: Arc<Mutex<HashSet<OrderNo>>>,
     calls: Arc<AtomicU64>,
@@ -230,20 +227,6 @@ pub(super) struct Bank {
 }
 
 type Meanwhile = Box<dyn FnOnce() -> futures_util::future::BoxFuture<'static, ()> + Send>;
-
-impl Default for Bank {
-    fn default() -> Self {
-        Bank {
-            answer_max: PROVIDER_ANSWER_MAX,
-            paid: Arc::default(),
-            closed: Arc::default(),
-            calls: Arc::default(),
-            hangs: Arc::default(),
-            refuses: Arc::default(),
-            meanwhile: Arc::default(),
-        }
-    }
-}
 
 impl Bank {
     pub(super) const NAME: &str = "bank";

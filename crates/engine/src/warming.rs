@@ -224,7 +224,7 @@ impl Warming {
         {
             let state = activity.state.as_str();
             tracing::warn!(activity = %activity.id, state, %error,
-                "the gate does not know of it yet, will try again");
+                "the gate did not hear of an activity's new state and is told again in the next run");
         }
     }
 

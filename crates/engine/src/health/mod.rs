@@ -238,8 +238,13 @@ fn note(part: &str, seen: &Mutex<Seen>, status: Status, cause: Option<String>, n
     }
     let lasted_ms = now_ms - since_ms;
     match status {
-        Status::Ok => tracing::info!(part, lasted_ms, "it answers again"),
-        _ => tracing::warn!(part, state = status.as_str(), cause = said, "it does not do its work"),
+        Status::Ok => tracing::info!(part, lasted_ms, "a watched part works again"),
+        _ => tracing::warn!(
+            part,
+            state = status.as_str(),
+            cause = said,
+            "a watched part does not work"
+        ),
     }
 }
 

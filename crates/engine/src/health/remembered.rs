@@ -26,7 +26,8 @@ impl RememberedAlerts {
     pub(crate) fn read(data: &Path) -> RememberedAlerts {
         match fs::read(data.join(FILE)) {
             Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_else(|error| {
-                tracing::warn!(%error, "what was told before cannot be read and may be told again");
+                tracing::warn!(%error,
+                    "the file of alerts cannot be read: what was told before the start may be told again");
                 RememberedAlerts::default()
             }),
             Err(_) => RememberedAlerts::default(),

@@ -38,7 +38,7 @@ const TELLING_LEASE_MS: Millis = 30_000;
 struct Asker<T>(Option<JoinHandle<T>>);
 
 impl<T: Send + 'static> Asker<T> {
-    /// `None` if there is no answer within the time limit. Then the next call waits on for it.
+    /// `None` if there is no answer within the time limit. Then the next call waits for the same answer.
     async fn ask(&mut self, question: impl Future<Output = T> + Send + 'static) -> Option<T> {
         let asked = self.0.get_or_insert_with(|| tokio::spawn(question));
         let answer = tokio::time::timeout(ANSWER_MAX, asked).await.ok()?;
@@ -157,7 +157,7 @@ impl Health {
     }
 
     fn check_parts(&self) {
-        // What is being stopped stops.
+        // While everything is being stopped, what stops is no reason to wake anybody.
         if !self.watched.load(Ordering::Relaxed) {
             return;
         }
@@ -192,7 +192,7 @@ impl Health {
             }
         }
         if let Err(error) = self.remember_alerts().await {
-            tracing::warn!(%error, "what was told cannot be kept: a restart may tell it again");
+            tracing::warn!(%error, "the file of alerts cannot be written: a restart may tell alerts again");
         }
     }
 

@@ -44,7 +44,8 @@ pub(super) async fn deliver_due(
         match delivered {
             Ok(()) => done.push(row.id),
             Err(error) => {
-                tracing::warn!(outbox = row.id, tries = row.tries, %error, "not delivered yet");
+                tracing::warn!(outbox = row.id, tries = row.tries, %error,
+                    "an outbox row could not be delivered and is tried again after a pause");
                 if row.tries + 1 >= OUTBOX_TRIES_ALARMING {
                     alert_about_row(shared, &row, &error);
                 }

@@ -134,7 +134,7 @@ impl Operations {
             Err(error) => {
                 let state = activity.state.as_str();
                 tracing::warn!(activity = %id, state, %error,
-                    "the gate does not know of it yet and is told as soon as it answers");
+                    "the gate did not hear of an activity's new state; the jobs tell it when it answers");
                 AtGate::Pending
             }
         };

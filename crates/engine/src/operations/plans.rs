@@ -209,18 +209,23 @@ fn changes(draft: &Activity, new: &DraftPlan) -> Value {
 #[cfg(test)]
 mod tests {
     use gate::Decision;
-    use sale::{ItemId, NewActivity};
+    use sale::ItemId;
 
     use super::*;
     use crate::{
         jobs::Job,
-        test_engine::{self, NOW_MS, TestEngine, one_unit},
+        test_engine::{NOW_MS, TestEngine, one_unit},
     };
 
     const HOUR_MS: Millis = 3_600_000;
 
-    fn plan() -> NewActivity {
-        test_engine::plan("sale", (NOW_MS + HOUR_MS, NOW_MS + 2 * HOUR_MS), 60_000)
+    /// A sale that opens in an hour and is at the gate, and its item.
+    async fn awaited_sale(shop: &TestEngine) -> (Activity, ItemId) {
+        let window = (NOW_MS + HOUR_MS, NOW_MS + 2 * HOUR_MS);
+        let sale = shop.another_sale("sale", window, 60_000).await;
+        shop.engine.operations.warm_activity("ann", sale.id, false).await.unwrap();
+        let item = sale.items[0].id;
+        (sale, item)
     }
 
     async fn claim(shop: &TestEngine, item: ItemId, user: &str) -> Decision {
@@ -231,17 +236,14 @@ mod tests {
     async fn a_sale_that_is_postponed_opens_at_its_new_time_and_not_before() {
         let shop = TestEngine::without_a_sale(|_| {}).await;
         let engine = &shop.engine;
-        let draft = engine.plans.create("ann", &plan()).await.unwrap();
-        let item = draft.items[0].id;
-        shop.publish(draft.id).await;
-        engine.operations.warm_activity("ann", draft.id, false).await.unwrap();
-        let published = engine.shared.ledger.activity(draft.id).await.unwrap().unwrap();
+        let (published, item) = awaited_sale(&shop).await;
         let later =
             ActivityEdit { opens_ms: Some(NOW_MS + HOUR_MS + 60_000), ..Default::default() };
-        let moved = engine.plans.edit("ann", draft.id, published.version, &later).await.unwrap();
+        let moved =
+            engine.plans.edit("ann", published.id, published.version, &later).await.unwrap();
         assert_eq!(moved.opens_ms, NOW_MS + HOUR_MS + 60_000);
         let shown = engine.catalogue.snapshot();
-        assert_eq!(shown.activity(draft.id).unwrap().opens_ms, moved.opens_ms, "pages follow");
+        assert_eq!(shown.activity(published.id).unwrap().opens_ms, moved.opens_ms, "pages follow");
 
         shop.clock.set(NOW_MS + HOUR_MS);
         let early = claim(&shop, item, "ann").await;
@@ -255,10 +257,10 @@ mod tests {
             closes_ms: Some(NOW_MS + HOUR_MS + 20),
             ..Default::default()
         };
-        let moved = engine.plans.edit("ann", draft.id, moved.version, &sooner).await.unwrap();
+        let moved = engine.plans.edit("ann", moved.id, moved.version, &sooner).await.unwrap();
         shop.clock.set(moved.opens_ms);
         assert!(matches!(claim(&shop, item, "ann").await, Decision::Admitted { .. }));
-        let late = engine.plans.edit("ann", draft.id, moved.version, &later).await;
+        let late = engine.plans.edit("ann", moved.id, moved.version, &later).await;
         assert!(matches!(late, Err(OperateError::Conflict("open"))), "{late:?}");
         shop.clock.set(moved.closes_ms);
         assert!(matches!(claim(&shop, item, "bob").await, Decision::Ended));
@@ -268,20 +270,11 @@ mod tests {
     async fn what_died_between_ledger_and_gate_is_finished_by_the_warm_job() {
         let shop = TestEngine::without_a_sale(|_| {}).await;
         let engine = &shop.engine;
-        let draft = engine.plans.create("ann", &plan()).await.unwrap();
-        let item = draft.items[0].id;
-        shop.publish(draft.id).await;
-        engine.operations.warm_activity("ann", draft.id, false).await.unwrap();
-        let seen = engine.shared.ledger.activity(draft.id).await.unwrap().unwrap();
+        let (seen, item) = awaited_sale(&shop).await;
         let window = (NOW_MS + HOUR_MS + 60_000, NOW_MS + 3 * HOUR_MS);
         let entry = audit_entry("ann", "activity.postpone", "activity:1".into(), Value::Null);
         engine.shared.gate.shut(item, Some(gate::Shut::Paused)).await.unwrap();
-        engine
-            .shared
-            .ledger
-            .postpone(draft.id, seen.version, window, &entry, NOW_MS)
-            .await
-            .unwrap();
+        engine.shared.ledger.postpone(seen.id, seen.version, window, &entry, NOW_MS).await.unwrap();
         shop.clock.set(NOW_MS + HOUR_MS);
         assert!(matches!(claim(&shop, item, "ann").await, Decision::Busy(_)));
         engine.jobs.warm.run().await.unwrap();

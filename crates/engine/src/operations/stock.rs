@@ -88,7 +88,8 @@ impl StockChanges {
                 Ok(adjusted)
             }
             Err(LedgerError::Unavailable(error)) => {
-                tracing::warn!(%adjust_no, error, "an adjustment is unknown");
+                tracing::warn!(%adjust_no, error,
+                    "the ledger did not say whether it changed the stock: ask again with this number");
                 Err(OperateError::Unknown(adjust_no))
             }
             Err(refused @ (LedgerError::Refused(_) | LedgerError::NotFound)) => {
@@ -113,7 +114,8 @@ impl StockChanges {
             ))),
             // It may have taken some of them.
             Err(error) => {
-                tracing::warn!(%item, %adjust_no, %error, "an adjustment is unknown at the gate");
+                tracing::warn!(%item, %adjust_no, %error,
+                    "the gate did not say whether it changed the stock: ask again with this number");
                 Err(OperateError::Unknown(adjust_no))
             }
         }
@@ -133,14 +135,16 @@ impl StockChanges {
             Ok(None) if took => self.shared.gate.forget_adjust(item, adjust_no).await,
             Ok(None) => Ok(None),
             Err(error) => {
-                tracing::warn!(%item, %adjust_no, %error, "a refused adjustment may be at the gate");
+                tracing::warn!(%item, %adjust_no, %error,
+                    "a stock change that the ledger refused may be at the gate; reconcile undoes it");
                 return;
             }
         };
         match changed {
             Ok(change) => self.tell_of_units(change).await,
             Err(error) => {
-                tracing::warn!(%item, %adjust_no, %error, "a refused adjustment may be at the gate");
+                tracing::warn!(%item, %adjust_no, %error,
+                    "a stock change that the ledger refused may be at the gate; reconcile undoes it");
             }
         }
     }

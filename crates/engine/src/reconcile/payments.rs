@@ -135,7 +135,8 @@ impl PaymentComparison {
         };
         answer.unwrap_or_else(|error| {
             if silent.lock().insert(name.clone()) {
-                tracing::warn!(provider = name, %error, "payments cannot be asked for now");
+                tracing::warn!(provider = name, %error,
+                    "a provider does not answer; the next run asks it about its payments");
             }
             PaymentState::Open
         })
