@@ -163,7 +163,11 @@ impl Admitter {
                 Ok(Some(decided)) => {
                     let answered = (decided.epoch, decided.seq);
                     if !self.watch.note(partition, item, seen, answered, decided.changed) {
-                        tracing::error!(%item, partition, "acknowledged writes were lost, the item is frozen");
+                        tracing::error!(
+                            %item,
+                            partition,
+                            "acknowledged writes were lost, the item is frozen"
+                        );
                         return busy(Busy::Frozen);
                     }
                     return self.durable(partition, decided.decisions).await;

@@ -218,7 +218,11 @@ impl WritableFile {
     /// The disk failed: close the file, and touch it no more as it is.
     fn give_up(&mut self, cause: &str) {
         let path = self.path.display();
-        tracing::error!(%path, cause, "the ledger's disk failed; nothing is written until the file is mended");
+        tracing::error!(
+            %path,
+            cause,
+            "the ledger's disk failed; nothing is written until the file is mended"
+        );
         if let Some(conn) = self.conn.take() {
             sqlite_file::close_untouched(conn);
         }

@@ -9,6 +9,7 @@ mod back_door;
 mod books;
 mod buyers;
 mod disk;
+mod failed_claims;
 mod money;
 mod mysql;
 mod operators;
