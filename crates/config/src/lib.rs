@@ -8,10 +8,10 @@
 mod listen;
 mod load;
 mod rules;
-mod switch;
 
 use std::{net::SocketAddr, path::PathBuf};
 
+use auth::AuthSettings;
 use engine::settings::{Alerts, Gate, Jobs, LedgerStore, Push, Redis, SandboxSettings, Settings};
 use listener::HttpSettings;
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ use tracing_subscriber::filter::{LevelFilter, ParseError, Targets};
 pub use engine::{ProcessRole, Profile, Secret};
 pub use load::{ConfigErrors, FILE_NAME, Flags};
 pub use rules::HMAC_ALGORITHMS;
-pub use switch::Switch;
+pub use sale::Switch;
 
 /// Every key with its default and a sentence about it.
 pub const DEFAULT_TOML: &str = include_str!("default.toml");
@@ -35,7 +35,7 @@ pub struct Config {
     pub secret: Secret,
     pub demo: Switch,
     pub http: HttpSettings,
-    pub auth: Auth,
+    pub auth: AuthSettings,
     pub redis: Redis,
     pub ledger: LedgerStore,
     pub lane: gate::LaneOptions,
@@ -46,43 +46,6 @@ pub struct Config {
     pub alerts: Alerts,
     pub push: Push,
     pub log: Log,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Auth {
-    pub jwt_secret: Secret,
-    pub jwt_public_key_file: PathBuf,
-    pub jwt_jwks_file: PathBuf,
-    pub jwt_algorithms: Vec<String>,
-    pub jwt_audience: String,
-    pub jwt_issuer: String,
-    pub leeway_ms: u64,
-    pub token_cache_max: usize,
-    pub dev_login: Switch,
-    pub dev_login_ttl_ms: u64,
-    pub sale_token_ttl_ms: u64,
-    pub admin_token: Secret,
-    pub admin_cache_max: usize,
-}
-
-impl Auth {
-    /// Did the operator give a key of the shop, so that real buyers can come?
-    pub fn has_shop_key(&self) -> bool {
-        self.shop_keys().next().is_some()
-    }
-
-    /// The names of the keys that are set; at most one may be.
-    fn shop_keys(&self) -> impl Iterator<Item = &'static str> {
-        [
-            (!self.jwt_secret.is_empty()).then_some("auth.jwt_secret"),
-            (!self.jwt_public_key_file.as_os_str().is_empty())
-                .then_some("auth.jwt_public_key_file"),
-            (!self.jwt_jwks_file.as_os_str().is_empty()).then_some("auth.jwt_jwks_file"),
-        ]
-        .into_iter()
-        .flatten()
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -205,7 +168,7 @@ impl Config {
                 Some((key, now)) if lookup(&default, section, key) != Some(now) => {
                     text.push_str(&format!("{key} = {now}"));
                 }
-                Some((_, now)) if now.as_str() == Some(switch::AUTO) => {
+                Some((_, now)) if now.as_str() == Some(Switch::AUTO) => {
                     text.push_str(line);
                     text.push_str(&self.decided());
                 }

@@ -8,7 +8,7 @@ use toml::Value;
 
 use engine::REDACTED;
 
-use super::{Config, Profile, Switch, listen, switch::AUTO};
+use super::{Config, Profile, Switch, listen};
 
 /// Nobody means a pause longer than a week; a larger number is a typing error.
 const WEEK_MS: i64 = 7 * 24 * 60 * 60 * 1_000;
@@ -135,7 +135,7 @@ impl Rule {
         let number = |v: &Value, min, max| v.as_integer().is_some_and(|n| n >= min && n <= max);
         let text = value.as_str().filter(|text| text.chars().count() <= TEXT_CHARS_MAX);
         match *self {
-            Rule::Switch => value.is_bool() || text == Some(AUTO),
+            Rule::Switch => value.is_bool() || text == Some(Switch::AUTO),
             Rule::Number(min, max) => number(value, min, max),
             Rule::Numbers(min, max, count) => value.as_array().is_some_and(|list| {
                 list.len() <= count && list.iter().all(|v| number(v, min, max))

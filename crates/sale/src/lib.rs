@@ -20,7 +20,9 @@ mod order;
 mod order_no;
 mod receipt;
 mod sale_token;
+mod secret;
 mod signing_keys;
+mod switch;
 mod text;
 mod time;
 
@@ -41,7 +43,9 @@ pub use order::{CloseReason, IllegalMove, Order, OrderStatus, Reason, VoidReason
 pub use order_no::{InvalidOrderNo, NODES_MAX, OrderNo, OrderNumbers};
 pub use receipt::{RECEIPT_CHARS_MAX, Receipt};
 pub use sale_token::SaleToken;
+pub use secret::{REDACTED, Secret};
 pub use signing_keys::{MAC_BYTES, SigningKeys};
+pub use switch::Switch;
 pub use text::is_plain_id;
 pub use time::{
     InvalidTime, TIME_MS_MAX, TIME_MS_MIN, check_time, iso_time, parse_iso_time, parse_time,

@@ -2,10 +2,10 @@
 //!
 //! This crate alone joins the others and alone knows HTTP. From the outside in: [`listener`] accepts
 //! connections, [`edge`] bounds and explains, handlers take requests apart with [`extract`], know
-//! who asks through [`auth`], and refuse with a [`problem`].
+//! who asks through [`access`], and refuse with a [`problem`].
 
+pub mod access;
 pub mod api;
-pub mod auth;
 pub mod cli;
 pub mod edge;
 pub mod extract;

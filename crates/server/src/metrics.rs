@@ -13,7 +13,7 @@ use listener::metrics::{CONNECTIONS, CONNECTIONS_CUT, CONNECTIONS_REFUSED, CUT_R
 use metrics::{Counter, Histogram, Unit};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
-use crate::auth::Refusal;
+use crate::access::AccessRefusal;
 
 pub const HTTP_ANSWERS: &str = "seckill_http_answers_total";
 pub const HTTP_REQUESTS: &str = "seckill_http_requests_total";
@@ -148,7 +148,7 @@ fn describe() {
     for name in [CONNECTIONS_REFUSED, ORDERS_TIMED_OUT, PAYMENTS_CREDITED, PAYMENTS_LATE, HEALED] {
         metrics::counter!(name).increment(0);
     }
-    for kind in Refusal::ALL {
+    for kind in AccessRefusal::ALL {
         metrics::counter!(AUTH_REFUSED, "kind" => kind.as_str()).increment(0);
     }
     for reason in CUT_REASONS {

@@ -8,13 +8,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use auth::{Buyers, generate_admin_token, token_hash};
 use sale::{Clock, SharedClock, SigningKeys, SystemClock};
 use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, TcpSocket};
 
 use crate::{
+    access::tell_kept_back,
     api::{self, App},
-    auth::{Buyers, generate_admin_token, tell_kept_back, token_hash},
     greeting::{self, FirstToken, Greeting},
     logging,
     metrics::Metrics,

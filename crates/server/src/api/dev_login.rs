@@ -30,6 +30,7 @@ pub(super) async fn dev_login(
 ) -> Result<Json<Token>, Problem> {
     let user = UserId::new(login.user_id.as_str())
         .map_err(|rule| Problem::invalid("user_id", format_args!("cannot be used: {rule}")))?;
-    let token = app.buyers.dev_login(&user)?;
+    let token = app.buyers.dev_login(&user).map_err(Problem::internal)?;
+    let token = token.ok_or_else(Problem::not_found)?;
     Ok(Json(Token { token: token.token, expires_at: token.expires_ms }))
 }

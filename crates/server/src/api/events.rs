@@ -18,7 +18,7 @@ use sale::{OrderStatus, UserId};
 
 use super::{Shared, order::OrderJson, orders::own, schemas};
 use crate::{
-    auth::Buyer,
+    access::Buyer,
     problem::{Code, Problem},
 };
 use engine::{Listener, OrderView};

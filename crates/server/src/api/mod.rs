@@ -1,6 +1,6 @@
 //! The HTTP API: requests in, calls of the engine out, answers back.
 //!
-//! One file per noun. A handler says who may ask (an extractor of [`crate::auth`] or of `access`),
+//! One file per noun. A handler says who may ask (an extractor of [`crate::access`] or of `roles`),
 //! takes the request apart, makes one call of the engine and shows what came of it. Nothing is
 //! decided here that the engine could decide.
 //!
@@ -12,7 +12,6 @@
 //! - **The document is the routing table.** Routes are registered together with their OpenAPI
 //!   description, so neither can exist without the other.
 
-mod access;
 mod admin;
 mod body_limit;
 mod cashier;
@@ -32,6 +31,7 @@ mod paging;
 mod payments;
 mod receipts;
 mod refusals;
+mod roles;
 mod sale_tokens;
 mod schemas;
 mod shop;
@@ -40,6 +40,7 @@ mod times;
 
 use std::{ops::Deref, sync::Arc, time::Duration};
 
+use auth::{Admins, Buyers, KeyError, TokenLookup};
 use axum::{
     Router,
     extract::{FromRef, Request, State},
@@ -49,12 +50,7 @@ use axum::{
 use listener::HttpSettings;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::{
-    auth::{Admins, Buyers, KeyError},
-    edge::Edge,
-    metrics::Metrics,
-    web,
-};
+use crate::{edge::Edge, metrics::Metrics, web};
 use body_limit::limited;
 use config::{Config, ProcessRole};
 use counts::ClaimCounts;
@@ -91,7 +87,7 @@ impl App {
         let dev_secret = config.dev_login_is_on().then_some(secret);
         let buyers = Buyers::new(auth, dev_secret, clock.clone())?;
         let tokens = engine.tokens().clone();
-        let lookup: crate::auth::TokenLookup = Arc::new(move |hash| {
+        let lookup: TokenLookup = Arc::new(move |hash| {
             let tokens = tokens.clone();
             Box::pin(async move { tokens.by_hash(&hash).await })
         });
@@ -109,7 +105,7 @@ impl App {
 }
 
 /// The state of the router. A type of ours around the [`Arc`], because the extractors of
-/// [`crate::auth`] take what they need out of it.
+/// [`crate::access`] take what they need out of it.
 #[derive(Clone)]
 pub(crate) struct Shared(Arc<App>);
 

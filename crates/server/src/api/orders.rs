@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::{Shared, finish::finish, order::OrderJson, paging, schemas};
 use crate::{
-    auth::Buyer,
+    access::Buyer,
     extract::{Json, Path, Query},
     problem::Problem,
 };

@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 
 use super::{Shared, finish::finish, orders::own, schemas};
 use crate::{
-    auth::Buyer,
+    access::Buyer,
     extract::{Json, Path},
     logging::Seldom,
     problem::Problem,

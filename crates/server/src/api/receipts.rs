@@ -6,7 +6,7 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::{Shared, finish::finish, order::OrderJson, schemas};
-use crate::{auth::Buyer, extract::Json, problem::Problem};
+use crate::{access::Buyer, extract::Json, problem::Problem};
 
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -5,7 +5,7 @@ use sale::{ActivityState, ItemId, Millis, SaleToken};
 
 use super::{Shared, dev_login::Token};
 use crate::{
-    auth::Buyer,
+    access::Buyer,
     extract::{Json, Path},
     problem::{Code, Problem},
 };

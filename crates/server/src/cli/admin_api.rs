@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use auth::Operator;
 use axum::{Router, body::Body, response::Response};
 use client::Api;
 use http::{Request, header};
@@ -17,7 +18,6 @@ use tower::ServiceExt;
 use super::Failure;
 use crate::{
     api::{self, App},
-    auth::Operator,
     edge::Edge,
     serve::{self, CannotStart, Opened, Running},
 };

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use auth::token_hash;
 use axum::{Router, body::Body, response::Response};
 use config::Config;
 use engine::{
@@ -16,7 +17,6 @@ use sale::{ItemId, ManualClock, Millis, SaleToken, SigningKeys, UserId};
 use serde_json::{Value, json};
 use server::{
     api::{App, service},
-    auth::token_hash,
     edge::Edge,
 };
 use tempfile::TempDir;
@@ -197,7 +197,7 @@ impl Shop {
     }
 
     pub(crate) fn jwt(&self, user: &str) -> String {
-        self.app.buyers.dev_login(&user.parse().unwrap()).unwrap().token
+        self.app.buyers.dev_login(&user.parse().unwrap()).unwrap().unwrap().token
     }
 
     pub(crate) fn sale_token(&self, user: &str, item: i64) -> String {

@@ -15,9 +15,10 @@ use utoipa::ToSchema;
 use super::{
     super::{
         Shared,
-        access::{AsOperator, AsViewer},
         finish::finish,
-        openapi, paging, schemas,
+        openapi, paging,
+        roles::{AsOperator, AsViewer},
+        schemas,
         times::GivenTime,
     },
     items::{LedgerItem, WarmedItem},

@@ -5,7 +5,7 @@ use ledger::AuditRow;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::super::{Shared, access::AsViewer, paging, schemas};
+use super::super::{Shared, paging, roles::AsViewer, schemas};
 use crate::{
     extract::{Json, Query, plain_id},
     problem::Problem,

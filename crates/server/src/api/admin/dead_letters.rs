@@ -9,9 +9,10 @@ use utoipa::ToSchema;
 
 use super::super::{
     Shared,
-    access::{AsOperator, AsViewer},
     finish::finish,
-    paging, schemas,
+    paging,
+    roles::{AsOperator, AsViewer},
+    schemas,
 };
 use crate::{
     extract::{Json, Path, Query},

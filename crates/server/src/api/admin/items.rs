@@ -10,9 +10,10 @@ use utoipa::ToSchema;
 use super::{
     super::{
         Shared,
-        access::{AsOperator, AsViewer},
         finish::finish,
-        openapi, paging, schemas,
+        openapi, paging,
+        roles::{AsOperator, AsViewer},
+        schemas,
     },
     activities::Warming,
 };

@@ -22,11 +22,12 @@ use utoipa::ToSchema;
 use super::{
     super::{
         Shared,
-        access::{AsAdmin, AsOperator, AsViewer},
         finish::finish,
         order::OrderJson,
         orders::Orders,
-        paging, schemas,
+        paging,
+        roles::{AsAdmin, AsOperator, AsViewer},
+        schemas,
         times::{GivenTime, QueryTime},
     },
     csv,

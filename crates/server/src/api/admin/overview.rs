@@ -9,7 +9,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{
-    super::{App, Shared, access::AsViewer, catalogue::SaleState, openapi, schemas},
+    super::{App, Shared, catalogue::SaleState, openapi, roles::AsViewer, schemas},
     items::shut_word,
 };
 use crate::{extract::Json, problem::Problem};

@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer};
 use utoipa::ToSchema;
 
 use super::{
-    super::{Shared, access::AsOperator, finish::finish, schemas, times::GivenTime},
+    super::{Shared, finish::finish, roles::AsOperator, schemas, times::GivenTime},
     activities::LedgerActivity,
 };
 use crate::{

@@ -7,9 +7,10 @@ use utoipa::ToSchema;
 
 use super::super::{
     Shared,
-    access::{AsOperator, AsViewer},
     finish::finish,
-    paging, schemas,
+    paging,
+    roles::{AsOperator, AsViewer},
+    schemas,
 };
 use super::report;
 use crate::{

@@ -6,7 +6,7 @@ use sale::{Currency, OrderNo};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::super::{Shared, access::AsViewer, schemas};
+use super::super::{Shared, roles::AsViewer, schemas};
 use crate::{extract::Json, problem::Problem};
 
 #[derive(Serialize, ToSchema)]

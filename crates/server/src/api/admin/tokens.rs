@@ -1,5 +1,6 @@
 //! Admin tokens: who may operate, and as what. Only admins look in here.
 
+use auth::{generate_admin_token, token_hash};
 use axum::{
     extract::State,
     response::{IntoResponse, Response},
@@ -9,9 +10,8 @@ use ledger::{AdminToken, Role};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::super::{Shared, access::AsAdmin, finish::finish, refusals::conflict, schemas};
+use super::super::{Shared, finish::finish, refusals::conflict, roles::AsAdmin, schemas};
 use crate::{
-    auth::{generate_admin_token, token_hash},
     extract::{Json, Path},
     problem::{Code, Problem},
 };

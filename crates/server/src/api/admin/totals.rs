@@ -6,7 +6,7 @@ use sale::{ActivityId, ActivityState, Currency, OrderStatus};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::super::{Shared, access::AsViewer, finish::finish, openapi};
+use super::super::{Shared, finish::finish, openapi, roles::AsViewer};
 use crate::{
     extract::{Json, Path},
     problem::Problem,

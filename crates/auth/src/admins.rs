@@ -8,17 +8,13 @@
 
 use std::sync::Arc;
 
-use axum::extract::{FromRef, FromRequestParts};
 use futures_util::future::BoxFuture;
-use http::request::Parts;
 use ledger::{AdminToken, LedgerError, Role};
 use sale::{Millis, SharedClock};
 use serde::Serialize;
 use subtle::ConstantTimeEq;
 
-use super::{Refusal, TokenHash, bearer, cache::TokenCache, note, sha256};
-use crate::problem::{Code, Problem};
-use config::Auth;
+use crate::{AuthSettings, TokenHash, cache::TokenCache, sha256};
 
 /// A token that another instance revoked may still be used this long.
 const REMEMBERED_MS: Millis = 1_000;
@@ -45,16 +41,19 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// Refused unless the role is this one or a higher one.
-    pub fn require(&self, role: Role) -> Result<(), Problem> {
-        if self.role >= role {
-            return Ok(());
-        }
-        let (needed, own) = (role.as_str(), self.role.as_str());
-        let en = format!("This needs the role {needed}; your token has the role {own}.");
-        let zh = format!("此操作需要 {needed} 角色，您的令牌角色为 {own}。");
-        Err(Problem::new(Code::Forbidden).detail(en, zh))
+    /// Is the role this one or a higher one?
+    pub fn may(&self, role: Role) -> bool {
+        self.role >= role
     }
+}
+
+/// Why nobody is known by a token.
+#[derive(Debug, thiserror::Error)]
+pub enum AdminError {
+    #[error("no admin token of this deployment")]
+    BadToken,
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
 }
 
 pub struct Admins {
@@ -67,20 +66,20 @@ pub struct Admins {
 }
 
 impl Admins {
-    pub fn new(auth: &Auth, lookup: TokenLookup, clock: SharedClock) -> Admins {
-        let token = &auth.admin_token;
+    pub fn new(settings: &AuthSettings, lookup: TokenLookup, clock: SharedClock) -> Admins {
+        let token = &settings.admin_token;
         Admins {
             lookup,
             configured: (!token.is_empty()).then(|| token_hash(token.expose())),
-            cache: TokenCache::new(auth.admin_cache_max),
+            cache: TokenCache::new(settings.admin_cache_max),
             refused: TokenCache::new(REFUSED_TOKENS_MAX),
             clock,
         }
     }
 
-    pub async fn verify(&self, token: &str) -> Result<Operator, Problem> {
+    pub async fn verify(&self, token: &str) -> Result<Operator, AdminError> {
         if token.len() > TOKEN_CHARS_MAX {
-            return Err(Code::Unauthorized.into());
+            return Err(AdminError::BadToken);
         }
         let hash = token_hash(token);
         if self.configured.is_some_and(|configured| configured.ct_eq(&hash).into()) {
@@ -91,11 +90,11 @@ impl Admins {
             return Ok(operator);
         }
         if !token.starts_with(TOKEN_PREFIX) || self.refused.get(&hash, now_ms).is_some() {
-            return Err(Code::Unauthorized.into());
+            return Err(AdminError::BadToken);
         }
         let Some(found) = (self.lookup)(hash).await? else {
             self.refused.put(hash, (), now_ms, now_ms.saturating_add(REFUSED_MS));
-            return Err(Code::Unauthorized.into());
+            return Err(AdminError::BadToken);
         };
         let operator = Operator { name: found.name.into(), role: found.role };
         self.cache.put(hash, operator.clone(), now_ms, now_ms + REMEMBERED_MS);
@@ -124,55 +123,28 @@ pub fn generate_admin_token() -> Result<String, getrandom::Error> {
     Ok(TOKEN_PREFIX.chars().chain(chars).collect())
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Operator
-where
-    Arc<Admins>: FromRef<S>,
-{
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        // A command that runs the router in its own process says who it is. Nothing that comes over a
-        // network can: a request has no extensions but those that we put there.
-        if let Some(here) = parts.extensions.get::<Operator>() {
-            return Ok(here.clone());
-        }
-        let (refusal, found) = match bearer(&parts.headers) {
-            Some(token) => {
-                (Refusal::AdminToken, Arc::<Admins>::from_ref(state).verify(token).await)
-            }
-            None => (Refusal::NoToken, Err(Code::Unauthorized.into())),
-        };
-        found.inspect_err(|problem| {
-            // A ledger that does not answer refuses nobody.
-            if problem.code() == Code::Unauthorized {
-                note(refusal, None, parts, problem);
-            }
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use futures_util::FutureExt;
     use parking_lot::Mutex;
-    use sale::ManualClock;
+    use sale::{ManualClock, Secret};
 
     use super::*;
-    use config::{Config, Secret};
 
     const KNOWN: &str = "sk_admin_of_the_ledger";
 
-    struct Desk {
+    /// An `Admins`, what the ledger behind it knows, and how often it was asked.
+    struct KnownTokens {
         admins: Admins,
         clock: Arc<ManualClock>,
         known: Arc<Mutex<Result<Option<Role>, ()>>>,
         asked: Arc<AtomicUsize>,
     }
 
-    impl Desk {
-        fn new() -> Desk {
+    impl KnownTokens {
+        fn new() -> KnownTokens {
             let known = Arc::new(Mutex::new(Ok(Some(Role::Operator))));
             let asked = Arc::new(AtomicUsize::new(0));
             let (answers, count) = (known.clone(), asked.clone());
@@ -188,13 +160,21 @@ mod tests {
             });
             let clock = ManualClock::at(0);
             let admin_token = Secret::new("of the environment");
-            let auth = Auth { admin_token, ..Config::defaults().auth };
-            Desk { admins: Admins::new(&auth, lookup, clock.clone()), clock, known, asked }
+            let settings = AuthSettings { admin_token, ..AuthSettings::of_a_test() };
+            KnownTokens {
+                admins: Admins::new(&settings, lookup, clock.clone()),
+                clock,
+                known,
+                asked,
+            }
         }
 
-        fn verify(&self, token: &str) -> Result<Operator, Code> {
-            let verified = self.admins.verify(token).now_or_never().unwrap();
-            verified.map_err(|problem| problem.code())
+        fn verify(&self, token: &str) -> Result<Operator, AdminError> {
+            self.admins.verify(token).now_or_never().unwrap()
+        }
+
+        fn is_refused(&self, token: &str) -> bool {
+            matches!(self.verify(token), Err(AdminError::BadToken))
         }
 
         fn asked(&self) -> usize {
@@ -204,73 +184,68 @@ mod tests {
 
     #[test]
     fn the_configured_token_may_do_everything_and_asks_nobody() {
-        let desk = Desk::new();
-        let operator = desk.verify("of the environment").unwrap();
+        let tokens = KnownTokens::new();
+        let operator = tokens.verify("of the environment").unwrap();
         assert_eq!((&*operator.name, operator.role), ("configured", Role::Admin));
-        assert_eq!(desk.asked(), 0);
+        assert_eq!(tokens.asked(), 0);
     }
 
     #[test]
     fn a_token_of_the_ledger_is_remembered_for_a_second() {
-        let desk = Desk::new();
+        let tokens = KnownTokens::new();
         for _ in 0..3 {
-            assert_eq!(&*desk.verify(KNOWN).unwrap().name, "ann");
+            assert_eq!(&*tokens.verify(KNOWN).unwrap().name, "ann");
         }
-        assert_eq!(desk.asked(), 1);
-        *desk.known.lock() = Ok(None);
-        assert!(desk.verify(KNOWN).is_ok());
-        desk.clock.advance(REMEMBERED_MS);
-        assert_eq!(desk.verify(KNOWN), Err(Code::Unauthorized));
+        assert_eq!(tokens.asked(), 1);
+        *tokens.known.lock() = Ok(None);
+        assert!(tokens.verify(KNOWN).is_ok());
+        tokens.clock.advance(REMEMBERED_MS);
+        assert!(tokens.is_refused(KNOWN));
     }
 
     #[test]
     fn what_is_forgotten_is_asked_again() {
-        let desk = Desk::new();
-        desk.verify(KNOWN).unwrap();
-        *desk.known.lock() = Ok(None);
-        desk.admins.forget();
-        assert_eq!(desk.verify(KNOWN), Err(Code::Unauthorized));
+        let tokens = KnownTokens::new();
+        tokens.verify(KNOWN).unwrap();
+        *tokens.known.lock() = Ok(None);
+        tokens.admins.forget();
+        assert!(tokens.is_refused(KNOWN));
     }
 
     #[test]
     fn rubbish_is_asked_for_once_or_not_at_all() {
-        let desk = Desk::new();
+        let tokens = KnownTokens::new();
         for token in ["", "nonsense", &"x".repeat(300), &"sk_admin_x".repeat(30)] {
-            assert_eq!(desk.verify(token), Err(Code::Unauthorized));
+            assert!(tokens.is_refused(token));
         }
-        assert_eq!(desk.asked(), 0, "these are no tokens of ours by their looks");
+        assert_eq!(tokens.asked(), 0, "these are no tokens of ours by their looks");
         for _ in 0..100 {
-            assert_eq!(desk.verify("sk_admin_guessed"), Err(Code::Unauthorized));
+            assert!(tokens.is_refused("sk_admin_guessed"));
         }
-        assert_eq!(desk.asked(), 1);
-        desk.clock.advance(REFUSED_MS);
-        assert_eq!(desk.verify("sk_admin_guessed"), Err(Code::Unauthorized));
-        assert_eq!(desk.asked(), 2);
+        assert_eq!(tokens.asked(), 1);
+        tokens.clock.advance(REFUSED_MS);
+        assert!(tokens.is_refused("sk_admin_guessed"));
+        assert_eq!(tokens.asked(), 2);
         for n in 0..REFUSED_TOKENS_MAX + 10 {
-            assert!(desk.verify(&format!("sk_admin_{n}")).is_err());
+            assert!(tokens.verify(&format!("sk_admin_{n}")).is_err());
         }
-        assert!(desk.admins.refused.len() <= REFUSED_TOKENS_MAX);
+        assert!(tokens.admins.refused.len() <= REFUSED_TOKENS_MAX);
     }
 
     #[test]
     fn a_ledger_that_is_down_refuses_nobody_for_long() {
-        let desk = Desk::new();
-        *desk.known.lock() = Err(());
-        assert_eq!(desk.verify(KNOWN), Err(Code::Busy));
-        *desk.known.lock() = Ok(Some(Role::Viewer));
-        assert_eq!(desk.verify(KNOWN).unwrap().role, Role::Viewer);
+        let tokens = KnownTokens::new();
+        *tokens.known.lock() = Err(());
+        assert!(matches!(tokens.verify(KNOWN), Err(AdminError::Ledger(_))));
+        *tokens.known.lock() = Ok(Some(Role::Viewer));
+        assert_eq!(tokens.verify(KNOWN).unwrap().role, Role::Viewer);
     }
 
     #[test]
     fn each_role_may_do_what_the_lower_ones_may() {
-        let may = |own, needed| {
-            let operator = Operator { name: "ann".into(), role: own };
-            operator.require(needed).map_err(|problem| problem.code())
-        };
-        assert_eq!(may(Role::Admin, Role::Viewer), Ok(()));
-        assert_eq!(may(Role::Operator, Role::Operator), Ok(()));
-        assert_eq!(may(Role::Viewer, Role::Operator), Err(Code::Forbidden));
-        assert_eq!(may(Role::Operator, Role::Admin), Err(Code::Forbidden));
+        let may = |role, needed| Operator { name: "ann".into(), role }.may(needed);
+        assert!(may(Role::Admin, Role::Viewer) && may(Role::Operator, Role::Operator));
+        assert!(!may(Role::Viewer, Role::Operator) && !may(Role::Operator, Role::Admin));
     }
 
     #[test]

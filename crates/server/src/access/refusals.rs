@@ -17,7 +17,7 @@ static LINES: FewPerSecond = FewPerSecond::at_most(LINES_PER_S_MAX);
 
 /// What somebody was refused for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum AccessRefusal {
     /// No token at all. A page that asks before its buyer has logged in does that all day: it is
     /// counted, and not written down.
     NoToken,
@@ -29,25 +29,29 @@ pub(crate) enum Refusal {
     Role,
 }
 
-impl Refusal {
-    pub(crate) const ALL: [Refusal; 4] =
-        [Refusal::NoToken, Refusal::BuyerToken, Refusal::AdminToken, Refusal::Role];
+impl AccessRefusal {
+    pub(crate) const ALL: [AccessRefusal; 4] = [
+        AccessRefusal::NoToken,
+        AccessRefusal::BuyerToken,
+        AccessRefusal::AdminToken,
+        AccessRefusal::Role,
+    ];
 
     pub(crate) fn as_str(self) -> &'static str {
         match self {
-            Refusal::NoToken => "no_token",
-            Refusal::BuyerToken => "buyer_token",
-            Refusal::AdminToken => "admin_token",
-            Refusal::Role => "role",
+            AccessRefusal::NoToken => "no_token",
+            AccessRefusal::BuyerToken => "buyer_token",
+            AccessRefusal::AdminToken => "admin_token",
+            AccessRefusal::Role => "role",
         }
     }
 }
 
 /// Count it and write it down. `who` is the name of the operator, where one is known.
-pub(crate) fn note(refusal: Refusal, who: Option<&str>, parts: &Parts, problem: &Problem) {
+pub(crate) fn note(refusal: AccessRefusal, who: Option<&str>, parts: &Parts, problem: &Problem) {
     let kind = refusal.as_str();
     metrics::counter!(AUTH_REFUSED, "kind" => kind).increment(1);
-    if refusal == Refusal::NoToken {
+    if refusal == AccessRefusal::NoToken {
         return;
     }
     let Some(more) = LINES.admit(Instant::now()) else { return };

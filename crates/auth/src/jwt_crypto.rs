@@ -18,10 +18,10 @@ use jsonwebtoken::{
 use ring::{hmac, signature as ring_signature};
 
 /// Smaller RSA keys can be broken; *ring* does not look at them.
-pub(super) const RSA_KEY_BITS_MIN: usize = 2_048;
+pub(crate) const RSA_KEY_BITS_MIN: usize = 2_048;
 
 /// To be called before any token is made or looked at.
-pub(super) fn install() {
+pub(crate) fn install() {
     static PROVIDER: CryptoProvider =
         CryptoProvider { signer_factory: signer, verifier_factory: verifier, key_utils: KEY_UTILS };
     static ONCE: Once = Once::new();
@@ -38,7 +38,7 @@ const KEY_UTILS: KeyUtils = KeyUtils::new_unimplemented();
 const KEY_UTILS: KeyUtils = for_tests::KEY_UTILS;
 
 /// The length of an RSA key's modulus; `None` if it is not an RSA key.
-pub(super) fn rsa_key_bits(key: &DecodingKey) -> Option<usize> {
+pub(crate) fn rsa_key_bits(key: &DecodingKey) -> Option<usize> {
     if key.family() != AlgorithmFamily::Rsa {
         return None;
     }

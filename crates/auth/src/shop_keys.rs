@@ -11,8 +11,10 @@ use jsonwebtoken::{
     jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, PublicKeyUse},
 };
 
-use super::jwt_crypto::{self, RSA_KEY_BITS_MIN};
-use config::Auth;
+use crate::{
+    AuthSettings,
+    jwt_crypto::{self, RSA_KEY_BITS_MIN},
+};
 
 const FILE_BYTES_MAX: u64 = 1_048_576;
 const KEYS_MAX: usize = 100;
@@ -25,46 +27,46 @@ pub enum KeyError {
     Unusable { file: String, problem: String },
 }
 
-pub(super) struct ShopKey {
+pub(crate) struct ShopKey {
     /// From a JWKS file; tokens choose their key by it.
     id: Option<String>,
-    pub(super) key: DecodingKey,
-    pub(super) validation: Validation,
+    pub(crate) key: DecodingKey,
+    pub(crate) validation: Validation,
 }
 
 /// What was read, and from what.
-pub(super) struct ShopKeys {
+pub(crate) struct ShopKeys {
     keys: Vec<ShopKey>,
     /// The text the keys were read from, to see whether it has changed; empty for a secret.
     text: String,
 }
 
 impl ShopKeys {
-    pub(super) fn load(auth: &Auth) -> Result<ShopKeys, KeyError> {
-        if !auth.jwt_secret.is_empty() {
-            let key = DecodingKey::from_secret(auth.jwt_secret.expose().as_bytes());
-            let keys = ShopKey::new(None, key, &[Algorithm::HS256], auth).into_iter().collect();
+    pub(crate) fn load(settings: &AuthSettings) -> Result<ShopKeys, KeyError> {
+        if !settings.jwt_secret.is_empty() {
+            let key = DecodingKey::from_secret(settings.jwt_secret.expose().as_bytes());
+            let keys = ShopKey::new(None, key, &[Algorithm::HS256], settings).into_iter().collect();
             return Ok(ShopKeys { keys, text: String::new() });
         }
-        let text = read(auth)?;
-        ShopKeys::parse(text, auth)
+        let text = read(settings)?;
+        ShopKeys::parse(text, settings)
     }
 
     /// The keys anew if their file has changed.
-    pub(super) fn reload(&self, auth: &Auth) -> Result<Option<ShopKeys>, KeyError> {
-        if !auth.jwt_secret.is_empty() {
+    pub(crate) fn reload(&self, settings: &AuthSettings) -> Result<Option<ShopKeys>, KeyError> {
+        if !settings.jwt_secret.is_empty() {
             return Ok(None);
         }
-        let text = read(auth)?;
-        if text == self.text { Ok(None) } else { ShopKeys::parse(text, auth).map(Some) }
+        let text = read(settings)?;
+        if text == self.text { Ok(None) } else { ShopKeys::parse(text, settings).map(Some) }
     }
 
-    fn parse(text: String, auth: &Auth) -> Result<ShopKeys, KeyError> {
-        let unusable = |problem: String| KeyError::Unusable { file: file_name(auth), problem };
-        let keys = if !auth.jwt_public_key_file.as_os_str().is_empty() {
-            from_pem(&text, auth).map_err(unusable)?
-        } else if !auth.jwt_jwks_file.as_os_str().is_empty() {
-            from_jwks(&text, auth).map_err(unusable)?
+    fn parse(text: String, settings: &AuthSettings) -> Result<ShopKeys, KeyError> {
+        let unusable = |problem: String| KeyError::Unusable { file: file_name(settings), problem };
+        let keys = if !settings.jwt_public_key_file.as_os_str().is_empty() {
+            from_pem(&text, settings).map_err(unusable)?
+        } else if !settings.jwt_jwks_file.as_os_str().is_empty() {
+            from_jwks(&text, settings).map_err(unusable)?
         } else {
             Vec::new()
         };
@@ -72,7 +74,7 @@ impl ShopKeys {
     }
 
     /// The key a token must verify with. A token without a key id fits only a single key.
-    pub(super) fn for_token(&self, header: &Header) -> Option<&ShopKey> {
+    pub(crate) fn for_token(&self, header: &Header) -> Option<&ShopKey> {
         match (self.keys.as_slice(), &header.kid) {
             ([only], None) => Some(only),
             ([only], Some(_)) if only.id.is_none() => Some(only),
@@ -88,16 +90,17 @@ impl ShopKey {
         id: Option<String>,
         key: DecodingKey,
         by_default: &[Algorithm],
-        auth: &Auth,
+        settings: &AuthSettings,
     ) -> Option<ShopKey> {
-        let allowed: Vec<Algorithm> = auth
+        let allowed: Vec<Algorithm> = settings
             .jwt_algorithms
             .iter()
             .filter_map(|name| name.parse().ok())
             .filter(|algorithm| can_verify(&key, by_default, *algorithm))
             .collect();
-        let algorithms = if auth.jwt_algorithms.is_empty() { by_default.to_vec() } else { allowed };
-        let validation = validation(algorithms, &auth.jwt_audience, &auth.jwt_issuer)?;
+        let algorithms =
+            if settings.jwt_algorithms.is_empty() { by_default.to_vec() } else { allowed };
+        let validation = validation(algorithms, &settings.jwt_audience, &settings.jwt_issuer)?;
         Some(ShopKey { id, key, validation })
     }
 }
@@ -111,7 +114,7 @@ fn can_verify(key: &DecodingKey, by_default: &[Algorithm], algorithm: Algorithm)
 }
 
 /// Times are left to the caller, who knows what the time is; the rest is checked by the library.
-pub(super) fn validation(
+pub(crate) fn validation(
     algorithms: Vec<Algorithm>,
     audience: &str,
     issuer: &str,
@@ -135,32 +138,32 @@ pub(super) fn validation(
     Some(validation)
 }
 
-fn file(auth: &Auth) -> &Path {
-    if auth.jwt_jwks_file.as_os_str().is_empty() {
-        &auth.jwt_public_key_file
+fn file(settings: &AuthSettings) -> &Path {
+    if settings.jwt_jwks_file.as_os_str().is_empty() {
+        &settings.jwt_public_key_file
     } else {
-        &auth.jwt_jwks_file
+        &settings.jwt_jwks_file
     }
 }
 
-fn file_name(auth: &Auth) -> String {
-    file(auth).display().to_string()
+fn file_name(settings: &AuthSettings) -> String {
+    file(settings).display().to_string()
 }
 
-fn read(auth: &Auth) -> Result<String, KeyError> {
-    let path = file(auth);
+fn read(settings: &AuthSettings) -> Result<String, KeyError> {
+    let path = file(settings);
     if path.as_os_str().is_empty() {
         return Ok(String::new());
     }
-    let unreadable = |cause| KeyError::Unreadable { file: file_name(auth), cause };
+    let unreadable = |cause| KeyError::Unreadable { file: file_name(settings), cause };
     if std::fs::metadata(path).map_err(unreadable)?.len() > FILE_BYTES_MAX {
         let problem = format!("is larger than {FILE_BYTES_MAX} bytes");
-        return Err(KeyError::Unusable { file: file_name(auth), problem });
+        return Err(KeyError::Unusable { file: file_name(settings), problem });
     }
     std::fs::read_to_string(path).map_err(unreadable)
 }
 
-fn from_pem(text: &str, auth: &Auth) -> Result<Vec<ShopKey>, String> {
+fn from_pem(text: &str, settings: &AuthSettings) -> Result<Vec<ShopKey>, String> {
     if text.contains("PRIVATE KEY") {
         return Err("holds a private key; only the public one belongs here".into());
     }
@@ -179,7 +182,7 @@ fn from_pem(text: &str, auth: &Auth) -> Result<Vec<ShopKey>, String> {
         _ => return Err("holds a key on a curve other than P-256, P-384 or Ed25519".into()),
     };
     check_length(&key).map_err(|problem| format!("holds {problem}"))?;
-    let key = ShopKey::new(None, key, &[by_default], auth)
+    let key = ShopKey::new(None, key, &[by_default], settings)
         .ok_or_else(|| format!("holds a key for {by_default:?}, not for auth.jwt_algorithms"))?;
     Ok(vec![key])
 }
@@ -194,7 +197,7 @@ fn check_length(key: &DecodingKey) -> Result<(), String> {
     }
 }
 
-fn from_jwks(text: &str, auth: &Auth) -> Result<Vec<ShopKey>, String> {
+fn from_jwks(text: &str, settings: &AuthSettings) -> Result<Vec<ShopKey>, String> {
     let set: JwkSet = serde_json::from_str(text).map_err(|e| format!("is not a JWKS file: {e}"))?;
     if set.keys.len() > KEYS_MAX {
         return Err(format!("holds more than {KEYS_MAX} keys"));
@@ -202,7 +205,7 @@ fn from_jwks(text: &str, auth: &Auth) -> Result<Vec<ShopKey>, String> {
     let mut keys = Vec::new();
     let mut left_out = String::new();
     for jwk in &set.keys {
-        match from_jwk(jwk, auth) {
+        match from_jwk(jwk, settings) {
             Ok(key) => keys.push(key),
             Err(why) => {
                 let id = jwk.common.key_id.as_deref().unwrap_or("without kid");
@@ -219,7 +222,7 @@ fn from_jwks(text: &str, auth: &Auth) -> Result<Vec<ShopKey>, String> {
     Ok(keys)
 }
 
-fn from_jwk(jwk: &Jwk, auth: &Auth) -> Result<ShopKey, String> {
+fn from_jwk(jwk: &Jwk, settings: &AuthSettings) -> Result<ShopKey, String> {
     if matches!(&jwk.common.public_key_use, Some(usage) if *usage != PublicKeyUse::Signature) {
         return Err("not for signatures".into());
     }
@@ -246,7 +249,7 @@ fn from_jwk(jwk: &Jwk, auth: &Auth) -> Result<ShopKey, String> {
         Some(_) => return Err("its alg does not go with its kind".into()),
     };
     let own = jwk.common.key_algorithm.is_some().then_some(by_default);
-    ShopKey::new(jwk.common.key_id.clone(), key, &[by_default], auth)
+    ShopKey::new(jwk.common.key_id.clone(), key, &[by_default], settings)
         .filter(|key| own.is_none_or(|own| key.validation.algorithms.contains(&own)))
         .map(|mut key| {
             if let Some(own) = own {

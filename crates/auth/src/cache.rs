@@ -13,9 +13,9 @@ use std::{
 use parking_lot::Mutex;
 use sale::Millis;
 
-use super::TokenHash;
+use crate::TokenHash;
 
-pub(super) struct TokenCache<T> {
+pub(crate) struct TokenCache<T> {
     generations: Mutex<Generations<T>>,
     young_max: usize,
 }
@@ -37,12 +37,12 @@ struct Entry<T> {
 
 impl<T: Clone> TokenCache<T> {
     /// Holds at most `max` entries; none if that is below two.
-    pub(super) fn new(max: usize) -> Self {
+    pub(crate) fn new(max: usize) -> Self {
         let empty = Generations { young: HashMap::new(), old: HashMap::new() };
         TokenCache { generations: Mutex::new(empty), young_max: max / 2 }
     }
 
-    pub(super) fn get(&self, hash: &TokenHash, now_ms: Millis) -> Option<T> {
+    pub(crate) fn get(&self, hash: &TokenHash, now_ms: Millis) -> Option<T> {
         let mut generations = self.generations.lock();
         if let Some(entry) = generations.young.get(hash) {
             return entry.value_at(now_ms);
@@ -53,7 +53,7 @@ impl<T: Clone> TokenCache<T> {
         Some(value)
     }
 
-    pub(super) fn put(&self, hash: TokenHash, value: T, now_ms: Millis, expires_ms: Millis) {
+    pub(crate) fn put(&self, hash: TokenHash, value: T, now_ms: Millis, expires_ms: Millis) {
         if self.young_max > 0 {
             let lives = Duration::from_millis(expires_ms.saturating_sub(now_ms).max(0) as u64);
             let entry = Entry { value, expires_ms, since: Instant::now(), lives };
@@ -62,12 +62,12 @@ impl<T: Clone> TokenCache<T> {
     }
 
     #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         let generations = self.generations.lock();
         generations.young.len() + generations.old.len()
     }
 
-    pub(super) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         let mut generations = self.generations.lock();
         generations.young.clear();
         generations.old.clear();
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     fn hash(n: u32) -> TokenHash {
-        super::super::sha256(&n.to_be_bytes())
+        crate::sha256(&n.to_be_bytes())
     }
 
     #[test]

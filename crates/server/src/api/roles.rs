@@ -10,8 +10,8 @@ use listener::{Peer, RequestId};
 
 use super::Shared;
 use crate::{
-    auth::{Operator, Refusal, note},
-    problem::Problem,
+    access::{AccessRefusal, note, operator},
+    problem::{Code, Problem},
 };
 use engine::actor::Actor;
 
@@ -23,10 +23,16 @@ pub(super) struct AsOperator(pub(super) Actor);
 pub(super) struct AsAdmin(pub(super) Actor);
 
 async fn with_role(parts: &mut Parts, state: &Shared, role: Role) -> Result<Actor, Problem> {
-    let operator = Operator::from_request_parts(parts, state).await?;
-    operator
-        .require(role)
-        .inspect_err(|problem| note(Refusal::Role, Some(&operator.name), parts, problem))?;
+    let operator = operator(parts, &state.admins).await?;
+    if !operator.may(role) {
+        let (needed, own) = (role.as_str(), operator.role.as_str());
+        let problem = Problem::new(Code::Forbidden).detail(
+            format!("This needs the role {needed}; your token has the role {own}."),
+            format!("此操作需要 {needed} 角色，您的令牌角色为 {own}。"),
+        );
+        note(AccessRefusal::Role, Some(&operator.name), parts, &problem);
+        return Err(problem);
+    }
     let peer = parts.extensions.get::<Peer>().map(|peer| peer.0.to_string());
     // Without one it is a command that runs the router in its own process.
     let address = peer.or_else(|| Actor::from(&*operator.name).origin.address);

@@ -1,13 +1,9 @@
 //! A setting that decides for itself unless an operator does: `"auto"`, `true` or `false`.
 //!
 //! For what belongs to the demo. A shop that sets nothing but its own key must not have to know that
-//! these exist in order to be safe from them, so "auto" is on in the bare default run alone; see
-//! [`Config::why_not_bare`](super::Config::why_not_bare).
+//! these exist in order to be safe from them, so "auto" is on in the bare default run alone.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-/// The word for a switch that nobody set.
-pub(super) const AUTO: &str = "auto";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Switch {
@@ -19,8 +15,11 @@ pub enum Switch {
 }
 
 impl Switch {
+    /// The word for a switch that nobody set.
+    pub const AUTO: &str = "auto";
+
     /// Is it on, where "auto" means this?
-    pub(super) fn is_on(self, auto: bool) -> bool {
+    pub fn is_on(self, auto: bool) -> bool {
         match self {
             Switch::Auto => auto,
             Switch::On => true,
@@ -32,7 +31,7 @@ impl Switch {
 impl Serialize for Switch {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         match self {
-            Switch::Auto => s.serialize_str(AUTO),
+            Switch::Auto => s.serialize_str(Switch::AUTO),
             Switch::On => s.serialize_bool(true),
             Switch::Off => s.serialize_bool(false),
         }
@@ -50,7 +49,7 @@ impl<'de> Deserialize<'de> for Switch {
         match Written::deserialize(d)? {
             Written::Flag(true) => Ok(Switch::On),
             Written::Flag(false) => Ok(Switch::Off),
-            Written::Word(word) if word == AUTO => Ok(Switch::Auto),
+            Written::Word(word) if word == Switch::AUTO => Ok(Switch::Auto),
             Written::Word(_) => Err(serde::de::Error::custom("must be \"auto\", true or false")),
         }
     }

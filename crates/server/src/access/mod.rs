@@ -1,0 +1,94 @@
+//! Who asks over HTTP: the token is taken from the head, [`auth`] knows whose it is, and those whom it
+//! does not know are told to log in.
+
+mod refusals;
+
+use std::sync::Arc;
+
+use auth::{AdminError, Admins, Buyers, Operator};
+use axum::extract::{FromRef, FromRequestParts};
+use http::{HeaderMap, header::AUTHORIZATION, request::Parts};
+use sale::UserId;
+
+use crate::problem::{Code, Problem};
+pub(crate) use refusals::{AccessRefusal, note, tell_kept_back};
+
+/// The token of `Authorization: Bearer …`, if there is exactly one.
+pub fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let (value, None) = (values.next()?, values.next()) else { return None };
+    let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}
+
+/// The buyer who asks, from the bearer token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Buyer(pub UserId);
+
+impl<S: Send + Sync> FromRequestParts<S> for Buyer
+where
+    Arc<Buyers>: FromRef<S>,
+{
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let (refusal, found) = match bearer(&parts.headers) {
+            Some(token) => {
+                let found = Arc::<Buyers>::from_ref(state).verify(token);
+                (AccessRefusal::BuyerToken, found.map_err(|bad| refused().inside(bad)))
+            }
+            None => (AccessRefusal::NoToken, Err(refused().inside("no bearer token"))),
+        };
+        found.map(Buyer).inspect_err(|problem| note(refusal, None, parts, problem))
+    }
+}
+
+/// The operator who asks, from the bearer token.
+pub(crate) async fn operator(parts: &Parts, admins: &Admins) -> Result<Operator, Problem> {
+    // A command that runs the router in its own process says who it is. Nothing that comes over a
+    // network can: a request has no extensions but those that we put there.
+    if let Some(here) = parts.extensions.get::<Operator>() {
+        return Ok(here.clone());
+    }
+    let Some(token) = bearer(&parts.headers) else {
+        note(AccessRefusal::NoToken, None, parts, &refused());
+        return Err(refused());
+    };
+    admins.verify(token).await.map_err(|error| match error {
+        AdminError::BadToken => {
+            note(AccessRefusal::AdminToken, None, parts, &refused());
+            refused()
+        }
+        // A ledger that does not answer refuses nobody.
+        AdminError::Ledger(error) => error.into(),
+    })
+}
+
+fn refused() -> Problem {
+    Problem::new(Code::Unauthorized)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bearer_token_is_the_only_authorization() {
+        let headers = |values: &[&str]| {
+            values.iter().map(|v| (AUTHORIZATION, v.parse().unwrap())).collect::<HeaderMap>()
+        };
+        for (values, token) in [
+            (&["Bearer abc"][..], Some("abc")),
+            (&["bearer  abc "], Some("abc")),
+            (&[], None),
+            (&["Bearer"], None),
+            (&["Bearer "], None),
+            (&["Basic abc"], None),
+            (&["abc"], None),
+            (&["Bearer abc", "Bearer def"], None),
+        ] {
+            assert_eq!(bearer(&headers(values)), token, "{values:?}");
+        }
+    }
+}
