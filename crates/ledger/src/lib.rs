@@ -109,11 +109,5 @@ pub enum Moved<S> {
     Was(S),
 }
 
-impl<S> Moved<S> {
-    pub fn is_done(&self) -> bool {
-        matches!(self, Moved::Done)
-    }
-}
-
 /// Lets callers pass sets around without naming the hasher.
 pub type OrderNos = HashSet<OrderNo>;
