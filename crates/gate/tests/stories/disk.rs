@@ -47,12 +47,12 @@ fn loading(marks: Vec<Claim>) -> Loading {
 }
 
 /// What the buyers were told, kept where no power cut reaches.
-struct Told(fs::File);
+struct Promises(fs::File);
 
-impl Told {
-    fn beside(data: &Path) -> Told {
+impl Promises {
+    fn beside(data: &Path) -> Promises {
         let path = data.with_extension("told");
-        Told(fs::File::options().create(true).append(true).open(path).unwrap())
+        Promises(fs::File::options().create(true).append(true).open(path).unwrap())
     }
 
     fn note(&mut self, what: &str, user: &UserId, order_no: OrderNo) {
@@ -74,13 +74,13 @@ async fn at_last<T, E: std::fmt::Display>(mut what: impl AsyncFnMut() -> Result<
     }
 }
 
-struct Shop {
+struct Seller {
     gate: SoloGate,
     numbers: OrderNumbers,
-    told: Told,
+    promises: Promises,
 }
 
-impl Shop {
+impl Seller {
     /// Buyers come, and come again while the gate is busy.
     async fn sell(&mut self, users: [String; 2]) -> Vec<Claim> {
         let asked = Instant::now();
@@ -88,7 +88,7 @@ impl Shop {
             let request = |user: &String| (self.numbers.next(), one_unit(user));
             let batch: Vec<NumberedRequest> = users.iter().map(request).collect();
             for (order_no, request) in &batch {
-                self.told.note("tried", &request.user, *order_no);
+                self.promises.note("tried", &request.user, *order_no);
             }
             let decisions = self.gate.admit(batch).await;
             if decisions.iter().all(|decision| *decision == Decision::Busy(Busy::Unwritable)) {
@@ -102,7 +102,7 @@ impl Shop {
             });
             let admitted: Vec<Claim> = admitted.collect();
             for claim in &admitted {
-                self.told.note("admitted", &claim.user, claim.order_no);
+                self.promises.note("admitted", &claim.user, claim.order_no);
             }
             return admitted;
         }
@@ -115,13 +115,13 @@ impl Shop {
             let taken = self.gate.take(1).await.unwrap();
             for claim in taken.iter().flat_map(|entry| &entry.claims) {
                 // Noted first: it may be delivered again, but need not.
-                self.told.note("settled", &claim.user, claim.order_no);
+                self.promises.note("settled", &claim.user, claim.order_no);
             }
             self.gate.ack(&taken.iter().map(|e| e.id).collect::<Vec<_>>()).await.unwrap();
         }
         if n % 3 == 1 {
             let Claim { item, user, order_no, quantity, .. } = claims[0].clone();
-            self.told.note("releasing", &user, order_no);
+            self.promises.note("releasing", &user, order_no);
             let unit = [GiveBack { item, user, order_no, quantity }];
             at_last(async || self.gate.release(&unit).await).await;
         }
@@ -139,7 +139,7 @@ async fn buyers_come() {
     at_last(async || gate.load(loading(vec![])).await).await;
     let numbers = OrderNumbers::new(0, Arc::new(SystemClock));
     gate.last_order_no().into_iter().for_each(|seen| numbers.start_after(seen));
-    let mut shop = Shop { gate, numbers, told: Told::beside(&data) };
+    let mut shop = Seller { gate, numbers, promises: Promises::beside(&data) };
     for n in 0..ROUNDS {
         shop.round(n).await;
     }
@@ -152,23 +152,23 @@ fn start(test: &str, disk: &ForgetfulDisk, data: &Path) -> Child {
     command.envs(disk.env()).env(PLACE, data).spawn().unwrap()
 }
 
-struct House {
+struct FailingDiskHome {
     _home: tempfile::TempDir,
     data: PathBuf,
     disk: ForgetfulDisk,
 }
 
-fn house() -> House {
+fn failing_disk_home() -> FailingDiskHome {
     let home = tempfile::tempdir().unwrap();
     let data = home.path().join("data");
     fs::create_dir(&data).unwrap();
     let disk = ForgetfulDisk::under(&data).unwrap();
-    House { _home: home, data, disk }
+    FailingDiskHome { _home: home, data, disk }
 }
 
 /// False if nothing failed.
 fn every_promise_outlives_the_power_cut(fault: Fault) -> bool {
-    let House { _home, data, disk } = house();
+    let FailingDiskHome { _home, data, disk } = failing_disk_home();
     disk.fail("journal", fault).unwrap();
     let mut ended = start("disk::buyers_come", &disk, &data).wait().unwrap().code();
     let hit = disk.hits().unwrap() > 0;
@@ -241,7 +241,7 @@ async fn buyers_come_to_a_full_disk() {
         key: None,
     };
     gate.load(loading((0..MARKS).map(owner).collect())).await.unwrap();
-    let mut shop = Shop { gate, numbers, told: Told::beside(&data) };
+    let mut shop = Seller { gate, numbers, promises: Promises::beside(&data) };
     shop.sell(["a".into(), "b".into()]).await;
     fs::write(data.with_extension("ready"), "").unwrap();
     // Comes back when there is room again.
@@ -254,7 +254,7 @@ async fn buyers_come_to_a_full_disk() {
 
 #[test]
 fn a_full_disk_is_not_read_again_and_again() {
-    let House { _home, data, disk } = house();
+    let FailingDiskHome { _home, data, disk } = failing_disk_home();
     disk.fail(
         "journal",
         Fault { of: Operations::Writes, ..Fault::once(u64::MAX, Failing::NoSpace) },

@@ -9,7 +9,7 @@ use server::{api, cli, problem::Code};
 
 /// Names of settings that are not made of a section and a key.
 const SHORT_NAMES: [&str; 2] = ["SECKILL_ADMIN_TOKEN", "SECKILL_JWT_SECRET"];
-/// Names that begin like a setting: files by how they end, and what the audit calls a deed.
+/// Names that begin like a setting: files by how they end, and the actions of the audit.
 const FILE_ENDS: [&str; 5] = ["conf", "db", "json", "rs", "sql"];
 const DEEDS: [&str; 2] = ["orders.export", "orders.search"];
 const METHODS: [&str; 5] = ["GET", "POST", "PUT", "DELETE", "HEAD"];

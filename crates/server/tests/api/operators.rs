@@ -74,7 +74,7 @@ async fn each_role_may_do_its_part_and_no_more() {
     let done: Vec<_> = entries
         .map(|e| format!("{} {}", e["who"].as_str().unwrap(), e["action"].as_str().unwrap()))
         .collect();
-    for deed in [
+    for action in [
         "root activity.create",
         "root activity.publish",
         "operator activity.pause",
@@ -83,7 +83,7 @@ async fn each_role_may_do_its_part_and_no_more() {
         "root token.create",
         "root token.revoke",
     ] {
-        assert!(done.iter().any(|entry| entry == deed), "{deed} is not in {done:?}");
+        assert!(done.iter().any(|entry| entry == action), "{action} is not in {done:?}");
     }
 }
 

@@ -307,8 +307,11 @@ async fn the_audit_and_the_log_say_from_where_and_by_which_request(profile: Prof
     let adjusted = admin.post(&stock, &json!({"delta": 1})).await.unwrap();
     let id = adjusted.header("x-request-id").unwrap();
     let log = sale.deployment.log();
-    let deed = log.lines().find(|line| line.contains("stock.adjust")).expect("deeds are logged");
-    assert!(deed.contains(id), "{id} is not in {deed}");
+    let entry = log
+        .lines()
+        .find(|line| line.contains("stock.adjust"))
+        .expect("what operators do is logged");
+    assert!(entry.contains(id), "{id} is not in {entry}");
 }
 
 async fn a_revoked_token_is_dead_everywhere_within_a_second(profile: Profile) {
