@@ -40,10 +40,10 @@ impl InvalidTime {
         match self {
             InvalidTime::NotATime => {
                 "must be a Unix time in milliseconds, or ISO 8601 with an offset such as \
-                 2026-12-01T20:00:00+08:00"
+                 2030-11-11T20:00:00+08:00"
             }
             InvalidTime::NoOffset => {
-                "must say its offset from UTC: write 2026-12-01T20:00:00+08:00 or …Z"
+                "must say its offset from UTC: write 2030-11-11T20:00:00+08:00 or …Z"
             }
             InvalidTime::NoSuchTime => "is a day or a time of day that does not exist",
             InvalidTime::TooEarly => {
@@ -59,9 +59,9 @@ impl InvalidTime {
     pub fn zh(self) -> &'static str {
         match self {
             InvalidTime::NotATime => {
-                "必须是毫秒级 Unix 时间戳，或带时区的 ISO 8601 时间，例如 2026-12-01T20:00:00+08:00"
+                "必须是毫秒级 Unix 时间戳，或带时区的 ISO 8601 时间，例如 2030-11-11T20:00:00+08:00"
             }
-            InvalidTime::NoOffset => "缺少时区，请写成 2026-12-01T20:00:00+08:00 或以 Z 结尾",
+            InvalidTime::NoOffset => "缺少时区，请写成 2030-11-11T20:00:00+08:00 或以 Z 结尾",
             InvalidTime::NoSuchTime => "日期或时刻不存在",
             InvalidTime::TooEarly => "早于 2001 年；Unix 时间戳须以毫秒而不是秒为单位",
             InvalidTime::TooLate => "晚于 2199 年；Unix 时间戳须以毫秒而不是微秒或纳秒为单位",
