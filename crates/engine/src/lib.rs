@@ -18,6 +18,7 @@ mod demo;
 mod due;
 mod health;
 mod jobs;
+mod leases;
 #[cfg(any(test, feature = "testing"))]
 pub mod moving_gate;
 mod operations;

@@ -15,6 +15,7 @@ use crate::{
     actor::{Actor, audit_entry},
     alerting::Alerting,
     coordination::Coordination,
+    leases::Leases,
     settling::WakingBook,
 };
 
@@ -40,6 +41,8 @@ pub struct Shared {
     pub lanes: Lanes,
     pub ledger: Arc<dyn Ledger>,
     pub coordination: Arc<dyn Coordination>,
+    /// Which process runs which job.
+    pub(crate) leases: Leases,
     /// Where this process is a worker.
     pub workers: Option<WorkersHandle>,
     pub(crate) alerts: Alerting,
@@ -86,6 +89,10 @@ impl Shared {
             Workers::start(options, gate.clone(), Arc::new(book), clock.clone(), alerts.handle())
         });
         let gate_turn = Mutex::new(());
+        let leases = match settings.profile {
+            Profile::Solo => Leases::Alone,
+            Profile::Cluster => Leases::in_ledger(ledger.clone(), instance.clone()),
+        };
         Ok(Shared {
             settings,
             instance,
@@ -95,6 +102,7 @@ impl Shared {
             lanes,
             ledger,
             coordination,
+            leases,
             workers,
             alerts,
             wake,

@@ -17,6 +17,7 @@ mod activities;
 mod books;
 mod dead_letters;
 mod decide;
+mod leases;
 #[cfg(feature = "mysql")]
 pub mod mysql;
 mod offer;
@@ -40,6 +41,7 @@ pub use books::{
     Books, ItemBooks, Outstanding, OutstandingClaims, OutstandingRows, PaymentProblem,
 };
 pub use dead_letters::{DeadLetter, DeadLetterState, DeadLetters};
+pub use leases::{LEASE_MS_MAX, Leases};
 pub use operators::{AdminToken, AuditEntry, AuditRow, Operators, Origin, Role};
 pub use orders::{Closing, OrderCount, OrderFilter, Orders, Overdue, StatusCount};
 pub use outbox::{
@@ -82,6 +84,7 @@ pub trait Ledger:
     + DeadLetters
     + Operators
     + Upkeep
+    + Leases
     + Books
 {
 }
@@ -96,6 +99,7 @@ impl<L> Ledger for L where
         + DeadLetters
         + Operators
         + Upkeep
+        + Leases
         + Books
 {
 }

@@ -1,4 +1,4 @@
-//! What the instances on one ledger share: its clock, its leases, the runs of its jobs, one secret.
+//! What the instances on one ledger share: its clock, the runs of its jobs, one secret.
 
 use async_trait::async_trait;
 use sale::Millis;
@@ -12,10 +12,6 @@ pub trait Upkeep: Send + Sync {
     /// The secret that all instances on this ledger share (`tb_secret`, one row): the one that is
     /// there, or `candidate` if there is none yet.
     async fn shared_secret(&self, candidate: &str, now_ms: Millis) -> Result<String>;
-
-    /// May `holder` be the only one to do what `name` says, for so long from now by the ledger's clock?
-    /// Asking takes the lease or renews it. False while somebody else holds it.
-    async fn take_lease(&self, name: &str, holder: &str, for_ms: Millis) -> Result<bool>;
 
     async fn record_run(&self, run: &NewJobRun) -> Result<i64>;
     /// Newest first.

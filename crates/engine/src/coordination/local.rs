@@ -18,8 +18,8 @@ impl Default for LocalCoordination {
 
 #[async_trait]
 impl Coordination for LocalCoordination {
-    async fn lead(&self, _: &'static str) -> Option<u64> {
-        Some(0)
+    async fn hold(&self, _: &'static str) -> Result<bool, String> {
+        Ok(true)
     }
 
     async fn tell(&self, _: &Hint) {}

@@ -1,8 +1,6 @@
-//! What several instances have in common: who runs which job, news, and copies of what pages and
-//! buyers ask for most.
+//! What several instances have in common: news, and copies of what pages and buyers ask for most.
 //!
-//! Nothing here is a truth. A lease decides who does the work, not whether it is right (every effect
-//! is compare-and-set or idempotent where it lands, so a holder that overslept does no harm); a hint
+//! Nothing here is a truth. A hint
 //! says *look again*; a copy may be a moment old. All of it may be lost without anybody being told
 //! something untrue for longer than a poll.
 
@@ -42,9 +40,9 @@ pub struct OrderCopy {
 
 #[async_trait]
 pub trait Coordination: Send + Sync {
-    /// May this process run the job now? Asking takes the lease, or renews it. The number grows
-    /// with every new holder: in a log, the larger one was the later one.
-    async fn lead(&self, job: &'static str) -> Option<u64>;
+    /// May this process be the only one to do this now? Asking takes a lease of seconds, or renews it.
+    /// For what has to be decided without the ledger; all other leases are there.
+    async fn hold(&self, name: &'static str) -> Result<bool, String>;
 
     /// Tell the other instances.
     async fn tell(&self, hint: &Hint);

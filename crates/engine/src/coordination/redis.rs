@@ -2,7 +2,7 @@
 //!
 //! | key | holds |
 //! |---|---|
-//! | `…:{<job>}:lease`, `…:{<job>}:fence` | who runs a job, and how many have held it |
+//! | `…:{<name>}:lease`, `…:{<name>}:fence` | who tells that the ledger is down, and how many have |
 //! | `…:{node:<n>}:lease`, `…:fence` | which process hands out order numbers of node n |
 //! | `…:order:<no>` | a copy of an order, for buyers who look often; expires |
 //! | `…:catalog`, `…:catalog:<activity>` | ids of the activities shown; a hash for each |
@@ -148,7 +148,7 @@ impl RedisCoordination {
     }
 
     /// Take or renew a lease; its fencing number if it is ours, else 0.
-    async fn hold(&self, name: &str, ttl_ms: i64) -> RedisResult<u64> {
+    async fn take_lease(&self, name: &str, ttl_ms: i64) -> RedisResult<u64> {
         // Both keys in one slot, by the hash tag.
         let lease = self.key(format_args!("{{{name}}}:lease"));
         let mut call = self.lead.key(&lease);
@@ -179,7 +179,7 @@ impl RedisCoordination {
 
     async fn hold_node(&self, node: u16) -> RedisResult<bool> {
         let (asked_ms, asked_tick_ms) = (SystemClock.now_ms(), self.tick_ms());
-        let ours = self.hold(&format!("node:{node}"), NODE_LEASE_MS).await? > 0;
+        let ours = self.take_lease(&format!("node:{node}"), NODE_LEASE_MS).await? > 0;
         if ours {
             self.node.store(node, Ordering::Relaxed);
         }
@@ -192,7 +192,7 @@ impl RedisCoordination {
     /// The first node nobody holds, beginning the search with this one.
     async fn take_node(&self, first: u16) -> Result<u16, CoordinationError> {
         for node in (0..sale::NODES_MAX).map(|n| (first + n) % sale::NODES_MAX) {
-            if self.hold(&format!("node:{node}"), NODE_LEASE_MS).await? == 0 {
+            if self.take_lease(&format!("node:{node}"), NODE_LEASE_MS).await? == 0 {
                 continue;
             }
             tokio::time::sleep(SETTLE_IN).await;
@@ -372,8 +372,9 @@ async fn in_time<T>(limit: Duration, event: impl Future<Output = T>) -> RedisRes
 
 #[async_trait]
 impl Coordination for RedisCoordination {
-    async fn lead(&self, job: &'static str) -> Option<u64> {
-        self.hold(job, LEASE_MS).await.ok().filter(|token| *token > 0)
+    async fn hold(&self, name: &'static str) -> Result<bool, String> {
+        let held = self.take_lease(name, LEASE_MS).await;
+        held.map(|fence| fence > 0).map_err(|error| error.to_string())
     }
 
     async fn tell(&self, hint: &Hint) {

@@ -6,9 +6,9 @@
 //!
 //! **Who tells, in a cluster?** All instances see the same outage, and one call is enough. So whoever
 //! wants to tell of something that others see, too, takes a lease on telling it first, and keeps it
-//! until it is over; the others keep quiet, and take over if the holder dies. The lease on *the gate
-//! is down* is in the ledger and all others are in Redis: what is down cannot give leases. If neither
-//! gives an answer, everybody tells, with their name: too many calls are better than none. What
+//! until it is over; the others keep quiet, and take over if the holder dies. What happens
+//! while the ledger is down is leased in Redis and all else in the ledger, for what is down cannot give
+//! leases; without an answer the other one is asked. If neither answers, everybody tells, with their name: too many calls are better than none. What
 //! concerns one host or process only (its disk, its lanes, its jobs) that one tells.
 
 use std::{
@@ -229,25 +229,33 @@ impl Health {
         let Some(lease) = lease_of(kind).filter(|_| self.shared.is_cluster()) else {
             return true;
         };
-        if kind == AlertKind::GateDown {
-            let leased =
-                self.shared.ledger.take_lease(lease, &self.shared.instance, TELLING_LEASE_MS);
-            let leased = tokio::time::timeout(ANSWER_MAX, leased).await;
-            return !matches!(leased, Ok(Ok(false)));
-        }
-        let leased = tokio::time::timeout(ANSWER_MAX, self.shared.coordination.lead(lease)).await;
-        // Nobody's, because Redis does not answer either.
-        matches!(leased, Ok(Some(_))) || self.of(&self.gate).status != Status::Ok
+        let (in_ledger, in_redis) =
+            (self.telling_in_ledger(lease, TELLING_LEASE_MS), self.telling_in_redis(lease));
+        let told = if is_leased_in_redis(kind) {
+            first_answer(in_redis, in_ledger).await
+        } else {
+            first_answer(in_ledger, in_redis).await
+        };
+        told.unwrap_or(true)
+    }
+
+    async fn telling_in_ledger(&self, lease: &'static str, for_ms: Millis) -> Option<bool> {
+        let (ledger, holder, leases) = (&self.shared.ledger, &self.shared.instance, [lease]);
+        let held = ledger.take_leases(&leases, holder, for_ms);
+        Some(tokio::time::timeout(ANSWER_MAX, held).await.ok()?.ok()?[0].is_some())
+    }
+
+    async fn telling_in_redis(&self, lease: &'static str) -> Option<bool> {
+        tokio::time::timeout(ANSWER_MAX, self.shared.coordination.hold(lease)).await.ok()?.ok()
     }
 
     /// Another that still sees it may tell at once. Leases in Redis end by themselves after seconds.
     async fn give_up_telling(&self, kind: AlertKind) {
-        if kind == AlertKind::GateDown
+        if !is_leased_in_redis(kind)
             && let Some(lease) = lease_of(kind).filter(|_| self.shared.is_cluster())
         {
-            let given_up = self.shared.ledger.take_lease(lease, &self.shared.instance, 0);
             // If it cannot be given up, it ends by itself.
-            let _ = tokio::time::timeout(ANSWER_MAX, given_up).await;
+            self.telling_in_ledger(lease, 0).await;
         }
     }
 
@@ -271,6 +279,22 @@ impl Health {
         metrics::gauge!("seckill_alerts_waiting")
             .set(self.shared.alerts.handle().webhook().waiting as f64);
         metrics::gauge!("seckill_push_streams").set(self.push.streams() as f64);
+    }
+}
+
+/// What happens while the ledger does not work.
+fn is_leased_in_redis(kind: AlertKind) -> bool {
+    matches!(kind, AlertKind::LedgerDown | AlertKind::Backlog)
+}
+
+/// The answer of the one that is asked first, or, without one, that of the other.
+async fn first_answer<T>(
+    one: impl Future<Output = Option<T>>,
+    other: impl Future<Output = Option<T>>,
+) -> Option<T> {
+    match one.await {
+        None => other.await,
+        answer => answer,
     }
 }
 

@@ -32,7 +32,7 @@ impl<J: Job> Runner<J> {
         }
         let mut failing = false;
         loop {
-            if self.schedule.leased && self.shared.coordination.lead(self.name).await.is_none() {
+            if self.schedule.leased && self.shared.leases.lead(self.name).await.is_none() {
                 if self.pause().await {
                     continue;
                 }

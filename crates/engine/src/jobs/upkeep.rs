@@ -20,7 +20,7 @@ impl Upkeep {
         use WarmError::{Ended, NotPublished, UnknownItem};
         let suspects = self.shared.gate.suspects();
         // One process is enough; the others see the new epoch.
-        if suspects.is_empty() || self.shared.coordination.lead("rebuild").await.is_none() {
+        if suspects.is_empty() || self.shared.leases.lead("rebuild").await.is_none() {
             return;
         }
         for item in suspects {

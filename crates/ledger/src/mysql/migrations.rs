@@ -22,6 +22,7 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0003_plans.sql"),
     include_str!("migrations/0004_due.sql"),
     include_str!("migrations/0005_lease.sql"),
+    include_str!("migrations/0006_leases.sql"),
 ];
 
 /// The schema this binary writes.

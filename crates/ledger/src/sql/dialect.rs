@@ -72,13 +72,13 @@ impl Dialect {
         }
     }
 
-    /// What time it is at the server, if there is one. Not by way of local time, which has one hour twice
+    /// An expression for the time at the server, if there is one. Not by way of local time, which has one hour twice
     /// a year.
     pub(crate) fn server_clock(self) -> Option<&'static str> {
         match self {
             Dialect::Sqlite => None,
             Dialect::Mysql => {
-                Some("SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000")
+                Some("TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000")
             }
         }
     }

@@ -17,6 +17,7 @@ mod dead_letters;
 pub(crate) mod dialect;
 mod drafts;
 pub(crate) mod failure;
+mod leases;
 mod operators;
 mod orders;
 mod outbox;

@@ -1,4 +1,4 @@
-//! What the instances on one ledger share: its clock, its leases, the runs of its jobs, one secret.
+//! What the instances on one ledger share: its clock, the runs of its jobs, one secret.
 
 use async_trait::async_trait;
 use sale::Millis;
@@ -16,8 +16,8 @@ const RUNS_KEPT_MAX: usize = 1_000;
 
 /// The time at the server; ours if the ledger has none.
 pub(crate) async fn now_ms(session: &mut impl Session, ours_ms: Millis) -> Outcome<Millis> {
-    let Some(sql) = session.dialect().server_clock() else { return Ok(ours_ms) };
-    Ok(session.first(sql, &[], |row| get(row, 0)).await?.unwrap_or(0))
+    let Some(clock) = session.dialect().server_clock() else { return Ok(ours_ms) };
+    Ok(session.first(&format!("SELECT {clock}"), &[], |row| get(row, 0)).await?.unwrap_or(0))
 }
 
 async fn shared_secret(tx: &mut impl Session, candidate: &str, now_ms: Millis) -> Outcome<String> {
@@ -29,34 +29,6 @@ async fn shared_secret(tx: &mut impl Session, candidate: &str, now_ms: Millis) -
     tx.execute(&sql, values![candidate, now_ms]).await?;
     let secret = tx.first("SELECT secret FROM tb_secret", &[], |row| get(row, 0)).await?;
     secret.ok_or(Failure::NotFound)
-}
-
-async fn take_lease(
-    tx: &mut impl Session,
-    name: &str,
-    holder: &str,
-    for_ms: Millis,
-    ours_ms: Millis,
-) -> Outcome<bool> {
-    let now_ms = now_ms(tx, ours_ms).await?;
-    let until_ms = now_ms.saturating_add(for_ms);
-    let dialect = tx.dialect();
-    // First a row to lock, then the decision: two who come at once find each other's.
-    let sql = format!(
-        "INSERT INTO tb_lease (name, holder, until_at) VALUES (?, ?, ?) {}",
-        dialect.keep("name")
-    );
-    tx.execute(&sql, values![name, holder, until_ms]).await?;
-    let sql =
-        format!("SELECT holder, until_at FROM tb_lease WHERE name = ? {}", dialect.for_update());
-    let read = |row: &dyn Row| Ok((get::<String>(row, 0)?, get::<Millis>(row, 1)?));
-    let held = tx.first(&sql, values![name], read).await?;
-    if held.is_some_and(|(by, until_ms)| by != holder && until_ms > now_ms) {
-        return Ok(false);
-    }
-    let sql = "UPDATE tb_lease SET holder = ?, until_at = ? WHERE name = ?";
-    tx.execute(sql, values![holder, until_ms, name]).await?;
-    Ok(true)
 }
 
 async fn record_run(tx: &mut impl Session, run: &NewJobRun) -> Outcome<i64> {
@@ -103,14 +75,6 @@ impl<E: Engine> Upkeep for SqlLedger<E> {
     async fn shared_secret(&self, candidate: &str, now_ms: Millis) -> Result<String> {
         self.run(Access::Write, candidate.to_owned(), move |tx, candidate| {
             Box::pin(shared_secret(tx, candidate, now_ms))
-        })
-        .await
-    }
-
-    async fn take_lease(&self, name: &str, holder: &str, for_ms: Millis) -> Result<bool> {
-        let (asked, now_ms) = ((name.to_owned(), holder.to_owned()), self.clock.now_ms());
-        self.run(Access::Write, asked, move |tx, (name, holder)| {
-            Box::pin(take_lease(tx, name, holder, for_ms, now_ms))
         })
         .await
     }

@@ -10,6 +10,7 @@ mod books;
 mod buyers;
 mod disk;
 mod failed_claims;
+mod leases;
 mod money;
 mod mysql;
 mod operators;

@@ -437,22 +437,6 @@ async fn what_waits_is_counted_by_kind_and_by_item() {
 }
 
 #[tokio::test]
-async fn a_lease_is_held_by_one_until_it_ends() {
-    check(async |shop| {
-        let mut holders = 0;
-        for holder in ["a", "b"] {
-            holders += usize::from(shop.take_lease("telling", holder, 60_000).await.unwrap());
-        }
-        assert_eq!(holders, 1);
-        assert!(shop.take_lease("telling", "a", 60_000).await.unwrap(), "renewed");
-        assert!(shop.take_lease("another", "b", 60_000).await.unwrap());
-        assert!(shop.take_lease("telling", "a", 0).await.unwrap(), "given up");
-        assert!(shop.take_lease("telling", "b", 60_000).await.unwrap());
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn all_instances_share_the_first_secret() {
     check(async |shop| {
         let first = shop.shared_secret("the first candidate", shop.now()).await.unwrap();
