@@ -6,10 +6,11 @@
 //!
 //! **Who tells, in a cluster?** All instances see the same outage, and one call is enough. So whoever
 //! wants to tell of something that others see, too, takes a lease on telling it first, and keeps it
-//! until it is over; the others keep quiet, and take over if the holder dies. What happens
-//! while the ledger is down is leased in Redis and all else in the ledger, for what is down cannot give
-//! leases; without an answer the other one is asked. If neither answers, everybody tells, with their name: too many calls are better than none. What
-//! concerns one host or process only (its disk, its lanes, its jobs) that one tells.
+//! until it is over; the others keep quiet, and take over if the holder dies. What happens while the
+//! ledger is down is leased in Redis and all else in the ledger, for what is down cannot give leases;
+//! without an answer the other one is asked. If neither answers, everybody tells, with their name: too
+//! many calls are better than none. What concerns one host or process only (its disk, its lanes, its
+//! jobs) that one tells.
 
 use std::{
     future::Future,

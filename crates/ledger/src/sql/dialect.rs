@@ -72,8 +72,8 @@ impl Dialect {
         }
     }
 
-    /// An expression for the time at the server, if there is one. Not by way of local time, which has one hour twice
-    /// a year.
+    /// An expression for the time at the server, if there is one. Not by way of local time, which has
+    /// one hour twice a year.
     pub(crate) fn server_clock(self) -> Option<&'static str> {
         match self {
             Dialect::Sqlite => None,
