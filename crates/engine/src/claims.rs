@@ -64,7 +64,7 @@ impl Claims {
 
     /// Present a receipt: the claim is found, or admitted again, or told why not.
     pub async fn present(&self, receipt: &Receipt) -> Result<Option<OrderView>, StoreError> {
-        match self.orders.on_record(receipt.order_no, Some(&receipt.user)).await? {
+        match self.orders.order(receipt.order_no, Some(&receipt.user)).await? {
             Some(OrderView::Queued(claim)) if self.is_nowhere(&claim).await? => {
                 return Err(only_a_mark(&claim));
             }
@@ -102,13 +102,13 @@ impl Claims {
         tracing::warn!(order_no = %claim.order_no, ?reason, "a lost claim could not be admitted again");
         self.shared.ledger.void(&[claim], reason, self.shared.now_ms()).await?;
         self.shared.wake.outbox_written();
-        self.orders.on_record(receipt.order_no, Some(&receipt.user)).await
+        self.orders.order(receipt.order_no, Some(&receipt.user)).await
     }
 
     /// The gate has the mark of a claim that was not on record a moment ago. Somebody else may have
     /// presented the same receipt meanwhile.
     async fn on_record_by_now(&self, claim: Claim) -> Result<Option<OrderView>, StoreError> {
-        match self.orders.on_record(claim.order_no, Some(&claim.user)).await? {
+        match self.orders.order(claim.order_no, Some(&claim.user)).await? {
             None => Err(only_a_mark(&claim)),
             known => Ok(known),
         }

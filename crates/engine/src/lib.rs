@@ -18,12 +18,13 @@ mod demo;
 mod due;
 mod health;
 mod jobs;
+mod last_known;
 mod leases;
 #[cfg(any(test, feature = "testing"))]
 pub mod moving_gate;
 mod operations;
-mod order_copies;
 mod order_lookup;
+mod order_reads;
 mod parts;
 mod payments;
 mod push;
@@ -69,7 +70,7 @@ use alerting::Alerting;
 use cashier::Cashier;
 use health::RememberedAlerts;
 use jobs::Jobs;
-use order_copies::OrderCopies;
+use last_known::LastKnown;
 use warming::Warming;
 
 pub struct Engine {
@@ -121,11 +122,11 @@ impl Engine {
         let shared = Arc::new(Shared::start(settings, clock, parts, alerts)?);
         let s = || shared.clone();
         let catalogue = Arc::new(Catalogue::new(shared.ledger.clone(), shared.clock.clone()));
-        let copies = Arc::new(OrderCopies { shared: s() });
-        let orders = Arc::new(OrderLookup { shared: s(), copies: copies.clone() });
-        let push = Arc::new(Push::new(s(), copies.clone()));
+        let last_known = Arc::new(LastKnown::default());
+        let orders = Arc::new(OrderLookup::new(s(), last_known.clone()));
+        let push = Arc::new(Push::new(s(), last_known));
         let warming = Arc::new(Warming { shared: s(), catalogue: catalogue.clone() });
-        let payments = Payments::new(s(), orders.clone(), copies.clone(), providers, sandbox);
+        let payments = Payments::new(s(), orders.clone(), providers, sandbox);
         let payments = Arc::new(payments);
         let stock = Arc::new(StockChanges { shared: s() });
         let plans =
@@ -136,7 +137,6 @@ impl Engine {
             shared: s(),
             catalogue: catalogue.clone(),
             warming: warming.clone(),
-            copies,
             reconcile: reconcile.clone(),
         });
         let health = Health::new(s(), push.clone(), data.to_owned(), remembered);

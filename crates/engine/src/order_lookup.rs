@@ -1,17 +1,18 @@
 //! Looking an order up, wherever it is on its way: for its buyer, by its number, or for an operator.
 //!
 //! A claim is on the log until it is an order, or failed and waits for its next try or for a person.
-//! Whoever looks asks in the order in which it moves, so that one that moves meanwhile is seen twice and
-//! never not at all.
+//! Most are orders, so the ledger is asked first; of one that it does not have the others are asked in the
+//! order in which it moves, and at last the ledger again, so that one that moves meanwhile is seen twice
+//! and never not at all.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, pin::pin, sync::Arc, time::Duration};
 
 use ledger::{DeadLetter, DeadLetterState, LedgerError, OrderFilter};
 use sale::{Claim, Millis, Order, OrderNo, OrderStatus, UserId};
 
 use crate::{
-    coordination::OrderCopy,
-    order_copies::{OrderCopies, is_fresh},
+    last_known::LastKnown,
+    order_reads::OrderReads,
     shared::{Shared, StoreError},
 };
 
@@ -70,11 +71,16 @@ impl Found {
 }
 
 pub struct OrderLookup {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) copies: Arc<OrderCopies>,
+    shared: Arc<Shared>,
+    reads: Arc<OrderReads>,
+    last_known: Arc<LastKnown>,
 }
 
 impl OrderLookup {
+    pub(crate) fn new(shared: Arc<Shared>, last_known: Arc<LastKnown>) -> OrderLookup {
+        OrderLookup { reads: OrderReads::new(shared.ledger.clone()), shared, last_known }
+    }
+
     /// When the last claim on the log will be an order; `None` if none is there. A claim that waits for
     /// its next try is not on the log, and nobody knows when its time will come.
     pub fn backlog_eta_ms(&self) -> Option<u64> {
@@ -89,97 +95,94 @@ impl OrderLookup {
         no: OrderNo,
         buyer: Option<&UserId>,
     ) -> Result<Option<OrderView>, StoreError> {
-        // Buyers look often while they wait; the copy that the last event of the order renewed will do.
-        let copy = self.copies.of(no).await;
-        if let Some(copy) = copy.as_ref().filter(|copy| is_fresh(copy)) {
-            return Ok(Some(OrderView::Known(copy.order.clone())));
-        }
-        self.order_in_books(no, buyer, copy).await
-    }
-
-    /// The same without the copies that buyers look at. They are a yes from a cache, and may tell of
-    /// an order that the ledger lost when an older backup was restored.
-    pub(crate) async fn on_record(
-        &self,
-        no: OrderNo,
-        buyer: Option<&UserId>,
-    ) -> Result<Option<OrderView>, StoreError> {
-        self.order_in_books(no, buyer, None).await
-    }
-
-    async fn order_in_books(
-        &self,
-        no: OrderNo,
-        buyer: Option<&UserId>,
-        copy: Option<OrderCopy>,
-    ) -> Result<Option<OrderView>, StoreError> {
-        // The gate first: a claim leaves it only after it is in the ledger, so what is in neither,
-        // asked in this order, does not exist.
-        let queued = match buyer {
-            Some(user) => self.shared.gate.queued(user, no).await,
-            None => Ok(None),
-        };
-        let patient = copy.is_none() && !matches!(queued, Ok(Some(_)));
-        let order = match self.ask_for_order(no, patient).await {
-            Ok(order) => order,
-            Err(LedgerError::Unavailable(why)) => return self.last_known(copy, queued, why).await,
-            Err(error) => return Err(error.into()),
-        };
-        if let Some(order) = order {
-            if let Some(copy) = copy {
-                self.copies.replace(&copy, &order).await;
+        let asked_ms = self.shared.now_ms();
+        match self.ask_ledger(no, buyer).await? {
+            Some(OrderView::Known(order)) => {
+                self.last_known.note(&order, asked_ms);
+                Ok(Some(OrderView::Known(order)))
             }
-            return Ok(Some(OrderView::Known(order)));
-        }
-        if let Ok(Some(claim)) = queued {
-            return Ok(Some(OrderView::Queued(claim)));
-        }
-        // Failed claims have left the log and wait for their next try, or for a person. One that is
-        // resolved became an order after we looked for it.
-        match self.shared.ledger.dead_letter(no).await? {
-            Some(letter) if letter.state.is_open() => Ok(Some(OrderView::Queued(letter.claim))),
-            Some(_) => Ok(self.shared.ledger.order(no).await?.map(OrderView::Known)),
-            // A gate that cannot tell, as while an item is loaded, is no reason to say that there is
-            // no such order.
-            None => Ok(queued?.map(OrderView::Queued)),
+            Some(last) => Ok(Some(last)),
+            None => self.on_its_way(no, buyer).await,
         }
     }
 
-    /// Whoever knows something of the order already does not wait for a ledger that hangs.
-    async fn ask_for_order(
+    /// A ledger that hangs is waited for only until something else can be told.
+    async fn ask_ledger(
         &self,
         no: OrderNo,
-        patient: bool,
-    ) -> Result<Option<Order>, LedgerError> {
-        let asked = self.shared.ledger.order(no);
-        if patient {
-            return asked.await;
+        buyer: Option<&UserId>,
+    ) -> Result<Option<OrderView>, StoreError> {
+        let mut asked = pin!(self.reads.order(no));
+        let answer = match tokio::time::timeout(LEDGER_WAIT_MAX, &mut asked).await {
+            Ok(answer) => answer,
+            Err(_) => match self.without_ledger(no, buyer).await {
+                Ok(Some(last)) => return Ok(Some(last)),
+                Ok(None) | Err(_) => asked.await,
+            },
+        };
+        match answer {
+            Ok(order) => Ok(order.map(OrderView::Known)),
+            Err(LedgerError::Unavailable(why)) => {
+                let last = self.without_ledger(no, buyer).await?;
+                last.map(Some).ok_or_else(|| LedgerError::Unavailable(why).into())
+            }
+            Err(error) => Err(error.into()),
         }
-        let late = |_| Err(LedgerError::Unavailable("it does not answer in time".into()));
-        tokio::time::timeout(LEDGER_WAIT_MAX, asked).await.unwrap_or_else(late)
     }
 
     /// The ledger cannot be asked. What somebody read there once was true then; and a claim that is on
     /// the log was waiting when it was made, and nobody has told since that it does not any more. That a
     /// buyer is marked at the gate says nothing: whoever has paid is marked as well.
-    async fn last_known(
+    async fn without_ledger(
         &self,
-        copy: Option<OrderCopy>,
-        queued: gate::Result<Option<Claim>>,
-        why: String,
+        no: OrderNo,
+        buyer: Option<&UserId>,
     ) -> Result<Option<OrderView>, StoreError> {
-        if let Some(copy) = copy {
-            return Ok(Some(OrderView::LastKnown(copy.order, copy.read_ms)));
+        if let Some((order, read_ms)) = self.last_known.of(no, self.shared.now_ms()) {
+            return Ok(Some(OrderView::LastKnown(order, read_ms)));
         }
-        match queued {
+        match self.queued(no, buyer).await {
             Ok(Some(claim)) if self.shared.gate.is_on_log(&claim).await? => {
                 Ok(Some(OrderView::LastQueued(claim)))
             }
-            _ => Err(LedgerError::Unavailable(why).into()),
+            _ => Ok(None),
         }
     }
 
-    /// Not by the copy that buyers look at: operators decide by what they see.
+    async fn queued(&self, no: OrderNo, buyer: Option<&UserId>) -> gate::Result<Option<Claim>> {
+        match buyer {
+            Some(user) => self.shared.gate.queued(user, no).await,
+            None => Ok(None),
+        }
+    }
+
+    /// What the ledger did not have a moment ago.
+    async fn on_its_way(
+        &self,
+        no: OrderNo,
+        buyer: Option<&UserId>,
+    ) -> Result<Option<OrderView>, StoreError> {
+        let queued = self.queued(no, buyer).await;
+        if let Ok(Some(claim)) = queued {
+            return Ok(Some(OrderView::Queued(claim)));
+        }
+        // Failed claims have left the log and wait for their next try, or for a person.
+        match self.shared.ledger.dead_letter(no).await? {
+            Some(letter) if letter.state.is_open() => {
+                return Ok(Some(OrderView::Queued(letter.claim)));
+            }
+            _ => {}
+        }
+        // It may have become an order since we looked first.
+        if let Some(order) = self.reads.order(no).await? {
+            return Ok(Some(OrderView::Known(order)));
+        }
+        // A gate that cannot tell, as while an item is loaded, is no reason to say that there is
+        // no such order.
+        Ok(queued?.map(OrderView::Queued))
+    }
+
+    /// For operators, who may ask for anybody's.
     pub async fn find(&self, no: OrderNo) -> Result<Option<Found>, StoreError> {
         if let Some(order) = self.shared.ledger.order(no).await? {
             return Ok(Some(Found::known(order)));

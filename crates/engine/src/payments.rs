@@ -22,7 +22,6 @@ use serde_json::{Value, json};
 use crate::{
     OrderView, StoreError,
     actor::Actor,
-    order_copies::OrderCopies,
     order_lookup::{Found, OrderLookup},
     shared::Shared,
 };
@@ -66,7 +65,6 @@ pub enum NoticeFailure {
 pub struct Payments {
     shared: Arc<Shared>,
     orders: Arc<OrderLookup>,
-    copies: Arc<OrderCopies>,
     providers: Providers,
     /// The built-in cashier, if it is switched on. It is one of the providers.
     sandbox: Option<Sandbox>,
@@ -76,11 +74,10 @@ impl Payments {
     pub(crate) fn new(
         shared: Arc<Shared>,
         orders: Arc<OrderLookup>,
-        copies: Arc<OrderCopies>,
         providers: Providers,
         sandbox: Option<Sandbox>,
     ) -> Payments {
-        Payments { shared, orders, copies, providers, sandbox }
+        Payments { shared, orders, providers, sandbox }
     }
 
     /// The names of the providers, in the order of the alphabet.
@@ -149,9 +146,9 @@ impl Payments {
     /// The buyer does not want it any more. An open payment is closed at its provider first. Answers
     /// the order as it is in the ledger now.
     pub async fn cancel(&self, view: &OrderView) -> Result<Order, PayError> {
-        let copy = in_ledger(view)?;
+        let no = in_ledger(view)?.order_no;
         // What the buyer was shown may be a moment old.
-        let order = self.shared.ledger.order(copy.order_no).await?.ok_or(LedgerError::NotFound)?;
+        let order = self.shared.ledger.order(no).await?.ok_or(LedgerError::NotFound)?;
         match order.status {
             OrderStatus::Unpaid => {}
             OrderStatus::Closed => return Ok(order),
@@ -167,8 +164,7 @@ impl Payments {
             self.shared.wake.outbox_written();
         }
         // Whoever was first: say what is true now.
-        let now = self.shared.ledger.order(copy.order_no).await?.ok_or(LedgerError::NotFound)?;
-        self.copies.renew_one(now.order_no).await;
+        let now = self.shared.ledger.order(no).await?.ok_or(LedgerError::NotFound)?;
         match now.status {
             OrderStatus::Closed => Ok(now),
             OrderStatus::Unpaid => {

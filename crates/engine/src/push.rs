@@ -17,10 +17,7 @@ use sale::{OrderNo, UserId};
 use tokio::sync::mpsc;
 
 use crate::{
-    coordination::Hint,
-    order_copies::OrderCopies,
-    settings::Push as PushOptions,
-    shared::{AnyError, Shared},
+    coordination::Hint, last_known::LastKnown, settings::Push as PushOptions, shared::Shared,
 };
 
 /// An order changed, and this is its buyer.
@@ -32,14 +29,14 @@ pub struct TooMany;
 
 pub struct Push {
     shared: Arc<Shared>,
-    copies: Arc<OrderCopies>,
+    last_known: Arc<LastKnown>,
     streams: Arc<Streams>,
 }
 
 impl Push {
-    pub(crate) fn new(shared: Arc<Shared>, copies: Arc<OrderCopies>) -> Push {
+    pub(crate) fn new(shared: Arc<Shared>, last_known: Arc<LastKnown>) -> Push {
         let streams = Streams::new(shared.settings.push.clone());
-        Push { shared, copies, streams }
+        Push { shared, last_known, streams }
     }
 
     /// Opens a stream of what changes of this buyer's orders.
@@ -59,18 +56,16 @@ impl Push {
 
     /// Lets the buyers know who listen at this instance.
     pub fn tell(&self, orders: &[OrderEvent]) {
+        self.last_known.forget(orders.iter().map(|(no, _)| *no));
         self.streams.tell(orders);
     }
 
-    /// Lets buyers know, here and at the other instances, and renews the copies they look at.
-    pub(crate) async fn tell_all(&self, orders: &[OrderEvent]) -> Result<(), AnyError> {
+    /// Lets buyers know, here and at the other instances.
+    pub(crate) async fn tell_all(&self, orders: &[OrderEvent]) {
         if self.shared.is_cluster() {
-            let numbers: Vec<OrderNo> = orders.iter().map(|(no, _)| *no).collect();
-            self.copies.renew(&numbers).await?;
             self.shared.coordination.tell(&Hint::Orders { orders: orders.to_vec() }).await;
         }
         self.tell(orders);
-        Ok(())
     }
 }
 

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use sale::{Activity, Millis, Order, OrderNo};
+use sale::{Activity, Millis};
 use tokio::sync::broadcast;
 
-use super::{Coordination, Hint, OrderCopy};
+use super::{Coordination, Hint};
 
 pub struct LocalCoordination(broadcast::Sender<Hint>);
 
@@ -28,16 +28,8 @@ impl Coordination for LocalCoordination {
         self.0.subscribe()
     }
 
-    async fn order(&self, _: OrderNo) -> Option<OrderCopy> {
-        None
-    }
-
     async fn now_ms(&self) -> Result<Millis, String> {
         Ok(0)
-    }
-
-    async fn keep_orders(&self, _: &[Order], _: Millis) -> Result<(), String> {
-        Ok(())
     }
 
     async fn catalogue(&self) -> Option<Vec<Activity>> {

@@ -1,4 +1,4 @@
-//! What several instances have in common: news, and copies of what pages and buyers ask for most.
+//! What several instances have in common: news, and a copy of what pages show.
 //!
 //! Nothing here is a truth. A hint
 //! says *look again*; a copy may be a moment old. All of it may be lost without anybody being told
@@ -10,7 +10,7 @@ mod redis;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use sale::{Activity, Millis, Order, OrderNo, UserId};
+use sale::{Activity, Millis, OrderNo, UserId};
 use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast;
 
@@ -29,15 +29,6 @@ pub enum Hint {
     Units { item: sale::ItemId },
 }
 
-/// What somebody read of an order a while ago. Both times are of the clock where copies are kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OrderCopy {
-    pub order: Order,
-    /// From before it was read.
-    pub read_ms: Millis,
-    pub now_ms: Millis,
-}
-
 #[async_trait]
 pub trait Coordination: Send + Sync {
     /// May this process be the only one to do this now? Asking takes a lease of seconds, or renews it.
@@ -50,15 +41,8 @@ pub trait Coordination: Send + Sync {
     /// What the other instances tell.
     fn hints(&self) -> broadcast::Receiver<Hint>;
 
-    /// A copy of the order, if there is one.
-    async fn order(&self, no: OrderNo) -> Option<OrderCopy>;
-
-    /// What time it is where copies are kept.
+    /// What time it is at the gate.
     async fn now_ms(&self) -> Result<Millis, String>;
-
-    /// `read_ms` is [`Coordination::now_ms`] from before the orders were read. An error means that an
-    /// older copy may still be there, or that these were read too long ago: read and try again.
-    async fn keep_orders(&self, orders: &[Order], read_ms: Millis) -> Result<(), String>;
 
     /// The activities that pages show, if somebody has put them there.
     async fn catalogue(&self) -> Option<Vec<Activity>>;

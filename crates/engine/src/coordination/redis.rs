@@ -4,7 +4,6 @@
 //! |---|---|
 //! | `…:{<name>}:lease`, `…:{<name>}:fence` | who tells that the ledger is down, and how many have |
 //! | `…:{node:<n>}:lease`, `…:fence` | which process hands out order numbers of node n |
-//! | `…:order:<no>` | a copy of an order, for buyers who look often; expires |
 //! | `…:catalog`, `…:catalog:<activity>` | ids of the activities shown; a hash for each |
 //! | channel `…:hints` | news, and a beat now and then |
 //!
@@ -37,10 +36,10 @@ use redis::{
     aio::{ConnectionManager, ConnectionManagerConfig},
     cluster::ClusterClient,
 };
-use sale::{Activity, Clock, Item, Millis, Order, OrderNo, SystemClock};
+use sale::{Activity, Clock, Item, Millis, SystemClock};
 use tokio::sync::broadcast;
 
-use super::{Coordination, Hint, OrderCopy};
+use super::{Coordination, Hint};
 
 const LEASE_MS: i64 = 5_000;
 const NODE_LEASE_MS: i64 = 60_000;
@@ -52,10 +51,6 @@ const NODE_RENEW_SOON: Duration = Duration::from_millis(100);
 const SETTLE_IN: Duration = Duration::from_millis(600);
 /// Well before the lease ends, so that two holders never overlap even with clocks that drift.
 const NODE_SAFE_MS: i64 = NODE_LEASE_MS / 2;
-const ORDER_KEPT_MS: i64 = 600_000;
-/// A copy read longer ago is refused. Well below the life of a copy: while a later one lives, the
-/// earlier one loses against it anyway.
-const ORDER_AGE_MS_MAX: i64 = 60_000;
 const CATALOGUE_KEPT_MS: i64 = 60_000;
 const HINTS_WAITING_MAX: usize = 4_096;
 const RECONNECT: Duration = Duration::from_millis(500);
@@ -64,8 +59,6 @@ const BEAT_EVERY: Duration = Duration::from_secs(5);
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 /// No hint; whoever hears it knows that the line lives.
 const BEAT: &str = "beat";
-/// What the script answers to a copy that was read too long ago.
-const TOO_OLD: i64 = -1;
 /// How often a cluster's client follows a slot that moved before it gives up.
 const REDIRECTS_MAX: u32 = 4;
 
@@ -88,8 +81,6 @@ pub struct RedisCoordination {
     options: RedisCoordinationOptions,
     link: Link,
     lead: Script,
-    keep_order: Script,
-    order_copy: Script,
     clock: Script,
     hints: broadcast::Sender<Hint>,
     /// The node whose order numbers this process hands out. Written before `node_until_ms`, read after.
@@ -118,8 +109,6 @@ impl RedisCoordination {
         let coordination = RedisCoordination {
             link,
             lead: Script::new(include_str!("lua/lead.lua")),
-            keep_order: Script::new(include_str!("lua/keep_order.lua")),
-            order_copy: Script::new(include_str!("lua/order_copy.lua")),
             clock: Script::new(include_str!("lua/clock.lua")),
             hints: broadcast::Sender::new(HINTS_WAITING_MAX),
             node: AtomicU16::new(0),
@@ -385,33 +374,9 @@ impl Coordination for RedisCoordination {
         self.hints.subscribe()
     }
 
-    async fn order(&self, no: OrderNo) -> Option<OrderCopy> {
-        let key = self.key(format_args!("order:{no}"));
-        let copy: Vec<String> = self.invoke(&key, &self.order_copy.key(&key)).await.ok()?;
-        let [order, read_ms, now_ms] = &copy[..] else { return None };
-        Some(OrderCopy {
-            order: serde_json::from_str(order).ok()?,
-            read_ms: read_ms.parse().ok()?,
-            now_ms: now_ms.parse().ok()?,
-        })
-    }
-
     async fn now_ms(&self) -> Result<Millis, String> {
         let now_ms = self.invoke(&self.key("clock"), &self.clock.key(self.key("clock"))).await;
         now_ms.map_err(|error| error.to_string())
-    }
-
-    async fn keep_orders(&self, orders: &[Order], read_ms: Millis) -> Result<(), String> {
-        let kept = orders.iter().map(|order| async move {
-            let key = self.key(format_args!("order:{}", order.order_no));
-            let mut call = self.keep_order.key(&key);
-            call.arg(order.status.code()).arg(json(order)).arg(ORDER_KEPT_MS);
-            call.arg(read_ms).arg(ORDER_AGE_MS_MAX);
-            self.invoke::<i64>(&key, &call).await
-        });
-        let kept = futures_util::future::try_join_all(kept).await;
-        let kept = kept.map_err(|error| error.to_string())?;
-        if kept.contains(&TOO_OLD) { Err("these were read too long ago".into()) } else { Ok(()) }
     }
 
     async fn catalogue(&self) -> Option<Vec<Activity>> {
@@ -437,7 +402,6 @@ impl Coordination for RedisCoordination {
 #[cfg(test)]
 mod tests {
     use faults::services::{Redis, RedisOptions, shared_redis, unique_name};
-    use sale::{ActivityId, Currency, ItemId, Money, OrderStatus};
 
     use super::*;
 
@@ -492,38 +456,5 @@ mod tests {
         let url = shared_redis().url();
         let heard = hear(&url, &unique_name("nobody"), &sender, &weak, silence).await;
         assert!(heard.unwrap_err().is_timeout());
-    }
-
-    #[tokio::test]
-    async fn a_copy_read_long_ago_is_not_kept() {
-        let coordination =
-            RedisCoordination::open(options(shared_redis().url(), "ann")).await.unwrap();
-        let order_no = OrderNo::from_u64(7).unwrap();
-        let order = Order {
-            order_no,
-            user: "ann".parse().unwrap(),
-            activity: ActivityId(1),
-            item: ItemId(1),
-            item_name: "pen".into(),
-            price: Money::new(1, Currency::CNY),
-            quantity: 1,
-            amount: Money::new(1, Currency::CNY),
-            status: OrderStatus::Unpaid,
-            reason: None,
-            epoch: 1,
-            created_ms: 0,
-            pay_deadline_ms: 0,
-            paid_ms: None,
-            closed_ms: None,
-        };
-        let orders = [order];
-        let now_ms = coordination.now_ms().await.unwrap();
-        let old = coordination.keep_orders(&orders, now_ms - ORDER_AGE_MS_MAX - 1).await;
-        assert!(old.unwrap_err().contains("too long ago"));
-        assert!(coordination.order(order_no).await.is_none());
-        coordination.keep_orders(&orders, now_ms).await.unwrap();
-        let copy = coordination.order(order_no).await.unwrap();
-        assert_eq!((&copy.order, copy.read_ms), (&orders[0], now_ms));
-        assert!(copy.now_ms >= now_ms, "{copy:?}");
     }
 }

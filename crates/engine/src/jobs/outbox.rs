@@ -50,7 +50,7 @@ impl Delivery for Outbox {
                     self.shared.coordination.tell(&Hint::Units { item: *item }).await;
                 }
             }
-            OutboxMessage::OrderEvents { orders } => self.push.tell_all(orders).await?,
+            OutboxMessage::OrderEvents { orders } => self.push.tell_all(orders).await,
             OutboxMessage::Refund { .. } => return Err("a refund waits in another queue".into()),
         }
         Ok(())

@@ -23,7 +23,6 @@ pub use self::{
 use crate::{
     Catalogue, StoreError, Warmed,
     actor::{Actor, audit_entry},
-    order_copies::OrderCopies,
     reconcile::{Reconcile, Report},
     shared::Shared,
     warming::{WarmError, Warming},
@@ -104,7 +103,6 @@ pub struct Operations {
     pub(crate) shared: Arc<Shared>,
     pub(crate) catalogue: Arc<Catalogue>,
     pub(crate) warming: Arc<Warming>,
-    pub(crate) copies: Arc<OrderCopies>,
     pub(crate) reconcile: Arc<Reconcile>,
 }
 
@@ -195,7 +193,6 @@ impl Operations {
         match self.shared.ledger.start_refund(no, &entry, self.shared.now_ms()).await? {
             Moved::Done => {
                 self.shared.wake.outbox_written();
-                self.copies.renew_one(no).await;
             }
             Moved::Was(OrderStatus::Refunding | OrderStatus::Refunded) => {}
             Moved::Was(status) => return Err(OperateError::Conflict(status.as_str())),

@@ -1,0 +1,116 @@
+//! Reading orders for buyers who poll: those who ask at the same moment share one statement.
+//!
+//! While a crowd waits, everybody asks for their order every second or two. Nobody keeps a copy for them:
+//! an answer is what the ledger said *after* the question was asked, so whoever paid at one instance is not
+//! told `unpaid` at another, and no copies fill the memory that selling needs. What makes it cheap is that
+//! while one statement is under way the next questions gather, and a few hundred numbers in one statement
+//! cost the ledger little more than one.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
+
+use ledger::{Ledger, LedgerError};
+use parking_lot::Mutex;
+use sale::{Order, OrderNo};
+use tokio::sync::{Semaphore, oneshot};
+
+/// Orders in one statement.
+const ORDERS_PER_READ_MAX: usize = 500;
+/// Statements under way at one time. The second goes on while the first hangs.
+const READS_AT_ONCE_MAX: usize = 2;
+/// Questions that wait for their turn.
+const WAITING_MAX: usize = 100_000;
+
+type Answer = Result<Option<Order>, LedgerError>;
+
+struct Question {
+    no: OrderNo,
+    asker: oneshot::Sender<Answer>,
+}
+
+pub(crate) struct OrderReads {
+    ledger: Arc<dyn Ledger>,
+    waiting: Mutex<VecDeque<Question>>,
+    turns: Semaphore,
+}
+
+impl OrderReads {
+    pub(crate) fn new(ledger: Arc<dyn Ledger>) -> Arc<OrderReads> {
+        let turns = Semaphore::new(READS_AT_ONCE_MAX);
+        Arc::new(OrderReads { ledger, waiting: Mutex::default(), turns })
+    }
+
+    /// As it is in the ledger now. Dropping the future forgets the question.
+    pub(crate) async fn order(self: &Arc<Self>, no: OrderNo) -> Answer {
+        let (asker, answer) = oneshot::channel();
+        {
+            let mut waiting = self.waiting.lock();
+            if waiting.len() >= WAITING_MAX {
+                return Err(LedgerError::Unavailable("too many orders are asked for".into()));
+            }
+            waiting.push_back(Question { no, asker });
+        }
+        if self.turns.available_permits() > 0 {
+            tokio::spawn(self.clone().read_all());
+        }
+        let cut_off = |_| Err(LedgerError::Unavailable("the reading was cut off".into()));
+        answer.await.unwrap_or_else(cut_off)
+    }
+
+    /// Reads until nobody waits. A question that comes between the last batch and the end of the turn
+    /// finds no free turn, so it is looked for once more.
+    async fn read_all(self: Arc<Self>) {
+        loop {
+            let Ok(turn) = self.turns.try_acquire() else { return };
+            let questions = self.next_questions();
+            if questions.is_empty() {
+                drop(turn);
+                if self.waiting.lock().is_empty() {
+                    return;
+                }
+            } else {
+                self.read(questions).await;
+            }
+        }
+    }
+
+    /// Of those who still want to know.
+    fn next_questions(&self) -> Vec<Question> {
+        let mut waiting = self.waiting.lock();
+        let mut questions = Vec::new();
+        while questions.len() < ORDERS_PER_READ_MAX {
+            let Some(question) = waiting.pop_front() else { break };
+            if !question.asker.is_closed() {
+                questions.push(question);
+            }
+        }
+        questions
+    }
+
+    async fn read(&self, questions: Vec<Question>) {
+        let numbers: Vec<OrderNo> = questions.iter().map(|question| question.no).collect();
+        let read = self.ledger.orders_by_no(&numbers).await;
+        let found = read.map(|orders| {
+            orders.into_iter().map(|order| (order.order_no, order)).collect::<HashMap<_, _>>()
+        });
+        for Question { no, asker } in questions {
+            let answer = match &found {
+                Ok(orders) => Ok(orders.get(&no).cloned()),
+                Err(error) => Err(same(error)),
+            };
+            // Whoever left does not want to know any more.
+            let _ = asker.send(answer);
+        }
+    }
+}
+
+/// One failure for everybody who asked.
+fn same(error: &LedgerError) -> LedgerError {
+    match error {
+        LedgerError::Unavailable(why) => LedgerError::Unavailable(why.clone()),
+        LedgerError::Broken(why) => LedgerError::Broken(why.clone()),
+        other => LedgerError::Broken(other.to_string()),
+    }
+}
