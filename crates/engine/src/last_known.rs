@@ -3,8 +3,7 @@
 //! As long as it can, nobody is told what is in here. When it cannot, what it said a while ago is told with
 //! the time at which it was true. An order that changed since, as far as anybody told us, is forgotten.
 
-use std::collections::HashMap;
-
+use gate::Recent;
 use parking_lot::Mutex;
 use sale::{Millis, Order, OrderNo};
 
@@ -13,39 +12,29 @@ const ORDERS_MAX: usize = 20_000;
 /// What was read longer ago is not told.
 const AGE_MS_MAX: Millis = 600_000;
 
-#[derive(Default)]
-pub(crate) struct LastKnown(Mutex<Generations>);
+pub(crate) struct LastKnown(Mutex<Recent<OrderNo, (Order, Millis)>>);
 
-/// When `young` is full it becomes `old`, and what was old is forgotten.
-#[derive(Default)]
-struct Generations {
-    young: HashMap<OrderNo, (Order, Millis)>,
-    old: HashMap<OrderNo, (Order, Millis)>,
+impl Default for LastKnown {
+    fn default() -> Self {
+        LastKnown(Mutex::new(Recent::new(ORDERS_MAX)))
+    }
 }
 
 impl LastKnown {
     /// `read_ms` is from before it was read.
     pub(crate) fn note(&self, order: &Order, read_ms: Millis) {
-        let mut generations = self.0.lock();
-        if generations.young.len() >= ORDERS_MAX / 2 {
-            generations.old = std::mem::take(&mut generations.young);
-        }
-        generations.young.insert(order.order_no, (order.clone(), read_ms));
+        self.0.lock().insert(order.order_no, (order.clone(), read_ms));
     }
 
     /// The order, and when it was so.
     pub(crate) fn of(&self, no: OrderNo, now_ms: Millis) -> Option<(Order, Millis)> {
-        let generations = self.0.lock();
-        let known = generations.young.get(&no).or_else(|| generations.old.get(&no))?;
-        (0..AGE_MS_MAX).contains(&(now_ms - known.1)).then(|| known.clone())
+        let known = self.0.lock().get(&no).cloned()?;
+        (0..AGE_MS_MAX).contains(&(now_ms - known.1)).then_some(known)
     }
 
     /// They have changed.
     pub(crate) fn forget(&self, numbers: impl Iterator<Item = OrderNo>) {
-        let mut generations = self.0.lock();
-        for no in numbers {
-            generations.young.remove(&no);
-            generations.old.remove(&no);
-        }
+        let mut known = self.0.lock();
+        numbers.for_each(|no| known.remove(&no));
     }
 }

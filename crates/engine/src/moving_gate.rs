@@ -136,10 +136,10 @@ impl Upkeep for MovingGate {
         self.gate.forget_adjust(item, adjust_no).await
     }
 
-    async fn adopt(&self, claims: &[Claim]) -> Result<()> {
+    async fn adopt(&self, claims: &[Claim]) -> Result<Vec<Claim>> {
         self.controls.can_tell()?;
         self.controls.adopted.lock().extend(claims.iter().map(|claim| claim.order_no));
-        Ok(())
+        Ok(claims.to_vec())
     }
 
     async fn begin_load(&self, item: ItemId, epoch: Epoch, shards: u32) -> Result<bool> {

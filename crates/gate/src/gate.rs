@@ -48,8 +48,9 @@ pub trait Upkeep: Send + Sync {
 
     /// Claims of earlier epochs of an item that have just become orders. Those that the load of its
     /// present epoch did not know of take their units and mark their buyers now; of others nothing changes.
-    async fn adopt(&self, _claims: &[Claim]) -> Result<()> {
-        Ok(())
+    /// Answers the claims of earlier epochs: one of them may be over by now, and then it holds nothing.
+    async fn adopt(&self, _claims: &[Claim]) -> Result<Vec<Claim>> {
+        Ok(Vec::new())
     }
 
     /// Change the units left, idempotent by `adjust_no`. Taking away is refused if it would leave

@@ -14,6 +14,7 @@
 mod gate;
 mod lane;
 mod mark;
+mod recent;
 pub mod redis;
 mod rush;
 mod sold_out;
@@ -24,6 +25,7 @@ use sale::{Claim, Epoch, ItemId, KeyHash, Millis, OrderNo, UserId};
 
 pub use gate::{Admission, Gate, Inspection, Upkeep};
 pub use lane::{LaneOptions, Lanes, MayNumber, PendingDecision};
+pub use recent::Recent;
 pub use sold_out::SoldOut;
 
 /// Who wants how much of what: a claim from the socket to the gate.

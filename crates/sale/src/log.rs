@@ -6,7 +6,18 @@ use crate::{Claim, Epoch, ItemId};
 
 /// Where an entry stands in its log. Opaque to everyone but the log that made it; larger is later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct EntryId(pub u64, pub u64);
+pub struct EntryId {
+    pub place: (u64, u64),
+    /// What stands there, where a log may be rolled back and give a place to another entry; else zero.
+    pub content: u64,
+}
+
+impl EntryId {
+    /// In a log that never gives a place twice.
+    pub fn at(major: u64, minor: u64) -> EntryId {
+        EntryId { place: (major, minor), content: 0 }
+    }
+}
 
 /// The winners of one batch of one item, as they were admitted together.
 #[derive(Clone, Debug)]

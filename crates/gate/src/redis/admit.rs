@@ -9,6 +9,7 @@ use sale::ItemId;
 
 use super::{
     Ticks,
+    buyer_claims::BuyerClaims,
     client::Call,
     decision,
     directory::{Directory, shard_of},
@@ -39,6 +40,7 @@ pub(super) struct Admitter {
     pub(super) holders: Arc<Holders>,
     pub(super) mover: Arc<Mover>,
     pub(super) ticks: Arc<Ticks>,
+    pub(super) buyer_claims: Arc<BuyerClaims>,
     pub(super) rush: Rush,
     /// Claims that may wait for the ledger in one partition.
     pub(super) log_claims_max: u64,
@@ -126,7 +128,7 @@ impl Admitter {
     }
 
     /// Give "sold out" its place among the changes of the stock, and remember who is known here to hold
-    /// a mark.
+    /// a mark, and of what.
     fn note(
         &self,
         item: ItemId,
@@ -134,15 +136,19 @@ impl Admitter {
         requests: &[&NumberedRequest],
         decisions: &mut [Decision],
     ) {
-        let mut holders = Vec::new();
+        let (mut holders, mut admitted) = (Vec::new(), Vec::new());
         for ((_, request), decision) in requests.iter().zip(decisions) {
+            if is_promise(decision) {
+                holders.push(self.holders.hash(&request.user));
+            }
             match decision {
                 Decision::SoldOut { version, .. } => *version = tick,
-                told if is_promise(told) => holders.push(self.holders.hash(&request.user)),
+                Decision::Admitted { claim, .. } => admitted.push(claim.order_no),
                 _ => {}
             }
         }
         self.holders.note(item, holders);
+        self.buyer_claims.note(item, admitted);
     }
 
     async fn decide(

@@ -99,6 +99,11 @@ impl RedisClient {
         }
     }
 
+    /// Not a cluster: its scripts may see all keys.
+    pub(super) fn is_one_server(&self) -> bool {
+        !matches!(self, RedisClient::Cluster(_))
+    }
+
     fn has_several(&self) -> bool {
         matches!(self, RedisClient::One(connections) if connections.len() > 1)
     }

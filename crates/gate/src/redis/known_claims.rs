@@ -145,7 +145,7 @@ impl KnownClaims {
         })
     }
 
-    pub(super) async fn adopt(&self, claims: &[Claim]) -> Result<()> {
+    pub(super) async fn adopt(&self, claims: &[Claim]) -> Result<Vec<Claim>> {
         let mut groups: BTreeMap<(usize, ItemId), Vec<&Claim>> = BTreeMap::new();
         for claim in claims {
             self.directory.find(claim.item).await?;
@@ -157,24 +157,30 @@ impl KnownClaims {
         let calls = groups.map(|((partition, item), claims)| async move {
             self.adopt_group(partition, item, &claims).await
         });
-        join_all(calls).await.into_iter().collect()
+        let older: Result<Vec<Vec<Claim>>> = join_all(calls).await.into_iter().collect();
+        Ok(older?.concat())
     }
 
     /// Nearly always the item is still in the epoch in which the claims were made, or their buyers are
     /// marked; one question tells the first.
-    async fn adopt_group(&self, partition: usize, item: ItemId, claims: &[&Claim]) -> Result<()> {
+    async fn adopt_group(
+        &self,
+        partition: usize,
+        item: ItemId,
+        claims: &[&Claim],
+    ) -> Result<Vec<Claim>> {
         let keys = &self.store.keys;
         let question = redis::cmd("HGET").arg(keys.meta(partition, item)).arg("epoch").to_owned();
         let epoch: Option<Epoch> = self.store.ask(&question).await?;
         let older = claims.iter().filter(|claim| epoch.is_some_and(|epoch| claim.epoch < epoch));
-        let older: Vec<&Claim> = older.copied().collect();
+        let older: Vec<Claim> = older.map(|claim| Claim::clone(claim)).collect();
         if older.is_empty() {
-            return Ok(());
+            return Ok(older);
         }
         let names =
             [keys.meta(partition, item), keys.stock(partition, item), keys.users(partition, item)];
         let mut call = Call::new(&scripts::ADOPT, names);
-        for claim in older {
+        for claim in &older {
             call.push(claim.user.as_str());
             call.push_number(claim.epoch);
             call.push(bare_mark(claim));
@@ -183,6 +189,6 @@ impl KnownClaims {
         if units > 0 {
             tracing::warn!(%item, partition, units, "orders that the gate had lost were adopted");
         }
-        Ok(())
+        Ok(older)
     }
 }

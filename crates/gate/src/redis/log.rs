@@ -11,6 +11,9 @@
 //! acknowledges them again, which removes nothing twice. What this process itself still has in hand it
 //! does not take over from itself, however long the ledger keeps it waiting.
 //!
+//! A failover may take an entry from the stream that a worker has in hand, and give its id to another one.
+//! An acknowledgement is of the entry that was read: of another one with its id nothing is removed.
+//!
 //! The streams may be at different servers, and one that is down is no reason to keep the others
 //! waiting: what cannot be acknowledged there is remembered and acknowledged by the upkeep when it
 //! answers again; forgotten, it comes again, which changes nothing.
@@ -35,7 +38,7 @@ use super::{
     client::{Call, RedisClient},
     scripts,
     store::Store,
-    streams::{id_text, partition_of, read_rows},
+    streams::{content_text, id_text, partition_of, read_rows},
 };
 use crate::Result;
 
@@ -181,6 +184,7 @@ impl StreamLog {
             let mut call = Call::new(&scripts::ACK, names).arg(GROUP);
             for id in chunk {
                 call.push(id_text(**id));
+                call.push(content_text(**id));
             }
             self.store.run::<i64>(&call).await?;
         }

@@ -36,6 +36,7 @@
 
 mod adjust;
 mod admit;
+mod buyer_claims;
 mod client;
 mod decision;
 mod directory;
@@ -69,9 +70,9 @@ use sale::{Claim, ClaimLog, EntryId, Epoch, ItemId, LogEntry, LogError, OrderNo,
 
 pub use self::reopening_cluster::ReopeningCluster;
 use self::{
-    adjust::Adjuster, admit::Admitter, directory::Directory, holders::Holders,
-    known_claims::KnownClaims, load::Loader, log::StreamLog, moves::Mover, on_log::OnLog,
-    reading::Inspector, shards::ShardReader, store::Store, watch::Watch,
+    adjust::Adjuster, admit::Admitter, buyer_claims::BuyerClaims, directory::Directory,
+    holders::Holders, known_claims::KnownClaims, load::Loader, log::StreamLog, moves::Mover,
+    on_log::OnLog, reading::Inspector, shards::ShardReader, store::Store, watch::Watch,
 };
 use crate::{
     AdjustOutcome, Admission, Changed, Decision, GateError, GateFailure, GiveBack, Inspection,
@@ -116,6 +117,7 @@ struct Parts {
     mover: Arc<Mover>,
     adjuster: Arc<Adjuster>,
     on_log: Arc<OnLog>,
+    buyer_claims: Arc<BuyerClaims>,
     log: Arc<StreamLog>,
     admitter: Admitter,
     known_claims: KnownClaims,
@@ -185,6 +187,7 @@ impl Parts {
             ticks: ticks.clone(),
         });
         let on_log = Arc::new(OnLog::new(store.clone(), directory.clone()));
+        let buyer_claims = Arc::new(BuyerClaims::new(store.clone(), directory.clone()));
         Ok(Parts {
             admitter: Admitter {
                 store: store.clone(),
@@ -193,6 +196,7 @@ impl Parts {
                 holders: holders.clone(),
                 mover: mover.clone(),
                 ticks: ticks.clone(),
+                buyer_claims: buyer_claims.clone(),
                 rush: Rush::default(),
                 log_claims_max: options.log_claims_max,
             },
@@ -228,6 +232,7 @@ impl Parts {
             mover,
             adjuster,
             on_log,
+            buyer_claims,
         })
     }
 }
@@ -290,7 +295,7 @@ impl Upkeep for RedisGate {
         self.0.known_claims.release(units).await
     }
 
-    async fn adopt(&self, claims: &[Claim]) -> Result<()> {
+    async fn adopt(&self, claims: &[Claim]) -> Result<Vec<Claim>> {
         self.0.known_claims.adopt(claims).await
     }
 
@@ -374,7 +379,7 @@ impl Inspection for RedisGate {
     }
 
     async fn queued(&self, user: &UserId, order_no: OrderNo) -> Result<Option<Claim>> {
-        self.0.inspector.queued(user, order_no).await
+        self.0.buyer_claims.queued(user, order_no).await
     }
 
     async fn is_on_log(&self, claim: &Claim) -> Result<bool> {
@@ -382,7 +387,7 @@ impl Inspection for RedisGate {
     }
 
     async fn queued_of(&self, user: &UserId) -> Result<Vec<Claim>> {
-        self.0.inspector.queued_of(user).await
+        self.0.buyer_claims.queued_of(user).await
     }
 
     async fn on_log(&self, order_no: OrderNo) -> Result<Option<Claim>> {

@@ -1,6 +1,6 @@
-//! Reading what the gate holds: for reconcile, for operators, and for buyers who ask after their claims.
+//! Reading what the gate holds: for reconcile and for operators.
 
-use std::{cmp::Reverse, collections::HashSet, sync::Arc};
+use std::{collections::HashSet, sync::Arc};
 
 use futures_util::future::join_all;
 use sale::{Claim, ItemId, OrderNo, UserId};
@@ -8,16 +8,14 @@ use sale::{Claim, ItemId, OrderNo, UserId};
 use super::{
     Lefts, SCAN_ROWS,
     adjust::Adjuster,
-    client::Call,
     decision,
     directory::Directory,
     moves::Mover,
     on_log::OnLog,
-    scripts,
     shards::{ShardReader, presence, whole},
     store::Store,
 };
-use crate::{GateFailure, Loaded, Presence, Reading, Result, mark::Garbled};
+use crate::{Loaded, Presence, Reading, Result, mark::Garbled};
 
 /// Items that are read in one go.
 pub(super) const ITEMS_READ_AT_ONCE: usize = 64;
@@ -94,60 +92,6 @@ impl Inspector {
     pub(super) async fn marks(&self, item: ItemId) -> Result<Vec<(UserId, OrderNo)>> {
         let held = held_in(&self.store, self.directory.partitions_of(item), item).await?;
         Ok(held.into_iter().map(|claim| (claim.user, claim.order_no)).collect())
-    }
-
-    /// An error if nobody can tell now.
-    async fn mark_of(&self, item: ItemId, user: &UserId) -> Result<Option<Claim>> {
-        let Some(partition) = self.directory.home(item, user) else { return Ok(None) };
-        let names = [self.store.keys.meta(partition, item), self.store.keys.users(partition, item)];
-        let call = Call::new(&scripts::MARK_OF, names).arg(user.as_str());
-        let reply: Vec<Vec<u8>> = self.store.run(&call).await?;
-        Ok(reply.first().map(|mark| decision::claim_of(item, user, mark)).transpose()?)
-    }
-
-    /// What each item has of this buyer, or that it cannot tell.
-    async fn marks_of(&self, user: &UserId) -> Vec<Result<Option<Claim>>> {
-        let items = self.directory.items();
-        join_all(items.into_iter().map(|item| self.mark_of(item, user))).await
-    }
-
-    /// A claim by its number. The number does not tell the item, so all are asked.
-    async fn find(&self, user: &UserId, order_no: OrderNo) -> Result<Option<Claim>> {
-        let mut nowhere = Ok(None);
-        for mark in self.marks_of(user).await {
-            match mark {
-                Ok(Some(claim)) if claim.order_no == order_no => return Ok(Some(claim)),
-                Ok(_) => {}
-                Err(error) => nowhere = Err(error),
-            }
-        }
-        nowhere
-    }
-
-    /// One that is nowhere may be of an item that somebody else has loaded, or taken away, a moment
-    /// ago.
-    pub(super) async fn queued(&self, user: &UserId, order_no: OrderNo) -> Result<Option<Claim>> {
-        let before = self.directory.copy();
-        let found = self.find(user, order_no).await;
-        if matches!(found, Ok(Some(_))) {
-            return found;
-        }
-        self.directory.read_now().await?;
-        if self.directory.copy() == before { found } else { self.find(user, order_no).await }
-    }
-
-    pub(super) async fn queued_of(&self, user: &UserId) -> Result<Vec<Claim>> {
-        let mut claims = Vec::new();
-        for mark in self.marks_of(user).await {
-            match mark {
-                Ok(claim) => claims.extend(claim),
-                // One item that is being loaded does not hide the others.
-                Err(error) if error.reason == GateFailure::BeingLoaded => {}
-                Err(error) => return Err(error),
-            }
-        }
-        claims.sort_by_key(|claim| Reverse(claim.order_no));
-        Ok(claims)
     }
 }
 

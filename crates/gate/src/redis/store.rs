@@ -38,6 +38,11 @@ impl Store {
         })
     }
 
+    /// Where one script can see all partitions.
+    pub(super) fn is_one_server(&self) -> bool {
+        self.client.is_one_server()
+    }
+
     pub(super) async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> RedisResult<T> {
         self.client.ask(command).await
     }

@@ -1,4 +1,7 @@
 //! A stream of claims, read page by page: what an entry looks like in Redis, and its id here.
+//!
+//! An id alone does not make an entry: a failover can roll a stream back, and the new primary gives its ids
+//! again. So the id here has a hash of the entry's head, which `ack.lua` compares.
 
 use std::collections::HashMap;
 
@@ -13,6 +16,9 @@ use crate::{
 
 /// The partition is kept in the upper bits of an entry's id: milliseconds need 48.
 const PARTITION_SHIFT: u32 = 48;
+
+/// Epoch, time, number of claims and the first order number: no two entries begin alike.
+const HEAD_BYTES: usize = 32;
 
 /// What a page of a stream says.
 #[derive(Default)]
@@ -71,21 +77,34 @@ fn read_entry(id: EntryId, fields: Value) -> Result<LogEntry> {
     let field = |name: &str| fields.get(name).ok_or(Garbled("log entry"));
     let item = std::str::from_utf8(field("i")?).ok().and_then(|text| text.parse().ok());
     let item: ItemId = item.ok_or(Garbled("item of a log entry"))?;
-    let (epoch, _, claims) = decode_claims(item, &mut Bytes(field("b")?))?;
+    let content = field("b")?;
+    let (epoch, _, claims) = decode_claims(item, &mut Bytes(content))?;
+    let id = EntryId { content: head_hash(content), ..id };
     Ok(LogEntry { id, item, epoch, claims })
 }
 
 fn entry_id(partition: usize, text: &str) -> Result<EntryId> {
     let parsed = text.split_once('-').and_then(|(ms, n)| Some((ms.parse().ok()?, n.parse().ok()?)));
     let (ms, n): (u64, u64) = parsed.ok_or(Garbled("id of a log entry"))?;
-    Ok(EntryId((partition as u64) << PARTITION_SHIFT | ms, n))
+    Ok(EntryId::at((partition as u64) << PARTITION_SHIFT | ms, n))
 }
 
 /// As Redis writes it.
 pub(super) fn id_text(id: EntryId) -> String {
-    format!("{}-{}", id.0 & ((1 << PARTITION_SHIFT) - 1), id.1)
+    format!("{}-{}", id.place.0 & ((1 << PARTITION_SHIFT) - 1), id.place.1)
 }
 
 pub(super) fn partition_of(id: EntryId) -> usize {
-    (id.0 >> PARTITION_SHIFT) as usize
+    (id.place.0 >> PARTITION_SHIFT) as usize
+}
+
+fn head_hash(content: &[u8]) -> u64 {
+    let head = &content[..content.len().min(HEAD_BYTES)];
+    let [a, b, c, d, e, f, g, h, ..] = sha1_smol::Sha1::from(head).digest().bytes();
+    u64::from_be_bytes([a, b, c, d, e, f, g, h])
+}
+
+/// As `ack.lua` compares it.
+pub(super) fn content_text(id: EntryId) -> String {
+    format!("{:016x}", id.content)
 }

@@ -77,7 +77,7 @@ impl Log {
     pub(super) fn give_back(&self, returned: Vec<LogEntry>) {
         let mut entries = self.lock();
         for entry in returned {
-            if let Some((_, with_worker)) = entries.by_seq.get_mut(&entry.id.0) {
+            if let Some((_, with_worker)) = entries.by_seq.get_mut(&entry.id.place.0) {
                 *with_worker = false;
             }
         }
@@ -104,7 +104,7 @@ impl Entries {
         for claim in &claims {
             self.by_order.insert(claim.order_no, seq);
         }
-        self.by_seq.insert(seq, (LogEntry { id: EntryId(seq, 0), item, epoch, claims }, false));
+        self.by_seq.insert(seq, (LogEntry { id: EntryId::at(seq, 0), item, epoch, claims }, false));
     }
 
     fn take(&mut self, claims_max: usize) -> Vec<LogEntry> {
@@ -128,12 +128,13 @@ impl Entries {
     fn settle(&mut self, ids: &[EntryId], last_seq: u64) -> (Acked, u64) {
         let (mut settled, mut claims) = (Vec::new(), 0);
         for id in ids {
-            if let Some((entry, _)) = self.by_seq.remove(&id.0) {
+            let seq = id.place.0;
+            if let Some((entry, _)) = self.by_seq.remove(&seq) {
                 for claim in &entry.claims {
                     self.by_order.remove(&claim.order_no);
                 }
                 claims += entry.claims.len() as u64;
-                settled.push(id.0);
+                settled.push(seq);
             }
         }
         // Everything before the oldest entry that is left.

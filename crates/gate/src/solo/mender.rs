@@ -161,5 +161,5 @@ impl Inner {
 fn stored(entry: &LogEntry) -> Stored {
     let claimed_ms = entry.claims.first().map_or(0, |claim| claim.claimed_ms);
     let record = Record::Claims { epoch: entry.epoch, claimed_ms, claims: entry.claims.clone() };
-    Stored { seq: entry.id.0, item: entry.item, record }
+    Stored { seq: entry.id.place.0, item: entry.item, record }
 }

@@ -6,5 +6,6 @@ mod both;
 mod disk;
 mod fixture;
 mod redis;
+mod redis_claims;
 mod redis_fences;
 mod solo;

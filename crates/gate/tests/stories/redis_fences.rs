@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// A key of the gate. Item 42 lives in the partitions 2, 3, 0, 1, in this order.
-fn key(home: &RedisHome, partition: usize, what: &str) -> String {
+pub(crate) fn key(home: &RedisHome, partition: usize, what: &str) -> String {
     format!("{}:{{p{partition}}}:{what}", home.prefix)
 }
 
@@ -133,7 +133,7 @@ const TIDY_GROUP: &str = include_str!("../../src/redis/lua/tidy_group.lua");
 const WIPE: &str = include_str!("../../src/redis/lua/wipe.lua");
 
 /// A script as the gate calls it; somebody may send it twice, or long after.
-fn script(home: &RedisHome, text: &str, keys: &[String], args: &[&str]) -> String {
+pub(crate) fn script(home: &RedisHome, text: &str, keys: &[String], args: &[&str]) -> String {
     let count = keys.len().to_string();
     let keys = keys.iter().map(String::as_str);
     let words: Vec<&str> =

@@ -66,7 +66,7 @@ impl FakeLog {
 
     pub(crate) fn append(&self, claims: Vec<Claim>) -> EntryId {
         self.0.change(|log| {
-            let id = EntryId(1, (log.entries.len() + log.acked.len()) as u64);
+            let id = EntryId::at(1, (log.entries.len() + log.acked.len()) as u64);
             let entry = LogEntry { id, item: claims[0].item, epoch: 1, claims };
             log.entries.insert(id, entry);
             id

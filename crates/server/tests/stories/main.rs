@@ -33,6 +33,7 @@ macro_rules! tests_in {
 
 use {in_every_profile, only_in_solo, tests_in};
 
+mod asking;
 mod browser;
 mod cluster;
 mod commands;

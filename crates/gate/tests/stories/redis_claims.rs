@@ -1,0 +1,84 @@
+//! Stories of claims on their way, as the Redis gate tells of them: to workers, and to buyers who ask.
+
+use faults::services::{Redis, RedisOptions};
+use gate::{Inspection, Loading};
+use sale::{Claim, ClaimLog, ItemId};
+
+use crate::{
+    fixture::{Home, ITEM, RedisHome, admitted, load, one},
+    redis::loading,
+    redis_fences::{key, script},
+};
+
+/// The stream loses its first entry, as in a failover, and gives the id to what was its second.
+const ROLL_BACK: &str = "\
+    local entries = redis.call('XRANGE', KEYS[1], '-', '+') \
+    redis.call('DEL', KEYS[1]) \
+    redis.call('XGROUP', 'CREATE', KEYS[1], 'workers', '0', 'MKSTREAM') \
+    redis.call('XADD', KEYS[1], entries[1][1], unpack(entries[2][2])) \
+    return redis.call('INCRBY', KEYS[2], -1)";
+
+#[tokio::test]
+async fn an_id_that_is_given_twice_acknowledges_only_what_was_read() {
+    let home = RedisHome::new();
+    let gate = home.open_as("one").await;
+    load(&gate, loading(&home, 1, 5, 1)).await;
+    let first = admitted(&one(&gate, home.request("a", 1)).await);
+    let taken = gate.take(9).await.unwrap();
+    assert_eq!(taken[0].claims, [first]);
+    let second = admitted(&one(&gate, home.request("b", 1)).await);
+    let keys = ["orders", "backlog"].map(|what| key(&home, 2, what));
+    assert_eq!(script(&home, ROLL_BACK, &keys, &[]), "1");
+    gate.ack(&[taken[0].id]).await.unwrap();
+    let waiting = gate.in_flight(ITEM).await.unwrap();
+    assert_eq!(waiting, [second.clone()], "the other entry of that id is still there");
+    // It is read, by whoever has the first one in hand as well, and acknowledged for itself.
+    let again = loop {
+        let mut again = gate.take(9).await.unwrap();
+        again.retain(|entry| entry.id.place == taken[0].id.place);
+        if let Some(entry) = again.pop() {
+            break entry;
+        }
+    };
+    assert_eq!((&again.claims[..], again.id == taken[0].id), (&[second][..], false));
+    gate.ack(&[again.id]).await.unwrap();
+    assert!(gate.in_flight(ITEM).await.unwrap().is_empty());
+    assert_eq!(gate.measure_backlog().await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn asking_for_an_unknown_order_is_one_call_however_many_items_there_are() {
+    const ITEMS: i64 = 200;
+    let redis = Redis::start(RedisOptions::default()).unwrap();
+    let home = RedisHome::at(&redis.url());
+    let (gate, other) = (home.open_as("one").await, home.open_as("other").await);
+    for item in 1..=ITEMS {
+        load(&gate, Loading { item: ItemId(item), ..loading(&home, 1, 9, 4) }).await;
+    }
+    let claim = admitted(&one(&gate, home.request("a", 1)).await);
+    let unknown = home.numbers.next();
+    let calls = || -> u64 {
+        let names = ["evalsha", "eval", "hgetall"].map(|name| format!("cmdstat_{name}"));
+        let stats = redis.call(&["INFO", "commandstats"]).unwrap().text();
+        let of = |line: &str| line.split_once("calls=")?.1.split_once(',')?.0.parse::<u64>().ok();
+        let counted = stats.lines().filter(|line| {
+            names
+                .iter()
+                .any(|name| line.strip_prefix(name.as_str()).is_some_and(|l| l.starts_with(':')))
+        });
+        counted.filter_map(of).sum()
+    };
+    // The other one learns of the items, and the server of the script.
+    assert!(other.queued(&claim.user, unknown).await.unwrap().is_none());
+    for gate in [&gate, &other] {
+        let before = calls();
+        assert!(gate.queued(&claim.user, unknown).await.unwrap().is_none());
+        assert_eq!(calls() - before, 1);
+        let before = calls();
+        assert_eq!(gate.queued(&claim.user, claim.order_no).await.unwrap().unwrap(), {
+            Claim { claimed_ms: claim.order_no.made_ms(), ..claim.clone() }
+        });
+        assert_eq!(gate.queued_of(&claim.user).await.unwrap().len(), 1);
+        assert_eq!(calls() - before, 2);
+    }
+}
