@@ -8,8 +8,8 @@ use std::{
 use faults::services::{MariaDb, MariaDbOptions};
 use ledger::{
     Ledger,
-    mysql::{MysqlLedger, Options},
-    sqlite::SqliteLedger,
+    mysql::{self, Options},
+    sqlite,
 };
 use sale::{
     Claim, Clock, Currency, Item, NewActivity, NewItem, PAY_WITHIN_MS_DEFAULT, SystemClock,
@@ -32,7 +32,7 @@ const SINGLES_FOR: Duration = Duration::from_millis(1_500);
 pub(crate) async fn sqlite(plan: &Plan, data: &Path, figures: &mut Figures) -> Result<(), Failure> {
     let folder = data.join("sqlite");
     std::fs::create_dir_all(&folder)?;
-    let ledger = SqliteLedger::open(&folder.join("ledger.db"), clock())?;
+    let ledger = sqlite::open(&folder.join("ledger.db"), clock())?;
     let mut crowd = Crowd::new();
     let mut best = Best::default();
     for round in 0..plan.rounds(8, 4) {
@@ -51,7 +51,7 @@ pub(crate) async fn mysql(plan: &Plan, figures: &mut Figures) -> Result<(), Fail
         MariaDbOptions { buffer_pool_mb: 512, redo_log_mb: 512, ..MariaDbOptions::default() };
     let server = MariaDb::start(options)?;
     let url = server.create_database("bench")?;
-    let ledger = MysqlLedger::open(&url, clock(), Options::default()).await?;
+    let ledger = mysql::open(&url, clock(), Options::default()).await?;
     let mut crowd = Crowd::new();
     let [mut batched, mut one, mut eight] = [Best::default(); 3];
     for round in 0..plan.rounds(8, 4) {

@@ -11,11 +11,7 @@ use gate::{
     redis::{RedisGate, RedisOptions},
     solo,
 };
-use ledger::{
-    Ledger, Orders,
-    mysql::{self, MysqlLedger},
-    sqlite::SqliteLedger,
-};
+use ledger::{Ledger, Orders, mysql, sqlite};
 use sale::{OrderNumbers, SharedClock};
 
 use crate::{
@@ -32,7 +28,7 @@ const SOLO_NODE: u16 = 0;
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error(transparent)]
-    Sqlite(#[from] ledger::sqlite::OpenError),
+    Sqlite(#[from] sqlite::OpenError),
     #[error(transparent)]
     Mysql(#[from] mysql::OpenError),
     #[error(transparent)]
@@ -89,7 +85,7 @@ async fn solo_parts(
     let numbers = Arc::new(OrderNumbers::new(SOLO_NODE, clock.clone()));
     // Reading back a large journal takes a moment; not on an async thread.
     let opening = tokio::task::spawn_blocking(move || {
-        let books = SqliteLedger::open(&data.join(LEDGER_FILE), clock.clone())?;
+        let books = sqlite::open(&data.join(LEDGER_FILE), clock.clone())?;
         let journal = solo::SoloGate::open(&data, options, clock)?;
         Ok::<_, OpenError>((journal, books))
     });
@@ -114,7 +110,7 @@ async fn cluster_parts(settings: &Settings, clock: SharedClock) -> Result<Parts,
         connections_max: settings.ledger.connections_max,
         ..mysql::Options::default()
     };
-    let books = MysqlLedger::open(settings.ledger.url.expose(), clock.clone(), options).await?;
+    let books = mysql::open(settings.ledger.url.expose(), clock.clone(), options).await?;
     checkup::log(checkup::mysql::check_open(&books).await).map_err(OpenError::Unfit)?;
     let redis = &settings.redis;
     let urls: Vec<String> =

@@ -51,6 +51,7 @@ pub use outbox::{
 pub use payments::{
     Credit, OpenPayment, PaymentKind, PaymentNotice, PaymentRow, Payments, RefundDone,
 };
+pub use sql::SqlLedger;
 pub use stock::{Adjusted, KnownAdjustment, Stock, StockLogRow, StockLogType, WarmBasis};
 pub use upkeep::{JobRun, NewJobRun, Upkeep};
 

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use ledger::mysql::{self, Fitness, MysqlLedger};
+use ledger::{
+    SqlLedger,
+    mysql::{self, Fitness},
+};
 use sale::SystemClock;
 
 use super::CheckResult;
@@ -14,14 +17,14 @@ const CONNECTIONS: usize = 2;
 /// Connects, and brings the schema up to date as every start does.
 pub async fn check(store: &LedgerStore) -> Vec<CheckResult> {
     let options = mysql::Options { connections_max: CONNECTIONS, ..mysql::Options::default() };
-    match MysqlLedger::open(store.url.expose(), Arc::new(SystemClock), options).await {
+    match mysql::open(store.url.expose(), Arc::new(SystemClock), options).await {
         Ok(ledger) => check_open(&ledger).await,
         Err(error) => vec![CheckResult::Fail(error.to_string())],
     }
 }
 
-pub async fn check_open(ledger: &MysqlLedger) -> Vec<CheckResult> {
-    match ledger.health().await {
+pub async fn check_open(ledger: &SqlLedger) -> Vec<CheckResult> {
+    match mysql::health(ledger).await {
         Ok(settings) => settings.into_iter().map(result_of).collect(),
         Err(error) => vec![CheckResult::Fail(error.to_string())],
     }

@@ -29,7 +29,7 @@ use super::{Options, session::MysqlSession};
 use crate::{
     VERSION_TRIES_MAX,
     sql::{
-        Access,
+        Access, PieceOfWork,
         columns::get,
         failure::{Failure, Fault, Outcome},
         session::Session,
@@ -209,7 +209,24 @@ pub(super) struct Work {
 }
 
 impl Work {
-    pub(super) async fn begin(&mut self) -> Outcome<&mut MysqlSession> {
+    /// From its first try to its last.
+    pub(super) async fn run(mut self, work: Arc<dyn PieceOfWork>) -> Outcome<()> {
+        loop {
+            let limit = self.time_max();
+            let outcome = tokio::time::timeout(limit, self.one_try(&*work)).await;
+            if let Some(outcome) = self.over(outcome.unwrap_or_else(|_| cut_off(limit))).await {
+                return outcome;
+            }
+        }
+    }
+
+    async fn one_try(&mut self, work: &dyn PieceOfWork) -> Outcome<()> {
+        let session = self.begin().await?;
+        let outcome = work.begin(session).await;
+        self.end(outcome).await
+    }
+
+    async fn begin(&mut self) -> Outcome<&mut MysqlSession> {
         let session = match self.access {
             Access::Write => self.pool.begin(BEGIN_WRITE).await?,
             Access::Snapshot => self.pool.begin(BEGIN_READ).await?,
@@ -218,7 +235,7 @@ impl Work {
         Ok(self.session.insert(session))
     }
 
-    pub(super) async fn end<T>(&mut self, outcome: Outcome<T>) -> Outcome<T> {
+    async fn end(&mut self, outcome: Outcome<()>) -> Outcome<()> {
         let Some(mut session) = self.session.take() else { return outcome };
         if let Err(failure) = &outcome
             && failure.is_lost()
@@ -242,7 +259,7 @@ impl Work {
     }
 
     /// The outcome if it is the last; nothing if the work has to begin again.
-    pub(super) async fn over<T>(&mut self, outcome: Outcome<T>) -> Option<Outcome<T>> {
+    async fn over(&mut self, outcome: Outcome<()>) -> Option<Outcome<()>> {
         self.session = None;
         if std::mem::take(&mut self.stale) {
             self.pool.forget_idle();
@@ -258,14 +275,14 @@ impl Work {
     }
 
     /// How long one try may take.
-    pub(super) fn time_max(&self) -> Duration {
+    fn time_max(&self) -> Duration {
         let usual = Duration::from_millis(self.pool.options.answer_ms_max);
         if self.access == Access::Snapshot { usual * LONG_READ_FACTOR } else { usual }
     }
 }
 
 /// What work is told that the clock cut off. It may have been done.
-pub(super) fn cut_off<T>(limit: Duration) -> Outcome<T> {
+fn cut_off(limit: Duration) -> Outcome<()> {
     Err(Failure::CutOff(format!("no answer within {} ms", limit.as_millis())))
 }
 

@@ -2,7 +2,7 @@
 
 use sale::Clock;
 
-use super::{migrations, session::MysqlSession, text::quoted};
+use super::{migrations, text::quoted};
 use crate::sql::{
     columns::get,
     failure::{Failure, Outcome},
@@ -59,13 +59,13 @@ pub(super) fn too_old(version: &str) -> bool {
     numbers < if mariadb { MARIADB_OLDEST } else { MYSQL_OLDEST }
 }
 
-pub(super) async fn version(session: &mut MysqlSession) -> Outcome<String> {
+pub(super) async fn version(session: &mut dyn Session) -> Outcome<String> {
     let version = session.first("SELECT VERSION()", &[], |row| get(row, 0)).await?;
     version.ok_or_else(|| Failure::Broken("the server has no version".into()))
 }
 
 /// A global variable, if this server has it.
-async fn variable(session: &mut MysqlSession, name: &str) -> Outcome<Option<String>> {
+async fn variable(session: &mut dyn Session, name: &str) -> Outcome<Option<String>> {
     // SHOW answers no row for a variable it does not know, where SELECT @@ would be an error.
     let sql = format!("SHOW GLOBAL VARIABLES LIKE '{name}'");
     Ok(session.rows(&sql, &[], |row| get::<String>(row, 1)).await?.pop())
@@ -76,7 +76,7 @@ fn is_on(value: &str) -> bool {
 }
 
 pub(super) async fn settings(
-    session: &mut MysqlSession,
+    session: &mut dyn Session,
     clock: &dyn Clock,
 ) -> Outcome<Vec<ServerSetting>> {
     let version = version(session).await?;
@@ -92,7 +92,7 @@ pub(super) async fn settings(
 }
 
 /// The audit refuses changes by triggers, which a user without the right could not make.
-async fn triggers(session: &mut MysqlSession) -> Outcome<ServerSetting> {
+async fn triggers(session: &mut dyn Session) -> Outcome<ServerSetting> {
     let wanted = migrations::triggers();
     let names: Vec<String> = wanted.iter().map(|name| quoted(name)).collect();
     let sql = format!(
@@ -115,7 +115,7 @@ async fn triggers(session: &mut MysqlSession) -> Outcome<ServerSetting> {
     ))
 }
 
-async fn durability(session: &mut MysqlSession) -> Outcome<Vec<ServerSetting>> {
+async fn durability(session: &mut dyn Session) -> Outcome<Vec<ServerSetting>> {
     let mut settings = Vec::new();
     let name = "innodb_flush_log_at_trx_commit";
     let value = variable(session, name).await?.unwrap_or_default();
@@ -150,7 +150,7 @@ async fn durability(session: &mut MysqlSession) -> Outcome<Vec<ServerSetting>> {
 }
 
 /// What the server is in its cluster.
-async fn role(session: &mut MysqlSession) -> Outcome<Vec<ServerSetting>> {
+async fn role(session: &mut dyn Session) -> Outcome<Vec<ServerSetting>> {
     let value = variable(session, "read_only").await?.unwrap_or_default();
     let replica = (Fitness::Bad, "this is a replica, or its primary was demoted: use the primary");
     let read_only = ServerSetting::new("read_only", &value, is_on(&value).then_some(replica));
@@ -166,7 +166,7 @@ async fn role(session: &mut MysqlSession) -> Outcome<Vec<ServerSetting>> {
 }
 
 /// The server's default; our own sessions set theirs.
-async fn isolation(session: &mut MysqlSession) -> Outcome<ServerSetting> {
+async fn isolation(session: &mut dyn Session) -> Outcome<ServerSetting> {
     let value = match variable(session, "transaction_isolation").await? {
         Some(value) => Some(value),
         // MariaDB before 11.1.
@@ -175,7 +175,7 @@ async fn isolation(session: &mut MysqlSession) -> Outcome<ServerSetting> {
     Ok(ServerSetting::new("transaction_isolation", value.unwrap_or_default(), None))
 }
 
-async fn clock_offset(session: &mut MysqlSession, clock: &dyn Clock) -> Outcome<ServerSetting> {
+async fn clock_offset(session: &mut dyn Session, clock: &dyn Clock) -> Outcome<ServerSetting> {
     let before_ms = clock.now_ms();
     let theirs_ms = now_ms(session, before_ms).await?;
     // Half of the journey there and back.

@@ -8,7 +8,7 @@
 
 use sale::Millis;
 
-use super::{connections::statements_within, session::MysqlSession};
+use super::connections::statements_within;
 use crate::sql::{
     columns::get,
     failure::{Failure, Outcome},
@@ -41,7 +41,7 @@ const VERSIONS: &str = "CREATE TABLE IF NOT EXISTS tb_schema_version (
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin";
 
 /// The version a database has now; zero if it has none of our tables.
-pub(super) async fn version(session: &mut MysqlSession) -> Outcome<i64> {
+pub(super) async fn version(session: &mut dyn Session) -> Outcome<i64> {
     let made = session
         .first(
             "SELECT COUNT(*) FROM information_schema.tables
@@ -58,10 +58,7 @@ pub(super) async fn version(session: &mut MysqlSession) -> Outcome<i64> {
 }
 
 /// Brings the database up to [`SCHEMA_VERSION`]. `Err(found)` inside if it is newer.
-pub(super) async fn migrate(
-    session: &mut MysqlSession,
-    now_ms: Millis,
-) -> Outcome<Result<(), i64>> {
+pub(super) async fn migrate(session: &mut dyn Session, now_ms: Millis) -> Outcome<Result<(), i64>> {
     // The usual start: nothing to do, and no lock to wait for.
     let found = version(session).await?;
     if found >= SCHEMA_VERSION {
@@ -81,7 +78,7 @@ pub(super) async fn migrate(
 }
 
 /// The version is read again: whoever held the lock before may have done it all.
-async fn migrate_locked(session: &mut MysqlSession, now_ms: Millis) -> Outcome<Result<(), i64>> {
+async fn migrate_locked(session: &mut dyn Session, now_ms: Millis) -> Outcome<Result<(), i64>> {
     session.execute(VERSIONS, &[]).await?;
     let found = version(session).await?;
     if found > SCHEMA_VERSION {
@@ -100,7 +97,7 @@ async fn migrate_locked(session: &mut MysqlSession, now_ms: Millis) -> Outcome<R
 /// Triggers are a second lock on doors that the code keeps shut already. A server whose binary log is
 /// on lets only a superuser make them unless `log_bin_trust_function_creators` is set; a ledger
 /// without them is better than none, and [`super::health`] says that they are missing.
-async fn run(session: &mut MysqlSession, statement: &str) -> Outcome<()> {
+async fn run(session: &mut dyn Session, statement: &str) -> Outcome<()> {
     match session.execute(statement, &[]).await {
         Err(failure) if is_trigger(statement) && failure.may_not_make_triggers() => {
             tracing::warn!(?failure, "this user may not make triggers; going on without");

@@ -16,19 +16,17 @@ mod text;
 
 use std::{sync::Arc, time::Duration};
 
+use async_trait::async_trait;
 // Named so that addresses of servers are read without tables of all of Unicode (Cargo.toml says why).
 use idna_adapter as _;
 use mysql_async::{Opts, OptsBuilder};
-use sale::SharedClock;
+use sale::{Millis, SharedClock};
 
-use self::{
-    connections::{Pool, cut_off},
-    session::MysqlSession,
-};
+use self::connections::Pool;
 use crate::{
     LedgerError,
     sql::{
-        Access, Engine, SqlLedger, Working,
+        Access, Engine, PieceOfWork, SqlLedger,
         dialect::Dialect,
         failure::{Failure, Outcome},
     },
@@ -92,46 +90,22 @@ pub enum OpenError {
     Other { place: String, cause: String },
 }
 
-/// A handle; clones share the connections.
-pub type MysqlLedger = SqlLedger<Mysql>;
-
 /// The connections to a server.
-#[derive(Clone)]
-pub struct Mysql {
+struct Mysql {
     pool: Arc<Pool>,
 }
 
+#[async_trait]
 impl Engine for Mysql {
-    const DIALECT: Dialect = Dialect::Mysql;
-    type Session = MysqlSession;
+    fn dialect(&self) -> Dialect {
+        Dialect::Mysql
+    }
 
-    async fn run<A, T>(
-        &self,
-        access: Access,
-        asked: A,
-        work: impl for<'w> Fn(&'w mut MysqlSession, &'w A) -> Working<'w, T> + Send + Sync + 'static,
-    ) -> Outcome<T>
-    where
-        A: Send + Sync + 'static,
-        T: Send + 'static,
-    {
-        let mut under_way = self.pool.work(access);
-        to_the_end(async move {
-            loop {
-                let limit = under_way.time_max();
-                let one_try = async {
-                    let session = under_way.begin().await?;
-                    let outcome = work(session, &asked).await;
-                    under_way.end(outcome).await
-                };
-                let outcome = tokio::time::timeout(limit, one_try).await;
-                let outcome = outcome.unwrap_or_else(|_| cut_off(limit));
-                if let Some(outcome) = under_way.over(outcome).await {
-                    break outcome;
-                }
-            }
-        })
-        .await
+    /// In a task of its own: half a conversation with a server cannot be taken up by anybody else, and a
+    /// buyer who closes the page must not cost a connection.
+    async fn run(&self, access: Access, work: Arc<dyn PieceOfWork>) -> Outcome<()> {
+        let ended = |_| Err(Failure::Unknown("the ledger's work ended without an answer".into()));
+        tokio::spawn(self.pool.work(access).run(work)).await.unwrap_or_else(ended)
     }
 
     fn check(&self) -> Outcome<()> {
@@ -139,54 +113,44 @@ impl Engine for Mysql {
     }
 }
 
-impl MysqlLedger {
-    /// Connects and brings the schema up to date. Several instances may do so at once.
-    pub async fn open(
-        url: &str,
-        clock: SharedClock,
-        options: Options,
-    ) -> Result<MysqlLedger, OpenError> {
-        let opts = opts(url)?;
-        let place = format!(
-            "{}:{}/{}",
-            opts.ip_or_hostname(),
-            opts.tcp_port(),
-            opts.db_name().unwrap_or("")
-        );
-        let ledger = SqlLedger { engine: Mysql { pool: Pool::new(opts, options) }, clock };
-        let preparing = ledger.prepare(&place);
-        match tokio::time::timeout(Duration::from_secs(OPEN_S_MAX), preparing).await {
-            Ok(prepared) => prepared.map(|()| ledger),
-            Err(_) => Err(OpenError::Unreachable { place, cause: "no answer".into() }),
-        }
+/// Connects and brings the schema up to date. Several instances may do so at once.
+pub async fn open(url: &str, clock: SharedClock, options: Options) -> Result<SqlLedger, OpenError> {
+    let opts = opts(url)?;
+    let place =
+        format!("{}:{}/{}", opts.ip_or_hostname(), opts.tcp_port(), opts.db_name().unwrap_or(""));
+    let pool = Pool::new(opts, options);
+    let preparing = prepare(&pool, &place, clock.now_ms());
+    match tokio::time::timeout(Duration::from_secs(OPEN_S_MAX), preparing).await {
+        Ok(prepared) => prepared.map(|()| SqlLedger { engine: Arc::new(Mysql { pool }), clock }),
+        Err(_) => Err(OpenError::Unreachable { place, cause: "no answer".into() }),
     }
+}
 
-    async fn prepare(&self, place: &str) -> Result<(), OpenError> {
-        let failed = |failure: Failure| cannot_use(place, failure);
-        let mut session = self.engine.pool.session().await.map_err(failed)?;
-        let version = health::version(&mut session).await.map_err(failed)?;
-        if health::too_old(&version) {
-            return Err(OpenError::TooOld { place: place.into(), version });
-        }
-        let now_ms = self.clock.now_ms();
-        let migrated = migrations::migrate(&mut session, now_ms).await.map_err(failed)?;
-        migrated.map_err(|found| OpenError::NewerSchema {
-            place: place.into(),
-            found,
-            known: SCHEMA_VERSION,
-        })?;
-        // Not kept: a session that migrated has no limit on its statements any more.
-        drop(session);
-        Ok(())
+async fn prepare(pool: &Pool, place: &str, now_ms: Millis) -> Result<(), OpenError> {
+    let failed = |failure: Failure| cannot_use(place, failure);
+    let mut session = pool.session().await.map_err(failed)?;
+    let version = health::version(&mut session).await.map_err(failed)?;
+    if health::too_old(&version) {
+        return Err(OpenError::TooOld { place: place.into(), version });
     }
+    let migrated = migrations::migrate(&mut session, now_ms).await.map_err(failed)?;
+    migrated.map_err(|found| OpenError::NewerSchema {
+        place: place.into(),
+        found,
+        known: SCHEMA_VERSION,
+    })?;
+    // Not kept: a session that migrated has no limit on its statements any more.
+    drop(session);
+    Ok(())
+}
 
-    /// What the server is set to, and what of it is not good for a ledger.
-    pub async fn health(&self) -> crate::Result<Vec<ServerSetting>> {
-        let settings = self.engine.run(Access::Statement, self.clock.clone(), |session, clock| {
+/// What the server of this ledger is set to, and what of it is not good for a ledger.
+pub async fn health(ledger: &SqlLedger) -> crate::Result<Vec<ServerSetting>> {
+    ledger
+        .run(Access::Statement, ledger.clock.clone(), |session, clock| {
             Box::pin(health::settings(session, &**clock))
-        });
-        Ok(settings.await?)
-    }
+        })
+        .await
 }
 
 fn opts(url: &str) -> Result<Opts, OpenError> {
@@ -210,13 +174,4 @@ fn cannot_use(place: &str, failure: Failure) -> OpenError {
         LedgerError::Unavailable(cause) => OpenError::Unreachable { place, cause },
         error => OpenError::Other { place, cause: error.to_string() },
     }
-}
-
-/// Runs work to its end even if the caller stops waiting: half a conversation with a server cannot be
-/// taken up by anybody else, and a buyer who closes the page must not cost a connection.
-async fn to_the_end<T: Send + 'static>(
-    work: impl Future<Output = Outcome<T>> + Send + 'static,
-) -> Outcome<T> {
-    let ended = |_| Err(Failure::Unknown("the ledger's work ended without an answer".into()));
-    tokio::spawn(work).await.unwrap_or_else(ended)
 }

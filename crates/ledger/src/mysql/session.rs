@@ -10,14 +10,15 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::{connections::Pooled, text};
 use crate::sql::{
+    Working,
     dialect::Dialect,
     failure::{Failure, Outcome},
-    session::{Row, Session, Value},
+    session::{Row, Rows, Session, Value},
 };
 
 /// The use of a connection by one piece of work. Dropped, it closes the connection; only
 /// [`Pool::put_back`](super::connections::Pool::put_back) keeps it for others.
-pub struct MysqlSession {
+pub(super) struct MysqlSession {
     pub(super) pooled: Pooled,
     /// It was idle before, so it may have died unnoticed.
     pub(super) reused: bool,
@@ -49,45 +50,51 @@ impl Session for MysqlSession {
         Dialect::Mysql
     }
 
-    async fn rows<T: Send>(
-        &mut self,
-        sql: &str,
-        values: &[Value<'_>],
-        read: impl Fn(&dyn Row) -> Outcome<T> + Send + Sync,
-    ) -> Outcome<Vec<T>> {
-        let conn = self.conn()?;
-        let read = |row: mysql_async::Row| read(&row);
-        if !is_written_out(values) {
-            let result = conn.exec_iter(sql, params(values)).await?;
-            return result.map_and_drop(read).await?.into_iter().collect();
-        }
-        let mut found = Vec::new();
-        for statement in written_out(sql, values)? {
-            let result = conn.query_iter(statement).await?;
-            for row in result.map_and_drop(read).await? {
-                found.push(row?);
+    fn each<'s>(
+        &'s mut self,
+        sql: &'s str,
+        values: &'s [Value<'_>],
+        take: &'s mut (dyn FnMut(&dyn Row) -> Outcome<()> + Send),
+    ) -> Working<'s, ()> {
+        Box::pin(async move {
+            let (conn, mut taken) = (self.conn()?, Ok(()));
+            // What comes after a row that failed is read from the connection all the same.
+            let mut take = |row: mysql_async::Row| {
+                if taken.is_ok() {
+                    taken = take(&row);
+                }
+            };
+            if is_written_out(values) {
+                for statement in written_out(sql, values)? {
+                    conn.query_iter(statement).await?.for_each_and_drop(&mut take).await?;
+                }
+            } else {
+                let result = conn.exec_iter(sql, params(values)).await?;
+                result.for_each_and_drop(&mut take).await?;
             }
-        }
-        Ok(found)
+            taken
+        })
     }
 
-    async fn execute(&mut self, sql: &str, values: &[Value<'_>]) -> Outcome<u64> {
-        if is_written_out(values) {
-            return self.write_all(written_out(sql, values)?).await;
-        }
-        let conn = self.conn()?;
-        conn.exec_drop(sql, params(values)).await?;
-        Ok(conn.affected_rows())
+    fn execute<'s>(&'s mut self, sql: &'s str, values: &'s [Value<'_>]) -> Working<'s, u64> {
+        Box::pin(async move {
+            if is_written_out(values) {
+                return self.write_all(written_out(sql, values)?).await;
+            }
+            let conn = self.conn()?;
+            conn.exec_drop(sql, params(values)).await?;
+            Ok(conn.affected_rows())
+        })
     }
 
-    fn insert<'v, const N: usize>(
+    fn insert_rows(
         &mut self,
         into: &str,
-        rows: impl Iterator<Item = [Value<'v>; N]> + Send,
+        rows: &mut dyn Rows<'_>,
         or_else: &str,
-    ) -> impl Future<Output = Outcome<()>> + Send {
+    ) -> Working<'_, ()> {
         let statements = text::inserts(into, rows, or_else, self.pooled.statement_bytes_max);
-        async move { self.write_all(statements).await.map(drop) }
+        Box::pin(async move { self.write_all(statements).await.map(drop) })
     }
 
     fn inserted_id(&mut self) -> Outcome<i64> {

@@ -8,7 +8,7 @@ use std::{fmt::Write, ops::Range};
 
 use crate::sql::{
     failure::{Failure, Outcome},
-    session::Value,
+    session::{Rows, Value},
 };
 
 /// Rows of one INSERT. A batch of the workers fits in one.
@@ -45,21 +45,25 @@ fn push_list(text: &mut String, values: &[Value<'_>]) {
 }
 
 /// The INSERTs of these rows, cut where one grows too long; none if there are no rows.
-pub(super) fn inserts<'v, const N: usize>(
+pub(super) fn inserts(
     into: &str,
-    rows: impl Iterator<Item = [Value<'v>; N]>,
+    rows: &mut dyn Rows<'_>,
     or_else: &str,
     bytes_max: usize,
 ) -> Vec<String> {
     let mut statements: Vec<String> = Vec::new();
-    for (n, row) in rows.enumerate() {
+    let mut written = 0;
+    while let Some(row) = rows.next() {
         match statements.last_mut() {
-            Some(text) if n % ROWS_PER_INSERT_MAX != 0 && text.len() <= bytes_max => text.push(','),
+            Some(text) if written % ROWS_PER_INSERT_MAX != 0 && text.len() <= bytes_max => {
+                text.push(',')
+            }
             _ => statements.push(format!("INSERT INTO {into} VALUES ")),
         }
         if let Some(text) = statements.last_mut() {
-            push_list(text, &row);
+            push_list(text, row);
         }
+        written += 1;
     }
     for text in &mut statements {
         text.push(' ');
@@ -103,6 +107,8 @@ fn piece(sql: &str, values: &[Value<'_>], range: &Range<usize>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use crate::sql::session::Arrays;
+
     use super::*;
 
     #[test]
@@ -130,11 +136,14 @@ mod tests {
 
     #[test]
     fn long_inserts_are_cut() {
-        let rows = |n: usize| (0..n).map(|n| [Value::from(n), "x".into(), Value::Null]);
-        assert!(inserts("t (a, b, c)", rows(0), "", 100).is_empty());
+        let rows = |n: usize| Arrays::of((0..n).map(|n| [Value::from(n), "x".into(), Value::Null]));
+        assert!(inserts("t (a, b, c)", &mut rows(0), "", 100).is_empty());
         let two = "INSERT INTO t (a, b, c) VALUES (0,'x',NULL),(1,'x',NULL) AND SO ON";
-        assert_eq!(inserts("t (a, b, c)", rows(2), "AND SO ON", 100), [two]);
-        assert_eq!(inserts("t (a, b, c)", rows(ROWS_PER_INSERT_MAX + 1), "", usize::MAX).len(), 2);
-        assert_eq!(inserts("t (a, b, c)", rows(3), "", 10).len(), 3, "a statement too long");
+        assert_eq!(inserts("t (a, b, c)", &mut rows(2), "AND SO ON", 100), [two]);
+        assert_eq!(
+            inserts("t (a, b, c)", &mut rows(ROWS_PER_INSERT_MAX + 1), "", usize::MAX).len(),
+            2
+        );
+        assert_eq!(inserts("t (a, b, c)", &mut rows(3), "", 10).len(), 3, "a statement too long");
     }
 }

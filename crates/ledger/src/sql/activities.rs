@@ -9,7 +9,7 @@ use sale::{
 };
 
 use super::{
-    Access, Engine, SqlLedger,
+    Access, SqlLedger,
     columns::{CLAIM_COLUMNS, claim, coded, get, money},
     dead_letters, drafts,
     failure::{Failure, Outcome},
@@ -58,7 +58,7 @@ fn read_item(row: &dyn Row) -> Outcome<Item> {
     })
 }
 
-async fn create(tx: &mut impl Session, new: &NewActivity, now_ms: Millis) -> Outcome<Activity> {
+async fn create(tx: &mut dyn Session, new: &NewActivity, now_ms: Millis) -> Outcome<Activity> {
     tx.execute(
         "INSERT INTO tb_seckill_activity
              (name, opens_at, closes_at, pay_within_ms, publish_at, state, created_at, updated_at)
@@ -81,7 +81,7 @@ async fn create(tx: &mut impl Session, new: &NewActivity, now_ms: Millis) -> Out
 }
 
 pub(super) async fn create_items<'i>(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     activity: ActivityId,
     items: impl Iterator<Item = &'i NewItem> + Send,
 ) -> Outcome<()> {
@@ -105,14 +105,14 @@ pub(super) async fn create_items<'i>(
     tx.insert(into, rows, "").await
 }
 
-pub(super) async fn one(session: &mut impl Session, id: ActivityId) -> Outcome<Option<Activity>> {
+pub(super) async fn one(session: &mut dyn Session, id: ActivityId) -> Outcome<Option<Activity>> {
     let sql = format!("SELECT {ACTIVITY_COLUMNS} FROM tb_seckill_activity WHERE id = ?");
     let found = session.first(&sql, values![id], read_activity).await?;
     Ok(with_items(session, found.into_iter().collect()).await?.pop())
 }
 
 async fn newest(
-    session: &mut impl Session,
+    session: &mut dyn Session,
     before: Option<ActivityId>,
     limit: usize,
 ) -> Outcome<Vec<Activity>> {
@@ -125,7 +125,7 @@ async fn newest(
 }
 
 async fn page(
-    session: &mut impl Session,
+    session: &mut dyn Session,
     filter: &ActivityFilter,
     after: Option<ActivityKey>,
     limit: usize,
@@ -138,7 +138,7 @@ async fn page(
 }
 
 async fn of(
-    session: &mut impl Session,
+    session: &mut dyn Session,
     activities: &[ActivityId],
     items: &[ItemId],
 ) -> Outcome<Vec<Activity>> {
@@ -153,7 +153,7 @@ async fn of(
 
 /// The items of all of them are read at once.
 async fn with_items(
-    session: &mut impl Session,
+    session: &mut dyn Session,
     mut activities: Vec<Activity>,
 ) -> Outcome<Vec<Activity>> {
     let sql =
@@ -164,13 +164,13 @@ async fn with_items(
     Ok(activities)
 }
 
-pub(super) async fn item(session: &mut impl Session, id: ItemId) -> Outcome<Option<Item>> {
+pub(super) async fn item(session: &mut dyn Session, id: ItemId) -> Outcome<Option<Item>> {
     let sql = format!("SELECT {ITEM_COLUMNS} FROM tb_seckill_product WHERE id = ?");
     session.first(&sql, values![id], read_item).await
 }
 
 /// The state of an activity nobody else can move before this transaction ends.
-pub(super) async fn locked_state(tx: &mut impl Session, id: ActivityId) -> Outcome<ActivityState> {
+pub(super) async fn locked_state(tx: &mut dyn Session, id: ActivityId) -> Outcome<ActivityState> {
     let for_update = tx.dialect().for_update();
     let sql = format!("SELECT state FROM tb_seckill_activity WHERE id = ? {for_update}");
     let read = |row: &dyn Row| coded(row, 0, ActivityState::from_code);
@@ -178,7 +178,7 @@ pub(super) async fn locked_state(tx: &mut impl Session, id: ActivityId) -> Outco
 }
 
 async fn move_by(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     id: ActivityId,
     step: ActivityMove,
     audit: Option<&AuditEntry>,
@@ -208,7 +208,7 @@ async fn move_by(
 }
 
 pub(super) async fn begin_warm(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     id: ItemId,
     expected: Epoch,
 ) -> Outcome<Option<Epoch>> {
@@ -225,7 +225,7 @@ pub(super) async fn begin_warm(
     Ok((begun == 1).then_some(expected + 1))
 }
 
-pub(super) async fn finish_warm(tx: &mut impl Session, id: ItemId, epoch: Epoch) -> Outcome<bool> {
+pub(super) async fn finish_warm(tx: &mut dyn Session, id: ItemId, epoch: Epoch) -> Outcome<bool> {
     let finished = tx
         .execute(
             "UPDATE tb_seckill_product SET state = ? WHERE id = ? AND epoch = ? AND state = ?",
@@ -236,7 +236,7 @@ pub(super) async fn finish_warm(tx: &mut impl Session, id: ItemId, epoch: Epoch)
 }
 
 pub(super) async fn warm_basis(
-    session: &mut impl Session,
+    session: &mut dyn Session,
     id: ItemId,
     in_flight: &[OrderNo],
 ) -> Outcome<WarmBasis> {
@@ -257,7 +257,7 @@ pub(super) async fn warm_basis(
 }
 
 #[async_trait]
-impl<E: Engine> Activities for SqlLedger<E> {
+impl Activities for SqlLedger {
     async fn create_activity(&self, new: &NewActivity, now_ms: Millis) -> Result<Activity> {
         self.run(Access::Write, new.clone(), move |tx, new| Box::pin(create(tx, new, now_ms))).await
     }

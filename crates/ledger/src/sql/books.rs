@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use sale::{ItemId, OrderNo};
 
 use super::{
-    Access, Engine, SqlLedger, activities,
+    Access, SqlLedger, activities,
     columns::{FromValue, get},
     dead_letters,
     failure::{Failure, Outcome},
@@ -20,7 +20,7 @@ use crate::{
 const CHAIN_BREAKS_MAX: usize = 100;
 
 async fn item_books(
-    session: &mut impl Session,
+    session: &mut dyn Session,
     id: ItemId,
     in_flight: &[OrderNo],
 ) -> Outcome<ItemBooks> {
@@ -50,7 +50,7 @@ fn pair<A: FromValue, B: FromValue>(row: &dyn Row) -> Outcome<(A, B)> {
 }
 
 /// How many orders of the item are live, and their units.
-async fn live(session: &mut impl Session, id: ItemId) -> Outcome<(u64, i64)> {
+async fn live(session: &mut dyn Session, id: ItemId) -> Outcome<(u64, i64)> {
     let sql = "SELECT COUNT(*), CAST(COALESCE(SUM(quantity), 0) AS SIGNED) FROM tb_seckill_order
          WHERE product_id = ? AND status IN (0, 1)";
     Ok(session.first(sql, values![id], pair).await?.unwrap_or_default())
@@ -59,7 +59,7 @@ async fn live(session: &mut impl Session, id: ItemId) -> Outcome<(u64, i64)> {
 /// User records of the item, and how many of them belong to a live order of the same buyer, number
 /// and quantity. A record belongs to one order at most and an order to one record, so what is left
 /// over on either side is a mismatch; counting pairs reads the tables once instead of twice.
-async fn user_records(session: &mut impl Session, id: ItemId) -> Outcome<(u64, u64)> {
+async fn user_records(session: &mut dyn Session, id: ItemId) -> Outcome<(u64, u64)> {
     let sql = "SELECT (SELECT COUNT(*) FROM tb_user_seckill WHERE product_id = ?),
              (SELECT COUNT(*) FROM tb_seckill_order AS o CROSS JOIN tb_user_seckill AS u
                   ON u.product_id = o.product_id AND u.user_id = o.user_id
@@ -70,7 +70,7 @@ async fn user_records(session: &mut impl Session, id: ItemId) -> Outcome<(u64, u
 
 /// Rows that do not begin where the row before ended, or whose arithmetic is wrong. The first row
 /// must begin at the initial total, which is today's total without what operators added since.
-async fn chain_breaks(session: &mut impl Session, id: ItemId, total: i64) -> Outcome<Vec<i64>> {
+async fn chain_breaks(session: &mut dyn Session, id: ItemId, total: i64) -> Outcome<Vec<i64>> {
     let sql = "SELECT id FROM (
              SELECT id, quantity, before_stock, after_stock, type,
                  LAG(after_stock) OVER (ORDER BY id) AS ended
@@ -82,18 +82,18 @@ async fn chain_breaks(session: &mut impl Session, id: ItemId, total: i64) -> Out
     session.rows(sql, values![id, total, id, CHAIN_BREAKS_MAX], |row| get(row, 0)).await
 }
 
-async fn chain_end(session: &mut impl Session, id: ItemId) -> Outcome<Option<i64>> {
+async fn chain_end(session: &mut dyn Session, id: ItemId) -> Outcome<Option<i64>> {
     let sql = "SELECT after_stock FROM tb_stock_log WHERE product_id = ? ORDER BY id DESC LIMIT 1";
     session.first(sql, values![id], |row| get(row, 0)).await
 }
 
-async fn outstanding(session: &mut impl Session) -> Outcome<Outstanding> {
+async fn outstanding(session: &mut dyn Session) -> Outcome<Outstanding> {
     let outbox = outbox::by_kind(session).await?;
     Ok(Outstanding { outbox, claims: dead_letters::by_item(session).await? })
 }
 
 #[async_trait]
-impl<E: Engine> Books for SqlLedger<E> {
+impl Books for SqlLedger {
     async fn item_books(&self, item: ItemId, in_flight: &[OrderNo]) -> Result<ItemBooks> {
         self.run(Access::Snapshot, in_flight.to_vec(), move |session, in_flight| {
             Box::pin(item_books(session, item, in_flight))

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use sale::{Claim, FailedClaim, ItemId, Millis, OrderNo, UserId};
 
 use super::{
-    Access, Engine, SqlLedger,
+    Access, SqlLedger,
     columns::{CLAIM_COLUMNS, claim, coded, get, key_bits},
     failure::{Failure, Outcome},
     orders,
@@ -42,7 +42,7 @@ fn read(row: &dyn Row) -> Outcome<DeadLetter> {
 }
 
 pub(super) async fn defer(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     failed: &[FailedClaim],
     now_ms: Millis,
 ) -> Outcome<()> {
@@ -68,7 +68,7 @@ pub(super) async fn defer(
 }
 
 /// Opens a letter for each of these claims, or brings the one it has up to date.
-async fn write(tx: &mut impl Session, failed: &[&FailedClaim], now_ms: Millis) -> Outcome<()> {
+async fn write(tx: &mut dyn Session, failed: &[&FailedClaim], now_ms: Millis) -> Outcome<()> {
     let rows = failed.iter().map(|FailedClaim { claim, tries, next_try_ms, cause }| {
         let state = match next_try_ms {
             Some(_) => DeadLetterState::Retrying,
@@ -98,7 +98,7 @@ async fn write(tx: &mut impl Session, failed: &[&FailedClaim], now_ms: Millis) -
 
 /// How many claims of each item are retrying and dead, and the units they hold. By the index over the
 /// state, so letters that are over cost nothing.
-pub(super) async fn by_item(session: &mut impl Session) -> Outcome<Vec<OutstandingClaims>> {
+pub(super) async fn by_item(session: &mut dyn Session) -> Outcome<Vec<OutstandingClaims>> {
     let read = |row: &dyn Row| {
         let (retrying, dead, units) = (get(row, 1)?, get(row, 2)?, get(row, 3)?);
         Ok(OutstandingClaims { item: ItemId(get(row, 0)?), retrying, dead, units })
@@ -110,7 +110,7 @@ pub(super) async fn by_item(session: &mut impl Session) -> Outcome<Vec<Outstandi
 }
 
 pub(super) async fn due(
-    session: &mut impl Session,
+    session: &mut dyn Session,
     now_ms: Millis,
     limit: usize,
 ) -> Outcome<Vec<FailedClaim>> {
@@ -127,7 +127,7 @@ pub(super) async fn due(
 
 /// Closes the open letters of these orders.
 pub(super) async fn resolve(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     orders: Vec<OrderNo>,
     to: DeadLetterState,
     now_ms: Millis,
@@ -151,7 +151,7 @@ pub(super) async fn resolve(
 /// Ends the open letter of a claim whose number is somebody else's order: it can never have a row of
 /// its own among the orders. Answers the claim if its letter was open.
 pub(super) async fn give_up<'c>(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     claim: &'c Claim,
     now_ms: Millis,
 ) -> Outcome<Option<&'c Claim>> {
@@ -172,7 +172,7 @@ pub(super) async fn give_up<'c>(
 }
 
 async fn list(
-    session: &mut impl Session,
+    session: &mut dyn Session,
     state: Option<DeadLetterState>,
     before: Option<OrderNo>,
     limit: usize,
@@ -190,14 +190,14 @@ fn below(before: Option<OrderNo>) -> String {
     before.map_or_else(|| "SL".into(), |no| no.to_string())
 }
 
-async fn one(session: &mut impl Session, no: OrderNo) -> Outcome<Option<DeadLetter>> {
+async fn one(session: &mut dyn Session, no: OrderNo) -> Outcome<Option<DeadLetter>> {
     let sql =
         format!("SELECT {CLAIM_COLUMNS}, {LETTER_COLUMNS} FROM tb_dead_letter WHERE order_no = ?");
     session.first(&sql, values![no], read).await
 }
 
 /// The claims of an item that hold units without being orders.
-pub(super) async fn open_of(session: &mut impl Session, item: ItemId) -> Outcome<Vec<Claim>> {
+pub(super) async fn open_of(session: &mut dyn Session, item: ItemId) -> Outcome<Vec<Claim>> {
     let sql = format!(
         "SELECT {CLAIM_COLUMNS} FROM tb_dead_letter
          WHERE product_id = ? AND state IN (0, 1) ORDER BY order_no"
@@ -206,7 +206,7 @@ pub(super) async fn open_of(session: &mut impl Session, item: ItemId) -> Outcome
 }
 
 async fn of_user(
-    session: &mut impl Session,
+    session: &mut dyn Session,
     user: &UserId,
     state: Option<DeadLetterState>,
     before: Option<OrderNo>,
@@ -227,7 +227,7 @@ fn states(asked: Option<DeadLetterState>) -> (DeadLetterState, DeadLetterState) 
 }
 
 async fn replay(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     no: OrderNo,
     now_ms: Millis,
 ) -> Outcome<Moved<DeadLetterState>> {
@@ -249,7 +249,7 @@ async fn replay(
 }
 
 #[async_trait]
-impl<E: Engine> DeadLetters for SqlLedger<E> {
+impl DeadLetters for SqlLedger {
     async fn dead_letters(
         &self,
         state: Option<DeadLetterState>,

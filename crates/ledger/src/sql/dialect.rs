@@ -2,7 +2,7 @@
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "mysql"), allow(dead_code))]
-pub enum Dialect {
+pub(crate) enum Dialect {
     Sqlite,
     /// MySQL and MariaDB: the SQL keeps to what both understand.
     Mysql,

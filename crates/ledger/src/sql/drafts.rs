@@ -17,18 +17,18 @@ use super::{
 };
 use crate::{AuditEntry, EditedActivity};
 
-async fn found(session: &mut impl Session, id: ActivityId) -> Outcome<Activity> {
+async fn found(session: &mut dyn Session, id: ActivityId) -> Outcome<Activity> {
     one(session, id).await?.ok_or(Failure::NotFound)
 }
 
 /// The activity, which nobody else can change before this transaction ends.
-async fn locked(tx: &mut impl Session, id: ActivityId) -> Outcome<Activity> {
+async fn locked(tx: &mut dyn Session, id: ActivityId) -> Outcome<Activity> {
     locked_state(tx, id).await?;
     found(tx, id).await
 }
 
 pub(super) async fn edit(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     id: ActivityId,
     version: i64,
     new: &DraftPlan,
@@ -76,12 +76,12 @@ pub(super) async fn edit(
 }
 
 /// The caller holds the item's row, without which nobody writes to its log.
-async fn has_history(session: &mut impl Session, id: ItemId) -> Outcome<bool> {
+async fn has_history(session: &mut dyn Session, id: ItemId) -> Outcome<bool> {
     let sql = "SELECT id FROM tb_stock_log WHERE product_id = ? LIMIT 1";
     Ok(session.first(sql, values![id], |row| get::<i64>(row, 0)).await?.is_some())
 }
 
-async fn remove_item(tx: &mut impl Session, id: ItemId) -> Outcome<()> {
+async fn remove_item(tx: &mut dyn Session, id: ItemId) -> Outcome<()> {
     if has_history(tx, id).await? {
         let problem = format!("must keep item {id}: its stock was adjusted, and that is on record");
         let refused = Invalid::new("items", problem);
@@ -97,7 +97,7 @@ fn stock_stays(n: usize, total: i64) -> Failure {
     Failure::Refused(refused.zh(format!("已做过库存调整，现为 {total}，请继续通过库存调整修改")))
 }
 
-async fn change_item(tx: &mut impl Session, n: usize, before: &Item, new: &NewItem) -> Outcome<()> {
+async fn change_item(tx: &mut dyn Session, n: usize, before: &Item, new: &NewItem) -> Outcome<()> {
     if new.stock != before.total && has_history(tx, before.id).await? {
         return Err(stock_stays(n, before.total));
     }
@@ -124,7 +124,7 @@ async fn change_item(tx: &mut impl Session, n: usize, before: &Item, new: &NewIt
 }
 
 pub(super) async fn postpone(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     id: ActivityId,
     version: i64,
     (opens_ms, closes_ms): (Millis, Millis),
@@ -143,7 +143,7 @@ pub(super) async fn postpone(
 }
 
 pub(super) async fn publish_due(
-    session: &mut impl Session,
+    session: &mut dyn Session,
     now_ms: Millis,
     limit: usize,
 ) -> Outcome<Vec<Activity>> {
@@ -161,7 +161,7 @@ pub(super) async fn publish_due(
 }
 
 pub(super) async fn publish_planned(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     id: ActivityId,
     version: i64,
     audit: &AuditEntry,
@@ -172,7 +172,7 @@ pub(super) async fn publish_planned(
 }
 
 pub(super) async fn forget_publish(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     id: ActivityId,
     version: i64,
     audit: &AuditEntry,
@@ -183,7 +183,7 @@ pub(super) async fn forget_publish(
 
 /// Changes one thing of a draft, if nobody has changed the draft since.
 async fn change_plan(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     change: &str,
     id: ActivityId,
     version: i64,

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use sale::Millis;
 
 use super::{
-    Access, Engine, SqlLedger,
+    Access, SqlLedger,
     columns::get,
     failure::Outcome,
     session::{Row, Session, Value},
@@ -39,7 +39,7 @@ impl Lease {
 
 /// Those of the leases that somebody has held before.
 async fn known(
-    session: &mut impl Session,
+    session: &mut dyn Session,
     asked: &Asked,
     locked: &str,
 ) -> Outcome<BTreeMap<String, Lease>> {
@@ -59,7 +59,7 @@ async fn known(
 }
 
 async fn take_leases(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     asked: &Asked,
     missing: &[String],
 ) -> Outcome<Vec<Option<u64>>> {
@@ -87,7 +87,7 @@ async fn take_leases(
 }
 
 #[async_trait]
-impl<E: Engine> Leases for SqlLedger<E> {
+impl Leases for SqlLedger {
     async fn take_leases(
         &self,
         names: &[&str],

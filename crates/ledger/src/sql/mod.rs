@@ -1,6 +1,6 @@
 //! The ledger in SQL, written once for all engines.
 //!
-//! Each file holds the statements of one noun, generic over [`session::Session`], and joins them to the
+//! Each file holds the statements of one noun, said to a [`session::Session`], and joins them to the
 //! trait of those who use them. What is an engine's own (connections, locks, failures, migrations) is in
 //! the module of that engine; the few words in which their SQL differs are in [`dialect`].
 //!
@@ -27,8 +27,10 @@ mod settle;
 mod stock;
 pub(crate) mod upkeep;
 
-use std::pin::Pin;
+use std::{pin::Pin, sync::Arc};
 
+use async_trait::async_trait;
+use parking_lot::Mutex;
 use sale::SharedClock;
 
 use self::{
@@ -37,17 +39,17 @@ use self::{
     session::Session,
 };
 
-/// A handle; clones share the connections.
+/// A handle; clones share the connections. What they are connections to was said when it was opened.
 #[derive(Clone)]
-pub struct SqlLedger<E> {
-    pub(crate) engine: E,
+pub struct SqlLedger {
+    pub(crate) engine: Arc<dyn Engine>,
     /// What order deadlines are reckoned by.
     pub(crate) clock: SharedClock,
 }
 
 /// How a piece of work uses its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub(crate) enum Access {
     /// One transaction that writes, begun again by the engine's rules after bad luck.
     Write,
     /// Several statements that read, all of one instant.
@@ -56,42 +58,64 @@ pub enum Access {
     Statement,
 }
 
-/// The statements of a piece of work, under way.
+/// Statements under way.
 pub(crate) type Working<'w, T> = Pin<Box<dyn Future<Output = Outcome<T>> + Send + 'w>>;
 
 /// Who has connections and runs work on them.
-pub trait Engine: Send + Sync + 'static {
-    const DIALECT: Dialect;
-    type Session: Session;
+#[async_trait]
+pub(crate) trait Engine: Send + Sync {
+    fn dialect(&self) -> Dialect;
 
-    /// Runs `work` with what was `asked`, to its end even if the caller stops waiting, and as often as it
-    /// must be begun.
-    fn run<A, T>(
-        &self,
-        access: Access,
-        asked: A,
-        work: impl for<'w> Fn(&'w mut Self::Session, &'w A) -> Working<'w, T> + Send + Sync + 'static,
-    ) -> impl Future<Output = Outcome<T>> + Send
-    where
-        A: Send + Sync + 'static,
-        T: Send + 'static;
+    /// Runs the work to its end even if the caller stops waiting, and as often as it must be begun.
+    async fn run(&self, access: Access, work: Arc<dyn PieceOfWork>) -> Outcome<()>;
 
     /// Says at once if nothing can be written now.
     fn check(&self) -> Outcome<()>;
 }
 
-impl<E: Engine> SqlLedger<E> {
-    async fn run<A, T, X>(
+/// What an engine runs without knowing what is asked and answered. Were engines generic over that, all
+/// they do would be compiled anew for each of a hundred questions.
+pub(crate) trait PieceOfWork: Send + Sync {
+    fn begin<'w>(&'w self, session: &'w mut dyn Session) -> Working<'w, ()>;
+}
+
+struct Question<A, T, W> {
+    asked: A,
+    work: W,
+    /// Of the last time it was begun and came to its end.
+    answer: Mutex<Option<T>>,
+}
+
+impl<A, T, W> PieceOfWork for Question<A, T, W>
+where
+    A: Send + Sync,
+    T: Send,
+    W: for<'w> Fn(&'w mut dyn Session, &'w A) -> Working<'w, T> + Send + Sync,
+{
+    fn begin<'w>(&'w self, session: &'w mut dyn Session) -> Working<'w, ()> {
+        Box::pin(async move {
+            let answer = (self.work)(session, &self.asked).await?;
+            *self.answer.lock() = Some(answer);
+            Ok(())
+        })
+    }
+}
+
+impl SqlLedger {
+    pub(crate) async fn run<A, T, X>(
         &self,
         access: Access,
         asked: A,
-        work: impl for<'w> Fn(&'w mut E::Session, &'w A) -> Working<'w, T> + Send + Sync + 'static,
+        work: impl for<'w> Fn(&'w mut dyn Session, &'w A) -> Working<'w, T> + Send + Sync + 'static,
     ) -> Result<T, X>
     where
         A: Send + Sync + 'static,
         T: Send + 'static,
         X: From<Failure>,
     {
-        Ok(self.engine.run(access, asked, work).await?)
+        let question = Arc::new(Question { asked, work, answer: Mutex::new(None) });
+        self.engine.run(access, question.clone()).await?;
+        let answer = question.answer.lock().take();
+        Ok(answer.ok_or_else(|| Failure::Broken("work ended well and without an answer".into()))?)
     }
 }

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use sale::{Invalid, Millis};
 
 use super::{
-    Access, Engine, SqlLedger,
+    Access, SqlLedger,
     columns::{get, json, parsed},
     failure::{Failure, Outcome},
     session::{Row, Session, values},
@@ -19,7 +19,7 @@ const INSERT_TOKEN: &str = "INSERT INTO tb_admin_token (name, role, secret_hash,
      VALUES (?, ?, ?, ?)";
 
 async fn add_token(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     (name, role, secret_hash): (&str, Role, &[u8]),
     audit: &AuditEntry,
     now_ms: Millis,
@@ -34,7 +34,7 @@ async fn add_token(
 }
 
 /// One secret stands for one name.
-async fn check_secret(tx: &mut impl Session, name: &str, secret_hash: &[u8]) -> Outcome<()> {
+async fn check_secret(tx: &mut dyn Session, name: &str, secret_hash: &[u8]) -> Outcome<()> {
     match token(tx, secret_hash).await? {
         Some(known) if known.name != name => {
             let problem = "this secret belongs to a token of another name";
@@ -45,7 +45,7 @@ async fn check_secret(tx: &mut impl Session, name: &str, secret_hash: &[u8]) -> 
 }
 
 async fn put_token(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     (name, role, secret_hash): (&str, Role, &[u8]),
     now_ms: Millis,
 ) -> Outcome<()> {
@@ -63,7 +63,7 @@ async fn put_token(
     Ok(())
 }
 
-async fn token(session: &mut impl Session, secret_hash: &[u8]) -> Outcome<Option<AdminToken>> {
+async fn token(session: &mut dyn Session, secret_hash: &[u8]) -> Outcome<Option<AdminToken>> {
     let sql = format!(
         "SELECT name, role, created_at FROM tb_admin_token WHERE {}",
         session.dialect().has_live_secret()
@@ -71,22 +71,18 @@ async fn token(session: &mut impl Session, secret_hash: &[u8]) -> Outcome<Option
     session.first(&sql, values![secret_hash], read_token).await
 }
 
-async fn tokens(session: &mut impl Session) -> Outcome<Vec<AdminToken>> {
+async fn tokens(session: &mut dyn Session) -> Outcome<Vec<AdminToken>> {
     let sql = "SELECT name, role, created_at FROM tb_admin_token
          WHERE revoked_at IS NULL ORDER BY name";
     session.rows(sql, &[], read_token).await
 }
 
-async fn revoke_token(tx: &mut impl Session, name: &str, now_ms: Millis) -> Outcome<bool> {
+async fn revoke_token(tx: &mut dyn Session, name: &str, now_ms: Millis) -> Outcome<bool> {
     let sql = "UPDATE tb_admin_token SET revoked_at = ? WHERE name = ? AND revoked_at IS NULL";
     Ok(tx.execute(sql, values![now_ms, name]).await? == 1)
 }
 
-pub(super) async fn audit(
-    tx: &mut impl Session,
-    entry: &AuditEntry,
-    now_ms: Millis,
-) -> Outcome<()> {
+pub(super) async fn audit(tx: &mut dyn Session, entry: &AuditEntry, now_ms: Millis) -> Outcome<()> {
     tx.execute(
         "INSERT INTO tb_admin_audit
              (who, action, target, detail, created_at, address, request_id)
@@ -106,7 +102,7 @@ pub(super) async fn audit(
 }
 
 async fn audit_log(
-    session: &mut impl Session,
+    session: &mut dyn Session,
     before_id: Option<i64>,
     limit: usize,
 ) -> Outcome<Vec<AuditRow>> {
@@ -128,7 +124,7 @@ async fn audit_log(
 }
 
 #[async_trait]
-impl<E: Engine> Operators for SqlLedger<E> {
+impl Operators for SqlLedger {
     async fn add_admin_token(
         &self,
         name: &str,

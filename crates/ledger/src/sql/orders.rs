@@ -8,7 +8,7 @@ use sale::{
 };
 
 use super::{
-    Access, Engine, SqlLedger,
+    Access, SqlLedger,
     columns::{ORDER_COLUMNS, coded, get, key_bits, money, order, parsed, parsed_or_null},
     dead_letters,
     failure::{Failure, Outcome},
@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// What a new order copies from its item, whose row this locks.
-pub(super) async fn locked_offer(tx: &mut impl Session, item: ItemId) -> Outcome<Option<Offer>> {
+pub(super) async fn locked_offer(tx: &mut dyn Session, item: ItemId) -> Outcome<Option<Offer>> {
     let read = |row: &dyn Row| {
         Ok(Offer {
             activity_id: get(row, 0)?,
@@ -53,7 +53,7 @@ const INTO_ORDERS: &str = "tb_seckill_order (order_no, user_id, activity_id, pro
 
 /// Writes one order per claim.
 pub(super) async fn insert<'c>(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     offer: &Offer,
     entries: impl Iterator<Item = (&'c Claim, EnterAs)>,
     now_ms: Millis,
@@ -85,18 +85,18 @@ pub(super) async fn insert<'c>(
     tx.insert(INTO_ORDERS, rows, "").await
 }
 
-pub(super) async fn one(session: &mut impl Session, no: OrderNo) -> Outcome<Option<Order>> {
+pub(super) async fn one(session: &mut dyn Session, no: OrderNo) -> Outcome<Option<Order>> {
     let sql = format!("SELECT {ORDER_COLUMNS} FROM tb_seckill_order WHERE order_no = ?");
     session.first(&sql, values![no], order).await
 }
 
-async fn by_no(session: &mut impl Session, numbers: &[OrderNo]) -> Outcome<Vec<Order>> {
+async fn by_no(session: &mut dyn Session, numbers: &[OrderNo]) -> Outcome<Vec<Order>> {
     let sql = format!("SELECT {ORDER_COLUMNS} FROM tb_seckill_order WHERE order_no IN ?");
     session.rows(&sql, values![Value::list(numbers.iter().copied())], order).await
 }
 
 /// An order nobody else can move before this transaction ends.
-pub(super) async fn locked(tx: &mut impl Session, no: OrderNo) -> Outcome<Option<Order>> {
+pub(super) async fn locked(tx: &mut dyn Session, no: OrderNo) -> Outcome<Option<Order>> {
     let for_update = tx.dialect().for_update();
     let sql =
         format!("SELECT {ORDER_COLUMNS} FROM tb_seckill_order WHERE order_no = ? {for_update}");
@@ -105,7 +105,7 @@ pub(super) async fn locked(tx: &mut impl Session, no: OrderNo) -> Outcome<Option
 
 /// The one way a single order changes its status. False if it was no longer `from`.
 pub(super) async fn move_status(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     no: OrderNo,
     from: OrderStatus,
     to: OrderStatus,
@@ -115,7 +115,7 @@ pub(super) async fn move_status(
     Ok(tx.execute(sql, values![to.code(), no, from.code()]).await? == 1)
 }
 
-async fn list(session: &mut impl Session, filter: &OrderFilter) -> Outcome<Vec<Order>> {
+async fn list(session: &mut dyn Session, filter: &OrderFilter) -> Outcome<Vec<Order>> {
     let after_paid = match filter.before {
         Some(no) if filter.by_payment() => {
             let paid_ms = one(session, no).await?.and_then(|order| order.paid_ms);
@@ -163,7 +163,7 @@ async fn list(session: &mut impl Session, filter: &OrderFilter) -> Outcome<Vec<O
 }
 
 async fn count(
-    session: &mut impl Session,
+    session: &mut dyn Session,
     item: ItemId,
     after: Option<OrderNo>,
     limit: usize,
@@ -189,11 +189,7 @@ async fn count(
 
 /// Found without a lock: before an order is closed its providers are asked, and no lock should wait
 /// for them. Two instances may find the same orders; [`close`] lets one of them have each.
-async fn overdue(
-    session: &mut impl Session,
-    now_ms: Millis,
-    limit: usize,
-) -> Outcome<Vec<Overdue>> {
+async fn overdue(session: &mut dyn Session, now_ms: Millis, limit: usize) -> Outcome<Vec<Overdue>> {
     let sql = format!(
         "SELECT {ORDER_COLUMNS} FROM tb_seckill_order
          WHERE status = ? AND pay_deadline <= ? ORDER BY pay_deadline, order_no LIMIT ?"
@@ -210,7 +206,7 @@ async fn overdue(
 
 /// Where payments were opened for these orders.
 async fn providers_of(
-    session: &mut impl Session,
+    session: &mut dyn Session,
     orders: impl Iterator<Item = OrderNo>,
 ) -> Outcome<HashMap<OrderNo, Vec<String>>> {
     let sql =
@@ -225,7 +221,7 @@ async fn providers_of(
 }
 
 async fn close(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     orders: &[Closing],
     reason: CloseReason,
     now_ms: Millis,
@@ -255,7 +251,7 @@ async fn close(
 /// over rows somebody else holds at this moment: they are being paid or closed, and the next run
 /// finds what is left. A buyer who cancels waits for them, to be told what is true.
 async fn lock_closable(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     orders: &[Closing],
     reason: CloseReason,
     now_ms: Millis,
@@ -285,7 +281,7 @@ async fn lock_closable(
 }
 
 async fn move_to_closed(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     orders: &[OrderNo],
     reason: CloseReason,
     now_ms: Millis,
@@ -301,7 +297,7 @@ async fn move_to_closed(
 }
 
 async fn void(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     claims: &[Claim],
     reason: VoidReason,
     now_ms: Millis,
@@ -338,7 +334,7 @@ async fn void(
 
 /// The owners of those of these numbers that are orders (or void) already.
 pub(super) async fn owners(
-    session: &mut impl Session,
+    session: &mut dyn Session,
     numbers: impl Iterator<Item = OrderNo>,
 ) -> Outcome<HashMap<OrderNo, Owner>> {
     owners_in(session, "tb_seckill_order", numbers).await
@@ -346,7 +342,7 @@ pub(super) async fn owners(
 
 /// The same for any table that numbers claims.
 pub(super) async fn owners_in(
-    session: &mut impl Session,
+    session: &mut dyn Session,
     table: &str,
     numbers: impl Iterator<Item = OrderNo>,
 ) -> Outcome<HashMap<OrderNo, Owner>> {
@@ -359,7 +355,7 @@ pub(super) async fn owners_in(
 
 /// Which of these are orders (or void) already. The list may hold a hundred thousand.
 pub(super) async fn settled_among(
-    session: &mut impl Session,
+    session: &mut dyn Session,
     orders: &[OrderNo],
 ) -> Outcome<OrderNos> {
     let sql = "SELECT order_no FROM tb_seckill_order WHERE order_no IN ?";
@@ -368,7 +364,7 @@ pub(super) async fn settled_among(
 }
 
 /// The largest number the ledger has seen, whatever it numbers: orders, adjustments, failed claims.
-async fn last_no(session: &mut impl Session) -> Outcome<Option<OrderNo>> {
+async fn last_no(session: &mut dyn Session) -> Outcome<Option<OrderNo>> {
     let sql = "SELECT MAX(order_no) FROM (
              SELECT MAX(order_no) AS order_no FROM tb_seckill_order
              UNION ALL SELECT MAX(order_no) FROM tb_stock_log
@@ -377,7 +373,7 @@ async fn last_no(session: &mut impl Session) -> Outcome<Option<OrderNo>> {
 }
 
 #[async_trait]
-impl<E: Engine> Orders for SqlLedger<E> {
+impl Orders for SqlLedger {
     async fn order(&self, no: OrderNo) -> Result<Option<Order>> {
         self.run(Access::Statement, (), move |session, ()| Box::pin(one(session, no))).await
     }

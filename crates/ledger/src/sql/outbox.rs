@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use sale::{Claim, Millis, OrderNo, UserId};
 
 use super::{
-    Access, Engine, SqlLedger,
+    Access, SqlLedger,
     columns::{get, json},
     failure::Outcome,
     session::{Row, Session, Value, values},
@@ -25,7 +25,7 @@ use crate::{
 /// Writes a row. A refund of a payment whose refund waits already is not written again; answers
 /// whether a row was written.
 pub(super) async fn push(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     message: &OutboxMessage,
     now_ms: Millis,
 ) -> Outcome<bool> {
@@ -43,7 +43,7 @@ pub(super) async fn push(
 
 /// Tells the buyers of these orders that something changed.
 pub(super) async fn push_events(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     orders: Vec<(OrderNo, UserId)>,
     now_ms: Millis,
 ) -> Outcome<()> {
@@ -55,7 +55,7 @@ pub(super) async fn push_events(
 
 /// Gives the units of claims that never became live orders back to the gate.
 pub(super) async fn push_releases<'c>(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     claims: impl Iterator<Item = &'c Claim>,
     now_ms: Millis,
 ) -> Outcome<()> {
@@ -81,7 +81,7 @@ fn readable(row: &dyn Row) -> Outcome<(i64, Option<OutboxRow>)> {
 }
 
 async fn due(
-    session: &mut impl Session,
+    session: &mut dyn Session,
     queue: OutboxQueue,
     now_ms: Millis,
     limit: usize,
@@ -109,25 +109,25 @@ async fn due(
 }
 
 /// Every waiting row that is for the gate, due or not.
-pub(super) async fn waiting_for_gate(session: &mut impl Session) -> Outcome<Vec<OutboxMessage>> {
+pub(super) async fn waiting_for_gate(session: &mut dyn Session) -> Outcome<Vec<OutboxMessage>> {
     let sql = "SELECT id, body, tries, created_at FROM tb_outbox WHERE kind IN (?, ?) ORDER BY id";
     let rows = session.rows(sql, values![RELEASE, ADJUST], readable).await?;
     Ok(rows.into_iter().filter_map(|(_, row)| row).map(|row| row.message).collect())
 }
 
-async fn done(tx: &mut impl Session, ids: &[i64]) -> Outcome<()> {
+async fn done(tx: &mut dyn Session, ids: &[i64]) -> Outcome<()> {
     let ids = Value::list(ids.iter().copied());
     tx.execute("DELETE FROM tb_outbox WHERE id IN ?", &[ids]).await?;
     Ok(())
 }
 
-async fn later(tx: &mut impl Session, id: i64, next_try_ms: Millis, cause: &str) -> Outcome<()> {
+async fn later(tx: &mut dyn Session, id: i64, next_try_ms: Millis, cause: &str) -> Outcome<()> {
     let sql = "UPDATE tb_outbox SET tries = tries + 1, next_try_at = ?, cause = ? WHERE id = ?";
     tx.execute(sql, values![next_try_ms, shortened(cause), id]).await?;
     Ok(())
 }
 
-pub(super) async fn by_kind(session: &mut impl Session) -> Outcome<Vec<OutstandingRows>> {
+pub(super) async fn by_kind(session: &mut dyn Session) -> Outcome<Vec<OutstandingRows>> {
     let sql = "SELECT kind, COUNT(*), MIN(created_at) FROM tb_outbox GROUP BY kind ORDER BY kind";
     let read = |row: &dyn Row| {
         Ok(OutstandingRows { kind: get(row, 0)?, rows: get(row, 1)?, oldest_ms: get(row, 2)? })
@@ -135,13 +135,13 @@ pub(super) async fn by_kind(session: &mut impl Session) -> Outcome<Vec<Outstandi
     session.rows(sql, &[], read).await
 }
 
-async fn depth(session: &mut impl Session) -> Outcome<u64> {
+async fn depth(session: &mut dyn Session) -> Outcome<u64> {
     let depth = session.first("SELECT COUNT(*) FROM tb_outbox", &[], |row| get(row, 0)).await?;
     Ok(depth.unwrap_or(0))
 }
 
 #[async_trait]
-impl<E: Engine> Outbox for SqlLedger<E> {
+impl Outbox for SqlLedger {
     async fn outbox_due(
         &self,
         queue: OutboxQueue,

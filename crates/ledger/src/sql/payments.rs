@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use sale::{Invalid, Millis, Order, OrderNo, OrderStatus};
 
 use super::{
-    Access, Engine, SqlLedger,
+    Access, SqlLedger,
     columns::{coded, get, money, parsed},
     failure::{Failure, Outcome},
     operators,
@@ -61,7 +61,7 @@ fn read(row: &dyn Row) -> Outcome<PaymentRow> {
 }
 
 /// Writes a row unless this payment has one of this kind. Answers whether it wrote.
-async fn insert(tx: &mut impl Session, row: &PaymentRow, paid_ms: Option<Millis>) -> Outcome<bool> {
+async fn insert(tx: &mut dyn Session, row: &PaymentRow, paid_ms: Option<Millis>) -> Outcome<bool> {
     let sql = format!(
         "INSERT INTO tb_payment
              (provider, provider_txn, order_no, kind, amount, currency, created_at, paid_at)
@@ -87,7 +87,7 @@ async fn insert(tx: &mut impl Session, row: &PaymentRow, paid_ms: Option<Millis>
 }
 
 async fn find(
-    session: &mut impl Session,
+    session: &mut dyn Session,
     provider: &str,
     provider_txn: &str,
     kind: PaymentKind,
@@ -99,12 +99,12 @@ async fn find(
     session.first(&sql, values![provider, provider_txn, kind.code()], read).await
 }
 
-async fn of_order(session: &mut impl Session, no: OrderNo) -> Outcome<Vec<PaymentRow>> {
+async fn of_order(session: &mut dyn Session, no: OrderNo) -> Outcome<Vec<PaymentRow>> {
     let sql = format!("SELECT {PAYMENT_COLUMNS} FROM tb_payment WHERE order_no = ? ORDER BY id");
     session.rows(&sql, values![no], read).await
 }
 
-async fn received(session: &mut impl Session, orders: &[OrderNo]) -> Outcome<Vec<PaymentRow>> {
+async fn received(session: &mut dyn Session, orders: &[OrderNo]) -> Outcome<Vec<PaymentRow>> {
     let sql = format!(
         "SELECT {PAYMENT_COLUMNS} FROM tb_payment WHERE order_no IN ? AND kind = ? ORDER BY id"
     );
@@ -113,7 +113,7 @@ async fn received(session: &mut impl Session, orders: &[OrderNo]) -> Outcome<Vec
 }
 
 async fn open(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     no: OrderNo,
     provider: &str,
     now_ms: Millis,
@@ -134,7 +134,7 @@ async fn open(
     Ok(Moved::Done)
 }
 
-async fn credit(tx: &mut impl Session, notice: &PaymentNotice, now_ms: Millis) -> Outcome<Credit> {
+async fn credit(tx: &mut dyn Session, notice: &PaymentNotice, now_ms: Millis) -> Outcome<Credit> {
     let order = orders::locked(tx, notice.order_no).await?;
     let known = find(tx, &notice.provider, &notice.provider_txn, PaymentKind::Pay).await?;
     if let Some(known) = known {
@@ -172,7 +172,7 @@ async fn credit(tx: &mut impl Session, notice: &PaymentNotice, now_ms: Millis) -
 
 /// The first money of an unpaid order.
 async fn pay(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     order: &Order,
     paid_ms: Millis,
     now_ms: Millis,
@@ -186,7 +186,7 @@ async fn pay(
 
 /// Money nobody may keep: the order was over, or this is not its first payment.
 async fn give_back(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     order: &Order,
     row: &PaymentRow,
     now_ms: Millis,
@@ -201,17 +201,13 @@ async fn give_back(
 
 /// The transaction holds the order's lock, so the status cannot have moved since it was read; if it
 /// did all the same, nothing is committed and all is read again.
-async fn move_or_contended(tx: &mut impl Session, order: &Order, to: OrderStatus) -> Outcome<()> {
+async fn move_or_contended(tx: &mut dyn Session, order: &Order, to: OrderStatus) -> Outcome<()> {
     let moved = move_status(tx, order.order_no, order.status, to).await?;
     if moved { Ok(()) } else { Err(Failure::Contended) }
 }
 
 /// False if a refund of this payment waits already.
-async fn queue_refund(
-    tx: &mut impl Session,
-    payment: &PaymentRow,
-    now_ms: Millis,
-) -> Outcome<bool> {
+async fn queue_refund(tx: &mut dyn Session, payment: &PaymentRow, now_ms: Millis) -> Outcome<bool> {
     let message = OutboxMessage::Refund {
         provider: payment.provider.clone(),
         provider_txn: payment.provider_txn.clone(),
@@ -222,7 +218,7 @@ async fn queue_refund(
 }
 
 /// Payments of an order that were not given back.
-async fn unrefunded(session: &mut impl Session, no: OrderNo) -> Outcome<Vec<PaymentRow>> {
+async fn unrefunded(session: &mut dyn Session, no: OrderNo) -> Outcome<Vec<PaymentRow>> {
     let sql = format!(
         "SELECT {PAYMENT_COLUMNS} FROM tb_payment AS p
          WHERE order_no = ? AND kind = 1 AND {NOT_REFUNDED} ORDER BY id"
@@ -231,7 +227,7 @@ async fn unrefunded(session: &mut impl Session, no: OrderNo) -> Outcome<Vec<Paym
 }
 
 async fn start_refund(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     no: OrderNo,
     audit: &AuditEntry,
     now_ms: Millis,
@@ -264,7 +260,7 @@ async fn start_refund(
     Ok(Moved::Done)
 }
 
-async fn refunded(tx: &mut impl Session, done: &RefundDone, now_ms: Millis) -> Outcome<()> {
+async fn refunded(tx: &mut dyn Session, done: &RefundDone, now_ms: Millis) -> Outcome<()> {
     let order = orders::locked(tx, done.order_no).await?;
     let paid = find(tx, &done.provider, &done.provider_txn, PaymentKind::Pay).await?;
     let paid = paid.ok_or(Failure::NotFound)?;
@@ -281,7 +277,7 @@ async fn refunded(tx: &mut impl Session, done: &RefundDone, now_ms: Millis) -> O
 }
 
 async fn requeue_refund(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     provider: &str,
     provider_txn: &str,
     now_ms: Millis,
@@ -298,7 +294,7 @@ async fn requeue_refund(
 }
 
 async fn still_open(
-    session: &mut impl Session,
+    session: &mut dyn Session,
     after_id: i64,
     limit: usize,
 ) -> Outcome<Vec<OpenPayment>> {
@@ -320,14 +316,14 @@ async fn still_open(
     session.rows(&sql, values![after_id, limit], read).await
 }
 
-async fn over(tx: &mut impl Session, ids: &[i64], now_ms: Millis) -> Outcome<()> {
+async fn over(tx: &mut dyn Session, ids: &[i64], now_ms: Millis) -> Outcome<()> {
     let sql = "UPDATE tb_payment SET over_at = ? WHERE id IN ? AND kind = 0 AND over_at IS NULL";
     tx.execute(sql, values![now_ms, Value::list(ids.iter().copied())]).await?;
     Ok(())
 }
 
 /// The provider has told of the money it was opened for.
-async fn answered(tx: &mut impl Session, notice: &PaymentNotice, now_ms: Millis) -> Outcome<()> {
+async fn answered(tx: &mut dyn Session, notice: &PaymentNotice, now_ms: Millis) -> Outcome<()> {
     let sql = "UPDATE tb_payment SET over_at = ?
          WHERE order_no = ? AND provider = ? AND kind = 0 AND over_at IS NULL";
     tx.execute(sql, values![now_ms, notice.order_no, &notice.provider]).await?;
@@ -335,7 +331,7 @@ async fn answered(tx: &mut impl Session, notice: &PaymentNotice, now_ms: Millis)
 }
 
 pub(super) async fn problems(
-    session: &mut impl Session,
+    session: &mut dyn Session,
     limit: usize,
 ) -> Outcome<Vec<PaymentProblem>> {
     let mut problems = paid_without_money(session, limit).await?;
@@ -345,7 +341,7 @@ pub(super) async fn problems(
 }
 
 async fn paid_without_money(
-    session: &mut impl Session,
+    session: &mut dyn Session,
     limit: usize,
 ) -> Outcome<Vec<PaymentProblem>> {
     let sql = format!(
@@ -360,7 +356,7 @@ async fn paid_without_money(
 }
 
 async fn refunds_not_queued(
-    session: &mut impl Session,
+    session: &mut dyn Session,
     limit: usize,
 ) -> Outcome<Vec<PaymentProblem>> {
     let sql = format!(
@@ -381,7 +377,7 @@ async fn refunds_not_queued(
 }
 
 async fn refunded_too_much(
-    session: &mut impl Session,
+    session: &mut dyn Session,
     limit: usize,
 ) -> Outcome<Vec<PaymentProblem>> {
     let sql = "SELECT order_no FROM tb_payment WHERE kind IN (1, 2) GROUP BY order_no
@@ -391,7 +387,7 @@ async fn refunded_too_much(
 }
 
 #[async_trait]
-impl<E: Engine> Payments for SqlLedger<E> {
+impl Payments for SqlLedger {
     async fn open_payment(
         &self,
         no: OrderNo,

@@ -1,20 +1,21 @@
 //! A conversation with a database in which SQL is written once for all engines.
 //!
-//! A noun's functions are generic over [`Session`]. MySQL answers over the network; SQLite is called on a
-//! thread of its own, so that its futures are ready when they are made and are never waited for.
+//! A noun's functions talk to a [`Session`], whichever it is. MySQL answers over the network; SQLite is
+//! called on a thread of its own, so that its futures are ready when they are made and are never waited
+//! for.
 //!
 //! Two words stand for what the engines write differently at every turn: a [`Value::List`] stands behind
-//! `IN ?` and may have any length, and [`Session::insert`] writes any number of rows.
+//! `IN ?` and may have any length, and `insert` writes any number of rows.
 
 use std::borrow::Cow;
 
 use sale::{ActivityId, ItemId, OrderNo, UserId};
 
-use super::{dialect::Dialect, failure::Outcome};
+use super::{Working, dialect::Dialect, failure::Outcome};
 
 /// What goes into a statement, and what comes out of a row.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Value<'v> {
+pub(crate) enum Value<'v> {
     Null,
     Int(i64),
     Text(Cow<'v, str>),
@@ -122,7 +123,7 @@ impl<'v, V: Into<Value<'v>>> From<Option<V>> for Value<'v> {
 }
 
 /// A row of an answer.
-pub trait Row {
+pub(crate) trait Row {
     /// The value of a column; nothing if there is no such column, or its value is of no kind of ours.
     fn value(&self, column: usize) -> Option<Value<'_>>;
 
@@ -130,44 +131,110 @@ pub trait Row {
     fn name(&self, column: usize) -> Option<String>;
 }
 
+/// Rows to be written, one after the other.
+pub(crate) trait Rows<'v> {
+    fn next(&mut self) -> Option<&[Value<'v>]>;
+    /// How many values each of them has.
+    fn width(&self) -> usize;
+}
+
+/// Rows from an iterator.
+pub(crate) struct Arrays<I: Iterator> {
+    rest: I,
+    row: Option<I::Item>,
+}
+
+impl<I: Iterator> Arrays<I> {
+    pub(crate) fn of(rest: I) -> Arrays<I> {
+        Arrays { rest, row: None }
+    }
+}
+
+impl<'v, const N: usize, I: Iterator<Item = [Value<'v>; N]>> Rows<'v> for Arrays<I> {
+    fn next(&mut self) -> Option<&[Value<'v>]> {
+        self.row = self.rest.next();
+        self.row.as_ref().map(|row| &row[..])
+    }
+
+    fn width(&self) -> usize {
+        N
+    }
+}
+
 /// One connection, in use by one piece of work.
-pub trait Session: Send {
+pub(crate) trait Session: Send {
     fn dialect(&self) -> Dialect;
 
-    /// All rows of a statement.
-    fn rows<T: Send>(
-        &mut self,
-        sql: &str,
-        values: &[Value<'_>],
-        read: impl Fn(&dyn Row) -> Outcome<T> + Send + Sync,
-    ) -> impl Future<Output = Outcome<Vec<T>>> + Send;
+    /// Hands each row of a statement's answer to `take`, until that fails.
+    fn each<'s>(
+        &'s mut self,
+        sql: &'s str,
+        values: &'s [Value<'_>],
+        take: &'s mut (dyn FnMut(&dyn Row) -> Outcome<()> + Send),
+    ) -> Working<'s, ()>;
 
     /// How many rows a statement changed.
-    fn execute(
-        &mut self,
-        sql: &str,
-        values: &[Value<'_>],
-    ) -> impl Future<Output = Outcome<u64>> + Send;
+    fn execute<'s>(&'s mut self, sql: &'s str, values: &'s [Value<'_>]) -> Working<'s, u64>;
 
-    /// Writes rows `into` a table and its columns, as in `tb_lease (name, holder)`. What follows them,
-    /// such as a [`Dialect::keep`], is `or_else`.
-    fn insert<'v, const N: usize>(
+    /// Writes rows, see `insert`. They are all taken before it returns.
+    fn insert_rows(
         &mut self,
         into: &str,
-        rows: impl Iterator<Item = [Value<'v>; N]> + Send,
+        rows: &mut dyn Rows<'_>,
         or_else: &str,
-    ) -> impl Future<Output = Outcome<()>> + Send;
+    ) -> Working<'_, ()>;
 
     /// The id that the last insert was given; the first one if it wrote several rows.
     fn inserted_id(&mut self) -> Outcome<i64>;
+}
+
+impl<'c> dyn Session + 'c {
+    /// All rows of a statement.
+    pub(crate) fn rows<'s, T: Send + 's>(
+        &'s mut self,
+        sql: &'s str,
+        values: &'s [Value<'_>],
+        mut read: impl FnMut(&dyn Row) -> Outcome<T> + Send + 's,
+    ) -> Working<'s, Vec<T>> {
+        Box::pin(async move {
+            let mut found = Vec::new();
+            let mut take = |row: &dyn Row| {
+                found.push(read(row)?);
+                Ok(())
+            };
+            self.each(sql, values, &mut take).await?;
+            Ok(found)
+        })
+    }
 
     /// The row of a statement that has one at most.
-    fn first<T: Send>(
+    pub(crate) fn first<'s, T: Send + 's>(
+        &'s mut self,
+        sql: &'s str,
+        values: &'s [Value<'_>],
+        mut read: impl FnMut(&dyn Row) -> Outcome<T> + Send + 's,
+    ) -> Working<'s, Option<T>> {
+        Box::pin(async move {
+            let mut found = None;
+            let mut take = |row: &dyn Row| {
+                if found.is_none() {
+                    found = Some(read(row)?);
+                }
+                Ok(())
+            };
+            self.each(sql, values, &mut take).await?;
+            Ok(found)
+        })
+    }
+
+    /// Writes rows `into` a table and its columns, as in `tb_lease (name, holder)`. What follows them,
+    /// such as a [`Dialect::keep`], is `or_else`.
+    pub(crate) fn insert<'v, const N: usize>(
         &mut self,
-        sql: &str,
-        values: &[Value<'_>],
-        read: impl Fn(&dyn Row) -> Outcome<T> + Send + Sync,
-    ) -> impl Future<Output = Outcome<Option<T>>> + Send {
-        async move { Ok(self.rows(sql, values, read).await?.into_iter().next()) }
+        into: &str,
+        rows: impl Iterator<Item = [Value<'v>; N]>,
+        or_else: &str,
+    ) -> Working<'_, ()> {
+        self.insert_rows(into, &mut Arrays::of(rows), or_else)
     }
 }

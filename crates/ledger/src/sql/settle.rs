@@ -26,7 +26,7 @@ use sale::{
 };
 
 use super::{
-    Access, Engine, SqlLedger,
+    Access, SqlLedger,
     columns::{get, parsed},
     dead_letters,
     failure::{Failure, Outcome},
@@ -43,7 +43,7 @@ use crate::{
 /// One try; a `careful` one takes nothing for granted. [`Failure::Contended`] if the version of the item
 /// moved between reading and taking.
 async fn settle(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     item: ItemId,
     claims: &[Claim],
     careful: bool,
@@ -72,7 +72,7 @@ async fn settle(
 }
 
 /// What the ledger knows of a batch before it decides.
-async fn known(tx: &mut impl Session, item: ItemId, claims: &[Claim]) -> Outcome<Known> {
+async fn known(tx: &mut dyn Session, item: ItemId, claims: &[Claim]) -> Outcome<Known> {
     let orders = orders::owners(tx, claims.iter().map(|claim| claim.order_no)).await?;
     let sql = "SELECT user_id, order_no FROM tb_user_seckill WHERE product_id = ? AND user_id IN ?";
     let users = Value::list(claims.iter().map(|claim| &claim.user));
@@ -82,7 +82,7 @@ async fn known(tx: &mut impl Session, item: ItemId, claims: &[Claim]) -> Outcome
 }
 
 async fn take_units(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     item: ItemId,
     offer: &Offer,
     good: &[&Claim],
@@ -98,7 +98,7 @@ async fn take_units(
 }
 
 async fn write_good(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     item: ItemId,
     offer: &Offer,
     good: &[&Claim],
@@ -119,7 +119,7 @@ async fn write_good(
 }
 
 async fn write_void(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     offer: &Offer,
     void: &[(&Claim, VoidReason)],
     now_ms: Millis,
@@ -130,7 +130,7 @@ async fn write_void(
 }
 
 #[async_trait]
-impl<E: Engine> OrderBook for SqlLedger<E> {
+impl OrderBook for SqlLedger {
     async fn settle(&self, item: ItemId, claims: &[Claim]) -> Result<Settled, BookError> {
         let (clock, tried) = (self.clock.clone(), AtomicBool::new(false));
         self.run(Access::Write, claims.to_vec(), move |tx, claims| {

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use sale::{Epoch, Invalid, ItemId, Millis, OrderNo};
 
 use super::{
-    Access, Engine, SqlLedger, activities,
+    Access, SqlLedger, activities,
     columns::{coded, get, parsed},
     failure::{Failure, Outcome},
     operators, outbox,
@@ -49,7 +49,7 @@ pub(super) struct StockChange {
 /// Appends changes of one kind to the chain of an item that has this much stock and whose row is locked.
 /// Answers its stock after them.
 pub(super) async fn log_changes(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     (item, name, stock): (ItemId, &str, i64),
     kind: StockLogType,
     changes: impl Iterator<Item = StockChange> + Clone + Send,
@@ -84,7 +84,7 @@ pub(super) async fn log_changes(
 }
 
 /// The item's stock, which nobody else can change before this transaction ends.
-async fn locked_level(tx: &mut impl Session, item: ItemId) -> Outcome<Option<StockLevel>> {
+async fn locked_level(tx: &mut dyn Session, item: ItemId) -> Outcome<Option<StockLevel>> {
     let read = |row: &dyn Row| {
         Ok(StockLevel {
             name: get(row, 0)?,
@@ -102,7 +102,7 @@ async fn locked_level(tx: &mut impl Session, item: ItemId) -> Outcome<Option<Sto
 
 /// Holds the rows of these items, in the order everybody takes them in.
 pub(super) async fn lock_items(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     items: impl Iterator<Item = ItemId>,
 ) -> Outcome<()> {
     let items: BTreeSet<ItemId> = items.collect();
@@ -115,7 +115,7 @@ pub(super) async fn lock_items(
 }
 
 async fn adjust(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     item: ItemId,
     delta: i64,
     adjust_no: OrderNo,
@@ -153,7 +153,7 @@ async fn adjust(
 }
 
 /// The log row of an adjustment made earlier.
-async fn adjusted(session: &mut impl Session, adjust_no: OrderNo) -> Outcome<Option<StockLogRow>> {
+async fn adjusted(session: &mut dyn Session, adjust_no: OrderNo) -> Outcome<Option<StockLogRow>> {
     let sql =
         format!("SELECT {STOCK_LOG_COLUMNS} FROM tb_stock_log WHERE order_no = ? AND type = ?");
     session.first(&sql, values![adjust_no, StockLogType::Adjust.code()], read_log).await
@@ -161,7 +161,7 @@ async fn adjusted(session: &mut impl Session, adjust_no: OrderNo) -> Outcome<Opt
 
 /// The numbers of all adjustments of an item.
 pub(super) async fn adjustments_of(
-    session: &mut impl Session,
+    session: &mut dyn Session,
     item: ItemId,
 ) -> Outcome<Vec<OrderNo>> {
     let sql = "SELECT order_no FROM tb_stock_log WHERE product_id = ? AND type = 3 ORDER BY id";
@@ -169,7 +169,7 @@ pub(super) async fn adjustments_of(
 }
 
 async fn log(
-    session: &mut impl Session,
+    session: &mut dyn Session,
     item: ItemId,
     after_id: i64,
     limit: usize,
@@ -187,7 +187,7 @@ async fn log(
 /// The caller has moved each order out of its live status in this transaction; that move is what
 /// makes a second return impossible, and the unique `(order_no, type)` of the log says so again.
 pub(super) async fn return_units(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     releases: Vec<Release>,
     now_ms: Millis,
 ) -> Outcome<()> {
@@ -205,7 +205,7 @@ pub(super) async fn return_units(
 }
 
 async fn return_to_item(
-    tx: &mut impl Session,
+    tx: &mut dyn Session,
     item: ItemId,
     releases: &[&Release],
     now_ms: Millis,
@@ -232,7 +232,7 @@ async fn return_to_item(
 
 /// Deletes the records of these orders. A record names an order of its own buyer, so a record of one
 /// of these buyers that names one of these orders is the record of one of these pairs.
-async fn forget_buyers(tx: &mut impl Session, item: ItemId, releases: &[&Release]) -> Outcome<()> {
+async fn forget_buyers(tx: &mut dyn Session, item: ItemId, releases: &[&Release]) -> Outcome<()> {
     let users = Value::list(releases.iter().map(|release| &release.user));
     let numbers = Value::list(releases.iter().map(|release| release.order_no));
     let sql = "DELETE FROM tb_user_seckill
@@ -242,7 +242,7 @@ async fn forget_buyers(tx: &mut impl Session, item: ItemId, releases: &[&Release
 }
 
 #[async_trait]
-impl<E: Engine> Stock for SqlLedger<E> {
+impl Stock for SqlLedger {
     async fn begin_warm(&self, item: ItemId, expected: Epoch) -> Result<Option<Epoch>> {
         self.run(Access::Write, (), move |tx, ()| {
             Box::pin(activities::begin_warm(tx, item, expected))

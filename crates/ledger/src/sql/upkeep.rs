@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use sale::Millis;
 
 use super::{
-    Access, Engine, SqlLedger,
+    Access, SqlLedger,
     columns::{get, json},
     failure::{Failure, Outcome},
     session::{Row, Session, values},
@@ -15,12 +15,12 @@ use crate::{JobRun, NewJobRun, Result, Upkeep};
 const RUNS_KEPT_MAX: usize = 1_000;
 
 /// The time at the server; ours if the ledger has none.
-pub(crate) async fn now_ms(session: &mut impl Session, ours_ms: Millis) -> Outcome<Millis> {
+pub(crate) async fn now_ms(session: &mut dyn Session, ours_ms: Millis) -> Outcome<Millis> {
     let Some(clock) = session.dialect().server_clock() else { return Ok(ours_ms) };
     Ok(session.first(&format!("SELECT {clock}"), &[], |row| get(row, 0)).await?.unwrap_or(0))
 }
 
-async fn shared_secret(tx: &mut impl Session, candidate: &str, now_ms: Millis) -> Outcome<String> {
+async fn shared_secret(tx: &mut dyn Session, candidate: &str, now_ms: Millis) -> Outcome<String> {
     // Whoever comes second waits here for the first, and then reads what that one wrote.
     let sql = format!(
         "INSERT INTO tb_secret (id, secret, created_at) VALUES (1, ?, ?) {}",
@@ -31,7 +31,7 @@ async fn shared_secret(tx: &mut impl Session, candidate: &str, now_ms: Millis) -
     secret.ok_or(Failure::NotFound)
 }
 
-async fn record_run(tx: &mut impl Session, run: &NewJobRun) -> Outcome<i64> {
+async fn record_run(tx: &mut dyn Session, run: &NewJobRun) -> Outcome<i64> {
     tx.execute(
         "INSERT INTO tb_job_run (job, started_at, ended_at, ok, report) VALUES (?, ?, ?, ?, ?)",
         values![&run.job, run.started_ms, run.ended_ms, run.ok, run.report.to_string()],
@@ -48,7 +48,7 @@ async fn record_run(tx: &mut impl Session, run: &NewJobRun) -> Outcome<i64> {
     Ok(id)
 }
 
-async fn job_runs(session: &mut impl Session, job: &str, limit: usize) -> Outcome<Vec<JobRun>> {
+async fn job_runs(session: &mut dyn Session, job: &str, limit: usize) -> Outcome<Vec<JobRun>> {
     let read = |row: &dyn Row| {
         Ok(JobRun {
             id: get(row, 0)?,
@@ -65,13 +65,13 @@ async fn job_runs(session: &mut impl Session, job: &str, limit: usize) -> Outcom
 }
 
 /// Can orders be read at all?
-async fn read_any(session: &mut impl Session) -> Outcome<()> {
+async fn read_any(session: &mut dyn Session) -> Outcome<()> {
     session.first("SELECT order_no FROM tb_seckill_order LIMIT 1", &[], |_| Ok(())).await?;
     Ok(())
 }
 
 #[async_trait]
-impl<E: Engine> Upkeep for SqlLedger<E> {
+impl Upkeep for SqlLedger {
     async fn shared_secret(&self, candidate: &str, now_ms: Millis) -> Result<String> {
         self.run(Access::Write, candidate.to_owned(), move |tx, candidate| {
             Box::pin(shared_secret(tx, candidate, now_ms))
@@ -92,7 +92,7 @@ impl<E: Engine> Upkeep for SqlLedger<E> {
 
     async fn now_ms(&self) -> Result<Millis> {
         let ours_ms = self.clock.now_ms();
-        if E::DIALECT.server_clock().is_none() {
+        if self.engine.dialect().server_clock().is_none() {
             return Ok(ours_ms);
         }
         self.run(Access::Statement, (), move |session, ()| Box::pin(now_ms(session, ours_ms))).await

@@ -137,10 +137,10 @@ impl Writer {
     }
 
     /// Runs `work` on the writer thread. The work is done even if the caller stops waiting.
-    pub(super) async fn run<T: Send + 'static>(
+    pub(super) async fn run(
         &self,
-        work: impl FnOnce(&mut Connection) -> Outcome<T> + Send + 'static,
-    ) -> Outcome<T> {
+        work: impl FnOnce(&mut Connection) -> Outcome<()> + Send + 'static,
+    ) -> Outcome<()> {
         let (reply, answer) = oneshot::channel();
         let asked = Instant::now();
         let job: Job = Box::new(move |conn| {
@@ -305,10 +305,10 @@ impl Readers {
 
     /// Runs `work` off the async threads, inside one read transaction: everything it reads is of
     /// one instant.
-    pub(super) async fn run<T: Send + 'static>(
+    pub(super) async fn run(
         self: &Arc<Self>,
-        work: impl FnOnce(&mut Connection) -> Outcome<T> + Send + 'static,
-    ) -> Outcome<T> {
+        work: impl FnOnce(&mut Connection) -> Outcome<()> + Send + 'static,
+    ) -> Outcome<()> {
         let ended = || Failure::Unknown("the ledger's readers have ended".into());
         let permit = self.permits.clone().acquire_owned().await.map_err(|_| ended())?;
         let readers = self.clone();
@@ -320,7 +320,7 @@ impl Readers {
         tokio::task::spawn_blocking(read).await.unwrap_or_else(|_| Err(ended()))
     }
 
-    fn read<T>(&self, work: impl FnOnce(&mut Connection) -> Outcome<T>) -> Outcome<T> {
+    fn read(&self, work: impl FnOnce(&mut Connection) -> Outcome<()>) -> Outcome<()> {
         let _open = match self.open.try_read() {
             Ok(open) => open,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),

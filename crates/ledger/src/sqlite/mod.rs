@@ -14,6 +14,7 @@ use std::{
     sync::Arc,
 };
 
+use async_trait::async_trait;
 use rusqlite::Connection;
 use sale::SharedClock;
 use sqlite_file::Length;
@@ -25,7 +26,7 @@ use self::{
 use crate::{
     VERSION_TRIES_MAX,
     sql::{
-        Access, Engine, SqlLedger, Working,
+        Access, Engine, PieceOfWork, SqlLedger,
         dialect::Dialect,
         failure::{Failure, Fault, Outcome, SqlFailure},
     },
@@ -49,56 +50,42 @@ pub enum OpenError {
     Other { path: PathBuf, cause: String },
 }
 
-/// A handle; clones share the writer thread and the readers. The thread ends when the last clone is
-/// dropped and what it was given is written.
-pub type SqliteLedger = SqlLedger<Sqlite>;
+/// Opens or creates the file and brings its schema up to date. Blocks; call it at start. The thread that
+/// writes ends when the last clone of the ledger is dropped and what it was given is written.
+pub fn open(path: &Path, clock: SharedClock) -> Result<SqlLedger, OpenError> {
+    let secured =
+        sqlite_file::secure_unless_open(path).map_err(|error| not_writable(path, &error))?;
+    if !secured {
+        tracing::warn!(path = %path.display(), "another program has the ledger's file open");
+    }
+    let length = connections::wal_length();
+    let conn = prepare(path, &length)?;
+    let readers = Readers::new(path);
+    let writer = Writer::start(WritableFile::new(path, conn, length, readers.clone()))
+        .map_err(|error| OpenError::Other { path: path.into(), cause: error.to_string() })?;
+    Ok(SqlLedger { engine: Arc::new(Sqlite { writer, readers }), clock })
+}
 
 /// The one who writes the file, and those who read it.
-#[derive(Clone)]
-pub struct Sqlite {
-    writer: Arc<Writer>,
+struct Sqlite {
+    writer: Writer,
     readers: Arc<Readers>,
 }
 
-impl SqliteLedger {
-    /// Opens or creates the file and brings its schema up to date. Blocks; call it at start.
-    pub fn open(path: &Path, clock: SharedClock) -> Result<Self, OpenError> {
-        let secured =
-            sqlite_file::secure_unless_open(path).map_err(|error| not_writable(path, &error))?;
-        if !secured {
-            tracing::warn!(path = %path.display(), "another program has the ledger's file open");
-        }
-        let length = connections::wal_length();
-        let conn = prepare(path, &length)?;
-        let readers = Readers::new(path);
-        let writer = Writer::start(WritableFile::new(path, conn, length, readers.clone()))
-            .map_err(|error| OpenError::Other { path: path.into(), cause: error.to_string() })?;
-        Ok(SqlLedger { engine: Sqlite { writer: Arc::new(writer), readers }, clock })
-    }
-}
-
+#[async_trait]
 impl Engine for Sqlite {
-    const DIALECT: Dialect = Dialect::Sqlite;
-    type Session = Connection;
+    fn dialect(&self) -> Dialect {
+        Dialect::Sqlite
+    }
 
-    async fn run<A, T>(
-        &self,
-        access: Access,
-        asked: A,
-        work: impl for<'w> Fn(&'w mut Connection, &'w A) -> Working<'w, T> + Send + Sync + 'static,
-    ) -> Outcome<T>
-    where
-        A: Send + Sync + 'static,
-        T: Send + 'static,
-    {
+    async fn run(&self, access: Access, work: Arc<dyn PieceOfWork>) -> Outcome<()> {
         if access != Access::Write {
-            return self.readers.run(move |conn| now(work(conn, &asked))).await;
+            return self.readers.run(move |conn| now(work.begin(conn))).await;
         }
         let one_try = move |conn: &mut Connection| {
             let mut tx = Transaction::write(conn)?;
-            let answer = now(work(&mut tx, &asked))?;
-            tx.commit()?;
-            Ok(answer)
+            now(work.begin(&mut *tx))?;
+            tx.commit()
         };
         self.writer.run(move |conn| with_tries(|| one_try(conn))).await
     }
@@ -110,7 +97,7 @@ impl Engine for Sqlite {
 
 /// Begins work again that met a row it did not expect. Nobody else writes while it is tried, so a unique
 /// key that objects to the last try as well objects to the row itself.
-fn with_tries<T>(mut one_try: impl FnMut() -> Outcome<T>) -> Outcome<T> {
+fn with_tries(mut one_try: impl FnMut() -> Outcome<()>) -> Outcome<()> {
     for _ in 1..VERSION_TRIES_MAX {
         match one_try() {
             Err(failure) if failure.fault() == Some(Fault::Race) => {}

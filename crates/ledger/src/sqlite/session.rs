@@ -5,7 +5,7 @@
 
 use std::{
     borrow::Cow,
-    future::{Future, ready},
+    future::ready,
     ops::{Deref, DerefMut},
     task::{Context, Poll, Waker},
 };
@@ -19,7 +19,7 @@ use crate::sql::{
     Working,
     dialect::Dialect,
     failure::{Failure, Outcome},
-    session::{Row, Session, Value},
+    session::{Row, Rows, Session, Value},
 };
 
 /// What has become of work that cannot wait.
@@ -83,19 +83,18 @@ fn with_lists<'s>(sql: &'s str, values: &[Value<'_>]) -> Cow<'s, str> {
     text.into()
 }
 
-fn rows<T>(
+fn each(
     conn: &Connection,
     sql: &str,
     values: &[Value<'_>],
-    read: impl Fn(&dyn Row) -> Outcome<T>,
-) -> Outcome<Vec<T>> {
+    take: &mut dyn FnMut(&dyn Row) -> Outcome<()>,
+) -> Outcome<()> {
     let mut statement = conn.prepare_cached(&with_lists(sql, values))?;
     let mut rows = statement.query(params_from_iter(values))?;
-    let mut found = Vec::new();
     while let Some(row) = rows.next()? {
-        found.push(read(row)?);
+        take(row)?;
     }
-    Ok(found)
+    Ok(())
 }
 
 fn execute(conn: &Connection, sql: &str, values: &[Value<'_>]) -> Outcome<u64> {
@@ -103,17 +102,17 @@ fn execute(conn: &Connection, sql: &str, values: &[Value<'_>]) -> Outcome<u64> {
     Ok(statement.execute(params_from_iter(values))? as u64)
 }
 
-fn insert<'v, const N: usize>(
+fn insert_rows(
     conn: &Connection,
     into: &str,
-    rows: impl Iterator<Item = [Value<'v>; N]>,
+    rows: &mut dyn Rows<'_>,
     or_else: &str,
 ) -> Outcome<()> {
-    let marks = ["?"; N].join(", ");
+    let marks = vec!["?"; rows.width()].join(", ");
     let sql = format!("INSERT INTO {into} VALUES ({marks}) {or_else}");
     let mut statement = conn.prepare_cached(&sql)?;
-    for row in rows {
-        statement.execute(params_from_iter(&row))?;
+    while let Some(row) = rows.next() {
+        statement.execute(params_from_iter(row))?;
     }
     Ok(())
 }
@@ -123,30 +122,26 @@ impl Session for Connection {
         Dialect::Sqlite
     }
 
-    fn rows<T: Send>(
-        &mut self,
-        sql: &str,
-        values: &[Value<'_>],
-        read: impl Fn(&dyn Row) -> Outcome<T> + Send + Sync,
-    ) -> impl Future<Output = Outcome<Vec<T>>> + Send {
-        ready(rows(self, sql, values, read))
+    fn each<'s>(
+        &'s mut self,
+        sql: &'s str,
+        values: &'s [Value<'_>],
+        take: &'s mut (dyn FnMut(&dyn Row) -> Outcome<()> + Send),
+    ) -> Working<'s, ()> {
+        Box::pin(ready(each(self, sql, values, take)))
     }
 
-    fn execute(
-        &mut self,
-        sql: &str,
-        values: &[Value<'_>],
-    ) -> impl Future<Output = Outcome<u64>> + Send {
-        ready(execute(self, sql, values))
+    fn execute<'s>(&'s mut self, sql: &'s str, values: &'s [Value<'_>]) -> Working<'s, u64> {
+        Box::pin(ready(execute(self, sql, values)))
     }
 
-    fn insert<'v, const N: usize>(
+    fn insert_rows(
         &mut self,
         into: &str,
-        rows: impl Iterator<Item = [Value<'v>; N]> + Send,
+        rows: &mut dyn Rows<'_>,
         or_else: &str,
-    ) -> impl Future<Output = Outcome<()>> + Send {
-        ready(insert(self, into, rows, or_else))
+    ) -> Working<'_, ()> {
+        Box::pin(ready(insert_rows(self, into, rows, or_else)))
     }
 
     fn inserted_id(&mut self) -> Outcome<i64> {

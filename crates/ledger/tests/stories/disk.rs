@@ -12,8 +12,8 @@ use std::{
 
 use faults::disk::{self, Fault, ForgetfulDisk};
 use ledger::{
-    Activities, Books, Orders,
-    sqlite::{OpenError, SqliteLedger},
+    Activities, Books, Orders, SqlLedger,
+    sqlite::{self, OpenError},
 };
 use sale::{Claim, Clock, Item, OrderBook, SystemClock};
 
@@ -27,8 +27,8 @@ const PLACE: &str = "LEDGER_STORY";
 /// The exit code of a ledger that could not be opened: whoever supervises it starts it again.
 const NOT_OPENED: i32 = 3;
 
-fn open(data: &Path) -> Result<SqliteLedger, OpenError> {
-    SqliteLedger::open(&data.join("ledger.db"), Arc::new(SystemClock))
+fn open(data: &Path) -> Result<SqlLedger, OpenError> {
+    sqlite::open(&data.join("ledger.db"), Arc::new(SystemClock))
 }
 
 /// Do it until the ledger can.
@@ -44,7 +44,7 @@ async fn at_last<T, E: std::fmt::Display>(mut what: impl AsyncFnMut() -> Result<
 }
 
 /// The item on sale; made if there is none.
-async fn item(ledger: &SqliteLedger) -> Item {
+async fn item(ledger: &SqlLedger) -> Item {
     let known = at_last(async || ledger.activities(None, 1).await).await;
     match known.into_iter().next() {
         Some(mut activity) => activity.items.remove(0),

@@ -8,8 +8,9 @@ use std::{
 
 use faults::services::{MariaDb, MariaDbOptions, shared_mariadb, unique_name};
 use ledger::{
-    Credit, LedgerError, OrderFilter, Orders, Outbox, Payments, Upkeep, VERSION_TRIES_MAX,
-    mysql::{Fitness, LOCK_TRIES_MAX, MysqlLedger, OpenError, Options, SCHEMA_VERSION},
+    Credit, LedgerError, OrderFilter, Orders, Outbox, Payments, SqlLedger, Upkeep,
+    VERSION_TRIES_MAX,
+    mysql::{self, Fitness, LOCK_TRIES_MAX, OpenError, Options, SCHEMA_VERSION},
 };
 use mysql_async::{Conn, prelude::Queryable};
 use sale::{BookError, Claim, CloseReason, ManualClock, OrderBook, OrderStatus, SystemClock};
@@ -33,12 +34,12 @@ async fn shop_and_url() -> (Shop, String) {
 async fn shop_on(server: &MariaDb, options: Options) -> (Shop, String) {
     let url = server.create_database(&unique_name("ledger")).unwrap();
     let clock = ManualClock::at(NOON_MS);
-    let ledger = MysqlLedger::open(&url, clock.clone(), options).await.unwrap();
+    let ledger = mysql::open(&url, clock.clone(), options).await.unwrap();
     (Shop::with(Box::new(ledger), clock, BackDoor::Mysql(url.clone()), ()), url)
 }
 
-async fn open(url: &str) -> Result<MysqlLedger, OpenError> {
-    MysqlLedger::open(url, ManualClock::at(NOON_MS), Options::default()).await
+async fn open(url: &str) -> Result<SqlLedger, OpenError> {
+    mysql::open(url, ManualClock::at(NOON_MS), Options::default()).await
 }
 
 /// Somebody with another tool on the same database.
@@ -134,7 +135,7 @@ async fn a_worker_frozen_in_a_transaction_stops_one_item_and_not_for_long() {
     let line = Line::to(server.address()).await;
     let far_url = url.replace(&server.address().to_string(), &line.address.to_string());
     let patient = Options { lock_wait_s_max: 30, answer_ms_max: 60_000, ..options };
-    let worker = MysqlLedger::open(&far_url, shop.clock.clone(), patient).await.unwrap();
+    let worker = mysql::open(&far_url, shop.clock.clone(), patient).await.unwrap();
 
     // A record between the two items. When the intruder's row below is rolled back, InnoDB turns the
     // worker's wait for that row into a lock on the gap up to the next record, even at READ COMMITTED;
@@ -176,7 +177,7 @@ async fn a_row_that_was_left_as_it_was_does_not_count_as_written() {
     let url = shared_mariadb().create_database(&unique_name("ledger")).unwrap();
     let asked = format!("{url}?client_found_rows=true");
     let clock = ManualClock::at(NOON_MS);
-    let ledger = MysqlLedger::open(&asked, clock.clone(), Options::default()).await.unwrap();
+    let ledger = mysql::open(&asked, clock.clone(), Options::default()).await.unwrap();
     let shop = Shop::with(Box::new(ledger), clock, BackDoor::Mysql(url), ());
     let item = shop.sale_of(5).await;
     let (order, notice) = shop.paid(item.id, "ann").await;
@@ -197,7 +198,7 @@ async fn a_user_who_may_not_make_triggers_gets_a_ledger_without() {
     let grant = format!("GRANT ALL ON `{name}`.* TO shop@'127.0.0.1' IDENTIFIED BY 'x'");
     server.query(&grant).unwrap();
     let ledger = open(&url.replace("root@", "shop:x@")).await.unwrap();
-    let settings = ledger.health().await.unwrap();
+    let settings = mysql::health(&ledger).await.unwrap();
     let triggers = settings.iter().find(|setting| setting.name == "audit_triggers").unwrap();
     assert_eq!((triggers.fitness, &*triggers.value), (Fitness::Risky, "0 of 2"));
     let clock = ManualClock::at(NOON_MS);
@@ -523,8 +524,8 @@ async fn no_order_is_lost_or_made_twice_when_the_server_is_killed_under_load() {
 #[tokio::test]
 async fn a_doctor_is_told_what_the_server_is_set_to() {
     let url = shared_mariadb().create_database(&unique_name("ledger")).unwrap();
-    let ledger = MysqlLedger::open(&url, Arc::new(SystemClock), Options::default()).await.unwrap();
-    let settings = ledger.health().await.unwrap();
+    let ledger = mysql::open(&url, Arc::new(SystemClock), Options::default()).await.unwrap();
+    let settings = mysql::health(&ledger).await.unwrap();
     let of = |name: &str| settings.iter().find(|setting| setting.name == name).unwrap().clone();
     assert!(of("version").value.contains("MariaDB"));
     assert_eq!(of("innodb_flush_log_at_trx_commit").value, "1");
@@ -535,8 +536,8 @@ async fn a_doctor_is_told_what_the_server_is_set_to() {
     for name in ["sync_binlog", "binlog_format", "transaction_isolation", "wsrep_on"] {
         assert!(!of(name).value.is_empty(), "{name}");
     }
-    let slow = MysqlLedger::open(&url, ManualClock::at(NOON_MS), Options::default()).await.unwrap();
-    let settings = slow.health().await.unwrap();
+    let slow = mysql::open(&url, ManualClock::at(NOON_MS), Options::default()).await.unwrap();
+    let settings = mysql::health(&slow).await.unwrap();
     let offset = settings.iter().find(|setting| setting.name == "clock_offset_ms").unwrap();
     assert_eq!(offset.fitness, Fitness::Risky, "{offset:?}");
 }

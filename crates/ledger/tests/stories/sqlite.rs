@@ -7,8 +7,8 @@ use std::{
 };
 
 use ledger::{
-    AuditEntry, LedgerError, Operators, Orders, VERSION_TRIES_MAX,
-    sqlite::{BUSY_TIMEOUT_MS, OpenError, SCHEMA_VERSION, SqliteLedger},
+    AuditEntry, LedgerError, Operators, Orders, SqlLedger, VERSION_TRIES_MAX,
+    sqlite::{self, BUSY_TIMEOUT_MS, OpenError, SCHEMA_VERSION},
 };
 use rusqlite::Connection;
 use sale::{BookError, Claim, ManualClock, OrderBook};
@@ -30,7 +30,7 @@ fn shop_and_file() -> (Shop, PathBuf) {
 /// A shop whose ledger is this file, and what has to live as long as it.
 fn shop_in(file: &Path, home: impl Any) -> Shop {
     let clock = ManualClock::at(NOON_MS);
-    let ledger = SqliteLedger::open(file, clock.clone()).unwrap();
+    let ledger = sqlite::open(file, clock.clone()).unwrap();
     Shop::with(Box::new(ledger), clock, BackDoor::Sqlite(file.into()), home)
 }
 
@@ -38,8 +38,8 @@ fn file_in(directory: &TempDir) -> PathBuf {
     directory.path().join("ledger.db")
 }
 
-fn open(file: &Path) -> Result<SqliteLedger, OpenError> {
-    SqliteLedger::open(file, ManualClock::at(NOON_MS))
+fn open(file: &Path) -> Result<SqlLedger, OpenError> {
+    sqlite::open(file, ManualClock::at(NOON_MS))
 }
 
 /// Somebody with another tool in the same file.
