@@ -114,3 +114,46 @@ fn same(error: &LedgerError) -> LedgerError {
         other => LedgerError::Broken(other.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_engine::TestEngine;
+
+    #[tokio::test]
+    async fn those_who_ask_at_the_same_moment_share_a_statement() {
+        const ASKING: usize = ORDERS_PER_READ_MAX + 100;
+        let (shop, activity) = TestEngine::with_a_sale(|_| {}).await;
+        let bought = shop.buy(activity.items[0].id, "ann").await;
+        let shared = &shop.engine.shared;
+        let reads = OrderReads::new(shared.ledger.clone());
+        let held = reads.turns.acquire_many(READS_AT_ONCE_MAX as u32).await.unwrap();
+        let ask = |no| {
+            tokio::spawn({
+                let reads = reads.clone();
+                async move { reads.order(no).await }
+            })
+        };
+        let unknown = (1..ASKING).map(|_| ask(shared.numbers.next()));
+        let unknown: Vec<_> = unknown.collect();
+        let known = ask(bought);
+        while reads.waiting.lock().len() < ASKING {
+            tokio::task::yield_now().await;
+        }
+        drop(held);
+        unknown[0].abort();
+        while !unknown[0].is_finished() {
+            tokio::task::yield_now().await;
+        }
+        let questions = reads.next_questions();
+        assert_eq!(questions.len(), ORDERS_PER_READ_MAX, "whoever left is not asked for");
+        reads.read(questions).await;
+        assert_eq!(reads.waiting.lock().len(), ASKING - ORDERS_PER_READ_MAX - 1);
+        // Whoever asks next finds a free turn, and reads for all who wait.
+        assert!(reads.order(shared.numbers.next()).await.unwrap().is_none());
+        assert_eq!(known.await.unwrap().unwrap().unwrap().order_no, bought);
+        for answer in unknown.into_iter().skip(1) {
+            assert!(answer.await.unwrap().unwrap().is_none());
+        }
+    }
+}

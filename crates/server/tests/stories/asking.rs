@@ -8,10 +8,13 @@ use std::sync::{
 
 use checker::{Answer, History};
 use client::{Api, NewSale};
-use faults::services::{Redis, RedisOptions, Reply};
+use faults::services::{Redis, RedisOptions, RedisPair, Reply};
 use tokio::task::JoinSet;
 
-use crate::fixtures::{Deployment, Profile, Sale, blocking};
+use crate::{
+    failover::{cut_replicas, heal},
+    fixtures::{Deployment, Profile, Sale, blocking},
+};
 
 /// What selling may cost at the gate.
 const BYTES_PER_UNIT_MAX: u64 = 200;
@@ -162,30 +165,56 @@ async fn what_was_done_at_one_instance_is_told_by_every_other() {
     for round in 0..ROUNDS {
         for done in ["paid", "closed"] {
             let mut buyer = sale.buyer(&format!("{done}{round}")).await;
-            let jwt = sale.deployment.login().token(&mut buyer.api, &buyer.user).await.unwrap();
-            let mut everywhere: Vec<Api> =
-                sale.addresses().into_iter().map(|there| Api::new(there, Some(&jwt))).collect();
-            let no = buyer.buy().await;
-            buyer.order_becomes(&no, "unpaid").await;
-            let path = format!("/api/v1/orders/{no}");
-            let mut told = async || {
-                let mut told = Vec::new();
-                for api in &mut everywhere {
-                    told.push(api.get(&path).await.unwrap().json()["status"].clone());
-                }
-                told
-            };
-            assert_eq!(told().await, ["unpaid", "unpaid"]);
+            let order = (buyer.user.clone(), buyer.buy().await);
+            buyer.order_becomes(&order.1, "unpaid").await;
+            assert_eq!(told(&sale, &order).await, ["unpaid", "unpaid"]);
             if done == "paid" {
-                let cashier = buyer.open_payment(&no).await;
+                let cashier = buyer.open_payment(&order.1).await;
                 assert_eq!(buyer.at_the_cashier(&cashier, "pay").await.status, 200);
-                buyer.order_becomes(&no, "paid").await;
+                buyer.order_becomes(&order.1, "paid").await;
             } else {
-                let (path, nothing) = (format!("{path}/cancel"), serde_json::json!({}));
-                assert_eq!(buyer.api.post(&path, &nothing).await.unwrap().status, 200);
+                buyer.cancel(&order.1).await;
             }
-            assert_eq!(told().await, [done, done]);
+            assert_eq!(told(&sale, &order).await, [done, done]);
         }
     }
+    sale.must_hold().await;
+}
+
+/// What every instance says of an order.
+async fn told(sale: &Sale, (user, no): &(String, String)) -> Vec<String> {
+    let mut told = Vec::new();
+    for address in sale.addresses() {
+        let jwt = sale.deployment.login().token(&mut Api::new(address, None), user).await.unwrap();
+        let order = Api::new(address, Some(&jwt)).get(&format!("/api/v1/orders/{no}")).await;
+        told.push(order.unwrap().json()["status"].as_str().unwrap_or("nothing").to_owned());
+    }
+    told
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn orders_closed_before_a_failover_read_closed_after_it() {
+    const ORDERS: usize = 20;
+    let pair = Arc::new(blocking(RedisPair::start).await);
+    let deployment = Deployment::new(Profile::Cluster).env("SECKILL_REDIS_URL", pair.url());
+    let mut sale = deployment.open_sale(NewSale::of(100)).await;
+    let orders = buy(&mut sale, "buyer", ORDERS).await;
+    sale.settle().await;
+    for order in &orders {
+        assert_eq!(told(&sale, order).await, ["unpaid", "unpaid"]);
+    }
+    let cutting = pair.clone();
+    blocking(move || cutting.wait_in_sync().and_then(|()| cut_replicas(cutting.primary()))).await;
+    // The replica has nothing of this.
+    for (user, no) in &orders {
+        sale.buyer(user).await.cancel(no).await;
+    }
+    sale.settle().await;
+    let killing = pair.clone();
+    blocking(move || killing.promote().map(drop)).await;
+    for order in &orders {
+        assert_eq!(told(&sale, order).await, ["closed", "closed"]);
+    }
+    println!("reconcile healed {} differences", heal(&sale).await);
     sale.must_hold().await;
 }

@@ -90,7 +90,7 @@ const BEHIND: Duration = Duration::from_millis(500);
 
 /// No replica follows any more, and those who are connected otherwise notice nothing: a password that
 /// the replicas do not have. It is gone with the process.
-fn cut_replicas(primary: &Redis) -> io::Result<()> {
+pub(crate) fn cut_replicas(primary: &Redis) -> io::Result<()> {
     let mut client = Client::connect(primary.address())?;
     client.call(&["CONFIG", "SET", "requirepass", "nobody knows"])?;
     client.call(&["CLIENT", "KILL", "TYPE", "replica"])?;
