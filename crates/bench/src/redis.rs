@@ -10,6 +10,7 @@ use gate::{
     Admission, NumberedRequest, Upkeep,
     redis::{RedisGate, RedisOptions},
 };
+use redis_link::{RedisAddress, RedisServers};
 use sale::ItemId;
 use tokio::task::JoinSet;
 
@@ -33,7 +34,7 @@ pub(crate) async fn measure(plan: &Plan, figures: &mut Figures) -> Result<(), Fa
     let extra = ["--auto-aof-rewrite-percentage", "0"].map(String::from).to_vec();
     let redis = Redis::start(Engine { extra, ..Engine::default() })?;
     let gate = RedisGate::open(RedisOptions {
-        urls: vec![redis.url()],
+        servers: RedisServers::new(&RedisAddress::new(redis.url()))?,
         prefix: "bench".into(),
         partitions: 16,
         answer_ms_max: 5_000,

@@ -46,6 +46,9 @@ const ALGORITHMS: &[&str] = &[
     "ES384", "EdDSA",
 ];
 
+const REDIS_SCHEMES: &[&str] =
+    &["redis://", "rediss://", "redis+sentinel://", "rediss+sentinel://", "unix://"];
+
 pub(super) const RULES: &[(&str, Rule)] = &[
     ("profile", Rule::OneOf(&["solo", "cluster"])),
     ("roles", Rule::SomeOf(&["web", "worker", "jobs"])),
@@ -80,7 +83,12 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("auth.sale_token_ttl_ms", Rule::Number(1_000, WEEK_MS)),
     ("auth.admin_token", Rule::Secret(SECRET_CHARS_MIN)),
     ("auth.admin_cache_max", Rule::Number(0, 1_000_000)),
-    ("redis.url", Rule::Url(&["redis://", "rediss://", "unix://"])),
+    ("redis.url", Rule::Url(REDIS_SCHEMES)),
+    ("redis.tls_ca_file", Rule::Text),
+    ("redis.tls_cert_file", Rule::Text),
+    ("redis.tls_key_file", Rule::Text),
+    ("redis.sentinel_user", Rule::Text),
+    ("redis.sentinel_password", Rule::Secret(1)),
     ("redis.prefix", Rule::Required),
     ("redis.partitions", Rule::Number(1, 1_024)),
     ("redis.answer_ms_max", Rule::Number(10, MINUTE_MS)),

@@ -12,6 +12,7 @@ use gate::{
     solo,
 };
 use ledger::{Ledger, Orders, mysql, sqlite};
+use redis_link::RedisServers;
 use sale::{OrderNumbers, SharedClock};
 
 use crate::{
@@ -105,25 +106,24 @@ async fn solo_parts(
 
 async fn cluster_parts(settings: &Settings, clock: SharedClock) -> Result<Parts, OpenError> {
     let instance = instance_name()?;
-    check_redis(&settings.redis).await?;
+    let redis = &settings.redis;
+    let servers = redis.servers().map_err(unreachable_gate)?;
+    check_redis(redis, &servers).await?;
     let options = mysql::Options {
         connections_max: settings.ledger.connections_max,
         ..mysql::Options::default()
     };
     let books = mysql::open(settings.ledger.url.expose(), clock.clone(), options).await?;
     checkup::log(checkup::mysql::check_open(&books).await).map_err(OpenError::Unfit)?;
-    let redis = &settings.redis;
-    let urls: Vec<String> =
-        redis.url.expose().split(',').map(|url| url.trim().to_owned()).collect();
     let coordination = RedisCoordination::open(RedisCoordinationOptions {
-        urls: urls.clone(),
+        servers: servers.clone(),
         prefix: redis.prefix.clone(),
         answer_ms_max: redis.answer_ms_max,
         instance: instance.clone(),
     })
     .await?;
     let gate = RedisGate::open(RedisOptions {
-        urls,
+        servers,
         prefix: redis.prefix.clone(),
         partitions: redis.partitions,
         answer_ms_max: redis.answer_ms_max,
@@ -145,13 +145,19 @@ async fn cluster_parts(settings: &Settings, clock: SharedClock) -> Result<Parts,
 }
 
 /// Say what is not good about it, and refuse one that would lose promises without a word.
-async fn check_redis(redis: &settings::Redis) -> Result<(), OpenError> {
-    let findings = checkup::redis::check(redis).await;
+async fn check_redis(
+    redis: &settings::Redis,
+    servers: &Arc<RedisServers>,
+) -> Result<(), OpenError> {
+    let findings = checkup::redis::check_at(redis, servers).await;
     checkup::log(findings).map_err(OpenError::Unfit)?;
-    let agreed = checkup::redis::agree_on_partitions(redis).await;
-    let agreed =
-        agreed.map_err(|error| gate::GateError::new(gate::GateFailure::Unreachable, error))?;
+    let agreed = checkup::redis::agree_on_partitions(redis, servers).await;
+    let agreed = agreed.map_err(unreachable_gate)?;
     checkup::log(vec![agreed]).map_err(OpenError::Unfit)
+}
+
+fn unreachable_gate(error: redis::RedisError) -> gate::GateError {
+    gate::GateError::new(gate::GateFailure::Unreachable, error)
 }
 
 /// A name that no other process has, and that a person can find: the host's, the process id, and

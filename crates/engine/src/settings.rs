@@ -1,8 +1,9 @@
 //! What can be set of the engine: one struct per section of the settings file, which the file and the
 //! environment fill directly.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
+use redis_link::{RedisAddress, RedisServers, TlsFiles};
 use serde::{Deserialize, Serialize};
 
 use crate::Secret;
@@ -72,6 +73,11 @@ pub enum ProcessRole {
 pub struct Redis {
     /// Secret, because it may carry a password.
     pub url: Secret,
+    pub tls_ca_file: PathBuf,
+    pub tls_cert_file: PathBuf,
+    pub tls_key_file: PathBuf,
+    pub sentinel_user: String,
+    pub sentinel_password: Secret,
     pub prefix: String,
     pub partitions: usize,
     pub answer_ms_max: u64,
@@ -84,6 +90,11 @@ impl Default for Redis {
     fn default() -> Self {
         Redis {
             url: Secret::default(),
+            tls_ca_file: PathBuf::new(),
+            tls_cert_file: PathBuf::new(),
+            tls_key_file: PathBuf::new(),
+            sentinel_user: String::new(),
+            sentinel_password: Secret::default(),
             prefix: "seckill".into(),
             partitions: 16,
             answer_ms_max: 2_000,
@@ -91,6 +102,22 @@ impl Default for Redis {
             wait_replicas: 0,
             wait_ms_max: 1_000,
         }
+    }
+}
+
+impl Redis {
+    /// Where the servers are, as the settings say.
+    pub fn servers(&self) -> redis::RedisResult<Arc<RedisServers>> {
+        RedisServers::new(&RedisAddress {
+            url: self.url.expose().into(),
+            tls: TlsFiles {
+                ca: self.tls_ca_file.clone(),
+                cert: self.tls_cert_file.clone(),
+                key: self.tls_key_file.clone(),
+            },
+            sentinel_user: self.sentinel_user.clone(),
+            sentinel_password: self.sentinel_password.expose().into(),
+        })
     }
 }
 

@@ -5,12 +5,10 @@
 //! ([`agree_on_partitions`]): two instances that count differently would look for one item in
 //! different places, and each would sell all of it.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, FromRedisValue, InfoDict,
-    IntoConnectionInfo, RedisResult, aio::MultiplexedConnection, cluster::ClusterClient,
-};
+use redis::{InfoDict, RedisResult, aio::MultiplexedConnection};
+use redis_link::{LinkOptions, RedisServers, Server};
 use sale::{Clock, SystemClock};
 
 use super::{CLOCK_OFFSET_MS_MAX, CheckResult};
@@ -37,18 +35,27 @@ struct Facts {
 
 /// Everything that can be checked without changing anything.
 pub async fn check(settings: &settings::Redis) -> Vec<CheckResult> {
-    let urls = urls(settings);
+    match settings.servers() {
+        Ok(servers) => check_at(settings, &servers).await,
+        Err(error) => vec![CheckResult::Fail(format!("Redis cannot be reached: {error}"))],
+    }
+}
+
+pub(crate) async fn check_at(
+    settings: &settings::Redis,
+    servers: &Arc<RedisServers>,
+) -> Vec<CheckResult> {
     let mut findings = Vec::new();
-    match servers(&urls).await {
-        Ok(servers) => {
-            for server in servers {
-                findings
-                    .extend(check_server(&server, urls.len() > 1, settings.wait_replicas).await);
+    match servers.all(ANSWER_WITHIN).await {
+        Ok(all) => {
+            for server in all {
+                let of_cluster = servers.is_cluster();
+                findings.extend(check_server(&server, of_cluster, settings.wait_replicas).await);
             }
         }
         Err(error) => return vec![CheckResult::Fail(format!("Redis does not answer: {error}"))],
     }
-    findings.push(match partitions_kept(settings, None).await {
+    findings.push(match partitions_kept(settings, servers, None).await {
         Ok(kept) => judge_partitions(settings.partitions, kept),
         Err(error) => CheckResult::Fail(format!("Redis does not answer: {error}")),
     });
@@ -56,46 +63,27 @@ pub async fn check(settings: &settings::Redis) -> Vec<CheckResult> {
 }
 
 /// The first instance says how many partitions there are; the others must count the same.
-pub async fn agree_on_partitions(settings: &settings::Redis) -> RedisResult<CheckResult> {
-    let kept = partitions_kept(settings, Some(settings.partitions)).await?;
+pub(crate) async fn agree_on_partitions(
+    settings: &settings::Redis,
+    servers: &Arc<RedisServers>,
+) -> RedisResult<CheckResult> {
+    let kept = partitions_kept(settings, servers, Some(settings.partitions)).await?;
     Ok(judge_partitions(settings.partitions, kept))
-}
-
-fn urls(settings: &settings::Redis) -> Vec<String> {
-    settings.url.expose().split(',').map(|url| url.trim().to_owned()).collect()
 }
 
 async fn partitions_kept(
     settings: &settings::Redis,
+    servers: &Arc<RedisServers>,
     wanted: Option<usize>,
 ) -> RedisResult<Option<usize>> {
+    let options = LinkOptions { answer_within: ANSWER_WITHIN, connections: 1, may_ask_twice: true };
+    let link = servers.link(options).await?;
     let key = format!("{}:partitions", settings.prefix);
-    let mut commands = Vec::new();
     if let Some(wanted) = wanted {
-        commands.push(redis::cmd("SET").arg(&key).arg(wanted).arg("NX").to_owned());
+        let set = redis::cmd("SET").arg(&key).arg(wanted).arg("NX").to_owned();
+        link.ask::<redis::Value>(&set).await?;
     }
-    commands.push(redis::cmd("GET").arg(&key).to_owned());
-    let urls = urls(settings);
-    if let [url] = &urls[..] {
-        let mut connection = connect(Client::open(url.as_str())?).await?;
-        return last_answer(&mut connection, &commands).await;
-    }
-    let client = ClusterClient::builder(urls.iter().map(String::as_str))
-        .connection_timeout(ANSWER_WITHIN)
-        .response_timeout(ANSWER_WITHIN)
-        .build()?;
-    last_answer(&mut client.get_async_connection().await?, &commands).await
-}
-
-async fn last_answer(
-    connection: &mut impl redis::aio::ConnectionLike,
-    commands: &[Cmd],
-) -> RedisResult<Option<usize>> {
-    let mut answer = redis::Value::Nil;
-    for command in commands {
-        answer = command.query_async(connection).await?;
-    }
-    Ok(Option::from_redis_value(answer)?)
+    link.ask(redis::cmd("GET").arg(&key)).await
 }
 
 fn judge_partitions(wanted: usize, kept: Option<usize>) -> CheckResult {
@@ -109,61 +97,6 @@ fn judge_partitions(wanted: usize, kept: Option<usize>) -> CheckResult {
              must be the same everywhere"
         )),
     }
-}
-
-/// One connection to one server.
-struct Server {
-    name: String,
-    connection: RedisResult<MultiplexedConnection>,
-}
-
-async fn connect(client: Client) -> RedisResult<MultiplexedConnection> {
-    let settings = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(ANSWER_WITHIN))
-        .set_response_timeout(Some(ANSWER_WITHIN));
-    client.get_multiplexed_async_connection_with_config(&settings).await
-}
-
-/// The one server, or all masters of the cluster that the addresses lead to.
-async fn servers(urls: &[String]) -> RedisResult<Vec<Server>> {
-    let mut failure = None;
-    for url in urls {
-        let known = url.as_str().into_connection_info()?;
-        let mut connection = match connect(Client::open(url.as_str())?).await {
-            Ok(connection) => connection,
-            Err(error) => {
-                failure = Some(error);
-                continue;
-            }
-        };
-        if urls.len() == 1 {
-            let name = known.addr().to_string();
-            return Ok(vec![Server { name, connection: Ok(connection) }]);
-        }
-        let nodes: String = redis::cmd("CLUSTER").arg("NODES").query_async(&mut connection).await?;
-        let mut servers = Vec::new();
-        for (host, port) in masters(&nodes) {
-            let name = format!("{host}:{port}");
-            // With the password of the address that led here.
-            let info = known.clone().set_addr(ConnectionAddr::Tcp(host, port));
-            servers.push(Server { name, connection: connect(Client::open(info)?).await });
-        }
-        return Ok(servers);
-    }
-    Err(failure.unwrap_or_else(|| (redis::ErrorKind::InvalidClientConfig, "no address").into()))
-}
-
-/// From lines such as `07c3… 127.0.0.1:30004@31004,host master - 0 1426238317239 4 connected 0-5460`.
-fn masters(nodes: &str) -> Vec<(String, u16)> {
-    let master = |line: &str| {
-        let mut words = line.split_whitespace().skip(1);
-        let (address, flags) = (words.next()?, words.next()?);
-        let is_master = flags.split(',').any(|flag| flag == "master");
-        let is_there = !flags.split(',').any(|flag| flag == "fail" || flag == "noaddr");
-        let (host, port) = address.split('@').next()?.rsplit_once(':')?;
-        (is_master && is_there).then_some((host.to_owned(), port.parse().ok()?))
-    };
-    nodes.lines().filter_map(master).collect()
 }
 
 async fn check_server(server: &Server, of_cluster: bool, wait_replicas: u32) -> Vec<CheckResult> {
@@ -371,18 +304,8 @@ mod tests {
         assert_eq!(silent.len(), 2, "a hosted server: {silent:?}");
     }
 
-    #[test]
-    fn the_masters_of_a_cluster_are_found() {
-        let nodes = "\
-            a 127.0.0.1:7001@17001 myself,master - 0 0 1 connected 0-5460\n\
-            b 10.0.0.2:7002@17002,two.example master - 0 1 2 connected 5461-10922\n\
-            c 10.0.0.3:7003@17003 slave a 0 1 1 connected\n\
-            d 10.0.0.4:7004@17004 master,fail - 1 1 3 disconnected\n\
-            e :0@0 master,noaddr - 1 1 3 disconnected\n\
-            f ::1:7005@17005 master - 0 1 4 connected 10923-16383\n";
-        let found = masters(nodes);
-        let found: Vec<(&str, u16)> = found.iter().map(|(h, p)| (h.as_str(), *p)).collect();
-        assert_eq!(found, [("127.0.0.1", 7001), ("10.0.0.2", 7002), ("::1", 7005)]);
+    async fn agreed(settings: &settings::Redis) -> CheckResult {
+        agree_on_partitions(settings, &settings.servers().unwrap()).await.unwrap()
     }
 
     fn config_of(redis: &Redis) -> settings::Redis {
@@ -399,10 +322,10 @@ mod tests {
         assert!(found.iter().all(|finding| matches!(finding, CheckResult::Ok(_))), "{found:?}");
         assert_eq!(found.len(), 6, "{found:?}");
         // The first instance decides how many partitions there are.
-        let agreed = agree_on_partitions(&settings).await.unwrap();
-        assert!(matches!(agreed, CheckResult::Ok(_)));
+        let first = agreed(&settings).await;
+        assert!(matches!(first, CheckResult::Ok(_)));
         settings.partitions += 1;
-        let disagreed = agree_on_partitions(&settings).await.unwrap();
+        let disagreed = agreed(&settings).await;
         assert!(matches!(disagreed, CheckResult::Refuse(_)), "{disagreed:?}");
         assert!(check(&settings).await.contains(&disagreed));
         drop(redis);
@@ -415,13 +338,13 @@ mod tests {
         let cluster = RedisCluster::start().unwrap();
         let mut settings = Settings::default().redis;
         settings.url = Secret::new(cluster.urls());
-        let agreed = agree_on_partitions(&settings).await.unwrap();
-        assert!(matches!(agreed, CheckResult::Ok(_)), "{agreed:?}");
+        let first = agreed(&settings).await;
+        assert!(matches!(first, CheckResult::Ok(_)), "{first:?}");
         let found = check(&settings).await;
         let texts = found.iter().map(|finding| format!("{finding:?}"));
         let states = texts.filter(|text| text.contains("cluster_state is ok"));
         assert_eq!(states.count(), 3, "{found:?}");
-        assert!(found.contains(&agreed), "{found:?}");
+        assert!(found.contains(&first), "{found:?}");
         let bad = |finding: &CheckResult| {
             matches!(finding, CheckResult::Fail(_) | CheckResult::Refuse(_))
         };
@@ -441,7 +364,7 @@ mod tests {
         // Nobody gets as far as the ledger, which is nowhere.
         settings.ledger.url = Secret::new("mysql://root@127.0.0.1:1/none");
         let data = tempfile::tempdir().unwrap();
-        let clock = std::sync::Arc::new(SystemClock);
+        let clock = Arc::new(SystemClock);
         let opened = crate::Parts::open(&settings, data.path(), clock).await;
         let refused = opened.err().expect("it is refused").to_string();
         assert!(refused.contains("maxmemory-policy is allkeys-lru"), "{refused}");

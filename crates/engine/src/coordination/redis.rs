@@ -30,12 +30,8 @@ use std::{
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
-use gate::redis::ReopeningCluster;
-use redis::{
-    Client, Cmd, FromRedisValue, RedisError, RedisResult, Script, ScriptInvocation,
-    aio::{ConnectionManager, ConnectionManagerConfig},
-    cluster::ClusterClient,
-};
+use redis::{Cmd, FromRedisValue, RedisError, RedisResult};
+use redis_link::{Call, LinkOptions, RedisLink, RedisServers, Script};
 use sale::{Activity, Clock, Item, Millis, SystemClock};
 use tokio::sync::broadcast;
 
@@ -59,29 +55,22 @@ const BEAT_EVERY: Duration = Duration::from_secs(5);
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 /// No hint; whoever hears it knows that the line lives.
 const BEAT: &str = "beat";
-/// How often a cluster's client follows a slot that moved before it gives up.
-const REDIRECTS_MAX: u32 = 4;
+
+static LEAD: Script = Script::new(include_str!("lua/lead.lua"));
+static CLOCK: Script = Script::new(include_str!("lua/clock.lua"));
 
 #[derive(Clone, Debug)]
 pub struct RedisCoordinationOptions {
-    pub urls: Vec<String>,
+    pub servers: Arc<RedisServers>,
     pub prefix: String,
     pub answer_ms_max: u64,
     /// A name that no other process has.
     pub instance: String,
 }
 
-#[derive(Clone)]
-enum Link {
-    One(ConnectionManager),
-    Cluster(Arc<ReopeningCluster>),
-}
-
 pub struct RedisCoordination {
     options: RedisCoordinationOptions,
-    link: Link,
-    lead: Script,
-    clock: Script,
+    link: RedisLink,
     hints: broadcast::Sender<Hint>,
     /// The node whose order numbers this process hands out. Written before `node_until_ms`, read after.
     node: AtomicU16,
@@ -105,11 +94,13 @@ impl RedisCoordination {
     pub async fn open(
         options: RedisCoordinationOptions,
     ) -> Result<Arc<RedisCoordination>, CoordinationError> {
-        let link = open_link(&options).await?;
+        let link = LinkOptions {
+            answer_within: Duration::from_millis(options.answer_ms_max),
+            connections: 1,
+            may_ask_twice: true,
+        };
         let coordination = RedisCoordination {
-            link,
-            lead: Script::new(include_str!("lua/lead.lua")),
-            clock: Script::new(include_str!("lua/clock.lua")),
+            link: options.servers.link(link).await?,
             hints: broadcast::Sender::new(HINTS_WAITING_MAX),
             node: AtomicU16::new(0),
             node_until_ms: AtomicI64::new(0),
@@ -130,36 +121,15 @@ impl RedisCoordination {
     }
 
     async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> RedisResult<T> {
-        match self.link.clone() {
-            Link::One(mut connection) => command.query_async(&mut connection).await,
-            Link::Cluster(line) => line.query(command).await,
-        }
+        self.link.ask(command).await
     }
 
     /// Take or renew a lease; its fencing number if it is ours, else 0.
     async fn take_lease(&self, name: &str, ttl_ms: i64) -> RedisResult<u64> {
         // Both keys in one slot, by the hash tag.
-        let lease = self.key(format_args!("{{{name}}}:lease"));
-        let mut call = self.lead.key(&lease);
-        call.key(self.key(format_args!("{{{name}}}:fence")));
-        call.arg(&self.options.instance).arg(ttl_ms);
-        self.invoke(&lease, &call).await
-    }
-
-    /// Run a script on this key.
-    async fn invoke<T: FromRedisValue>(
-        &self,
-        key: &str,
-        call: &ScriptInvocation<'_>,
-    ) -> RedisResult<T> {
-        match self.link.clone() {
-            Link::One(mut connection) => call.invoke_async(&mut connection).await,
-            Link::Cluster(line) => {
-                let done = call.invoke_async(&mut line.connection()).await;
-                line.note(key, &done).await;
-                done
-            }
-        }
+        let key = |what| self.key(format_args!("{{{name}}}:{what}"));
+        let call = Call::new(&LEAD, [key("lease"), key("fence")]);
+        self.link.run(&call.arg(&self.options.instance).number(ttl_ms)).await
     }
 
     fn tick_ms(&self) -> i64 {
@@ -253,29 +223,6 @@ fn json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
-async fn open_link(options: &RedisCoordinationOptions) -> RedisResult<Link> {
-    let answer_within = Duration::from_millis(options.answer_ms_max);
-    if let [url] = &options.urls[..] {
-        let settings = ConnectionManagerConfig::new()
-            .set_response_timeout(Some(answer_within))
-            .set_connection_timeout(Some(answer_within))
-            .set_number_of_retries(1);
-        let manager =
-            ConnectionManager::new_with_config(Client::open(url.as_str())?, settings).await?;
-        return Ok(Link::One(manager));
-    }
-    // By default a command is retried for minutes while a node is away; a lease that is asked for
-    // that long has ended.
-    let client = ClusterClient::builder(options.urls.iter().map(String::as_str))
-        .response_timeout(answer_within)
-        .connection_timeout(answer_within)
-        .retries(REDIRECTS_MAX)
-        .min_retry_wait(10)
-        .max_retry_wait(200)
-        .build()?;
-    Ok(Link::Cluster(Arc::new(ReopeningCluster::open(client).await?)))
-}
-
 async fn renew_node(coordination: std::sync::Weak<RedisCoordination>) {
     let mut failing = false;
     loop {
@@ -311,36 +258,33 @@ async fn beat(coordination: std::sync::Weak<RedisCoordination>) {
     }
 }
 
-/// Hear what others tell, on a connection of its own, at whichever server answers.
+/// Hear what others tell, on a connection of its own.
 async fn listen(coordination: std::sync::Weak<RedisCoordination>) {
     loop {
         let Some(strong) = coordination.upgrade() else { return };
-        let (urls, channel) = (strong.options.urls.clone(), strong.key("hints"));
+        let (servers, channel) = (strong.options.servers.clone(), strong.key("hints"));
         let sender = strong.hints.clone();
         drop(strong);
-        for url in urls {
-            if let Err(error) = hear(&url, &channel, &sender, &coordination, SILENCE_MAX).await {
-                tracing::debug!(%error, "no news from Redis");
-            }
+        let heard = tokio::select! {
+            heard = hear(&servers, &channel, &sender, &coordination, SILENCE_MAX) => heard,
+            // News come from the primary, and that is another one now.
+            () = servers.moved() => Ok(()),
+        };
+        if let Err(error) = heard {
+            tracing::debug!(%error, "no news from Redis");
         }
         tokio::time::sleep(RECONNECT).await;
     }
 }
 
 async fn hear(
-    url: &str,
+    servers: &RedisServers,
     channel: &str,
     sender: &broadcast::Sender<Hint>,
     coordination: &std::sync::Weak<RedisCoordination>,
     silence_max: Duration,
 ) -> RedisResult<()> {
-    let client = Client::open(url)?;
-    let opening = async {
-        let mut subscription = client.get_async_pubsub().await?;
-        subscription.subscribe(channel).await?;
-        RedisResult::Ok(subscription)
-    };
-    let mut subscription = in_time(silence_max, opening).await??;
+    let mut subscription = servers.subscribe(channel).await?;
     let mut messages = subscription.on_message();
     while let Some(message) = in_time(silence_max, messages.next()).await? {
         if coordination.strong_count() == 0 {
@@ -375,7 +319,7 @@ impl Coordination for RedisCoordination {
     }
 
     async fn now_ms(&self) -> Result<Millis, String> {
-        let now_ms = self.invoke(&self.key("clock"), &self.clock.key(self.key("clock"))).await;
+        let now_ms = self.link.run(&Call::new(&CLOCK, [self.key("clock")])).await;
         now_ms.map_err(|error| error.to_string())
     }
 
@@ -402,12 +346,17 @@ impl Coordination for RedisCoordination {
 #[cfg(test)]
 mod tests {
     use faults::services::{Redis, RedisOptions, shared_redis, unique_name};
+    use redis_link::RedisAddress;
 
     use super::*;
 
     fn options(url: String, instance: &str) -> RedisCoordinationOptions {
-        let (urls, prefix) = (vec![url], unique_name("coordination"));
-        RedisCoordinationOptions { urls, prefix, answer_ms_max: 1_000, instance: instance.into() }
+        RedisCoordinationOptions {
+            servers: RedisServers::new(&RedisAddress::new(url)).unwrap(),
+            prefix: unique_name("coordination"),
+            answer_ms_max: 1_000,
+            instance: instance.into(),
+        }
     }
 
     #[tokio::test]
@@ -453,8 +402,8 @@ mod tests {
             RedisCoordination::open(options(shared_redis().url(), "ann")).await.unwrap();
         let (weak, sender) = (Arc::downgrade(&coordination), coordination.hints.clone());
         let silence = Duration::from_millis(100);
-        let url = shared_redis().url();
-        let heard = hear(&url, &unique_name("nobody"), &sender, &weak, silence).await;
+        let servers = &coordination.options.servers;
+        let heard = hear(servers, &unique_name("nobody"), &sender, &weak, silence).await;
         assert!(heard.unwrap_err().is_timeout());
     }
 }

@@ -1,4 +1,4 @@
-//! Real engines for tests: Redis, a primary with a replica, a Redis Cluster, MariaDB; and nginx.
+//! Real engines for tests: Redis, a primary with a replica, Sentinel, a Redis Cluster, MariaDB; and nginx.
 //!
 //! Each is the distribution's own program, started as a private process on a free loopback port
 //! with a private directory under the build folder. The system's daemons are never touched.
@@ -24,6 +24,7 @@ mod programs;
 mod redis;
 mod relay;
 mod resp;
+mod sentinel;
 
 use std::{
     io,
@@ -45,6 +46,7 @@ pub use programs::find as find_program;
 pub use redis::{Redis, RedisOptions};
 pub use relay::Relay;
 pub use resp::{Client, Reply};
+pub use sentinel::{RedisSentinels, SENTINEL_NAME, Sentinel};
 
 /// Starting an engine takes a second; a machine that runs everything else too may need many.
 const START_WITHIN: Duration = Duration::from_secs(60);

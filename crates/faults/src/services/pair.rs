@@ -48,6 +48,22 @@ impl RedisPair {
         &self.nodes[1 - self.primary.load(Ordering::SeqCst)]
     }
 
+    /// The two change roles, as by an operator: nothing is lost, and connections stay open, also those
+    /// to the one that is a replica now. New ones still go there, until
+    /// [`RedisPair::lead_to_the_primary`].
+    pub fn demote(&self) -> io::Result<()> {
+        self.wait_in_sync()?;
+        let (old, new) = (self.primary(), self.replica());
+        new.follow(None)?;
+        old.follow(Some(new.address()))?;
+        self.primary.fetch_xor(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    pub fn lead_to_the_primary(&self) {
+        self.front.lead_to(self.primary().address());
+    }
+
     /// Kill the primary and make the replica the new one, with whatever it has received. The old
     /// primary stays down until [`RedisPair::rejoin`].
     pub fn promote(&self) -> io::Result<&Redis> {

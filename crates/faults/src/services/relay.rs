@@ -51,8 +51,13 @@ impl Relay {
 
     /// Pass new connections on to somebody else, and cut the old ones.
     pub fn point_at(&self, goal: SocketAddr) {
-        lock(&self.switch).goal = Some(goal);
+        self.lead_to(goal);
         self.cut();
+    }
+
+    /// Pass new connections on to somebody else. The old ones stay where they are.
+    pub fn lead_to(&self, goal: SocketAddr) {
+        lock(&self.switch).goal = Some(goal);
     }
 
     /// Close every open connection, at both ends.

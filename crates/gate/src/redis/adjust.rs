@@ -9,11 +9,10 @@ use std::{
 };
 
 use redis::Value;
+use redis_link::Call;
 use sale::{ItemId, OrderNo};
 
-use super::{
-    Ticks, client::Call, directory::Directory, scripts, shards::ShardReader, store::Store,
-};
+use super::{Ticks, directory::Directory, scripts, shards::ShardReader, store::Store};
 use crate::{AdjustOutcome, Changed, GateError, GateFailure, Result, mark::Garbled};
 
 /// How often an adjustment is looked at anew when a shard has another part of it than was known.

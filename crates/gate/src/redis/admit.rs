@@ -5,12 +5,12 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use futures_util::future::join_all;
 use redis::Value;
+use redis_link::Call;
 use sale::ItemId;
 
 use super::{
     Ticks,
     buyer_claims::BuyerClaims,
-    client::Call,
     decision,
     directory::{Directory, shard_of},
     holders::Holders,

@@ -18,10 +18,10 @@ use std::{
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use redis::Value;
+use redis_link::Call;
 use sale::{Claim, ItemId, OrderNo, UserId};
 
 use super::{
-    client::Call,
     decision,
     directory::{Directory, shard_of},
     scripts,

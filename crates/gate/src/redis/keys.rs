@@ -6,12 +6,6 @@
 
 use sale::ItemId;
 
-/// The partition a key is of; that of a key without one is the first.
-pub(super) fn partition_in(key: &str) -> usize {
-    let tag = key.split_once("{p").and_then(|(_, rest)| rest.split_once('}'));
-    tag.and_then(|(partition, _)| partition.parse().ok()).unwrap_or(0)
-}
-
 /// The keys of one deployment.
 #[derive(Clone, Debug)]
 pub(super) struct Keys {
@@ -90,18 +84,5 @@ impl Keys {
 
     fn of_partition(&self, partition: usize, what: &str) -> String {
         format!("{}:{{p{partition}}}:{what}", self.prefix)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_key_tells_its_partition() {
-        let keys = Keys::new("seckill");
-        assert_eq!(partition_in(&keys.users(7, ItemId(42))), 7);
-        assert_eq!(partition_in(&keys.orders(15)), 15);
-        assert_eq!(partition_in(&keys.items()), 0);
     }
 }

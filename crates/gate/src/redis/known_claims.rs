@@ -4,11 +4,12 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use futures_util::future::join_all;
+use redis_link::Call;
 use sale::{Claim, Epoch, ItemId};
 
 use super::{
-    Ticks, admit::STEALS_MAX, client::Call, decision, directory::Directory, holders::Holders,
-    load::bare_mark, moves::Mover, scripts, store::Store, watch::Watch,
+    Ticks, admit::STEALS_MAX, decision, directory::Directory, holders::Holders, load::bare_mark,
+    moves::Mover, scripts, store::Store, watch::Watch,
 };
 use crate::{Changed, GiveBack, Readmitted, Result, mark::Garbled};
 

@@ -17,11 +17,11 @@
 use std::{collections::HashSet, sync::Arc};
 
 use futures_util::future::{join_all, try_join_all};
+use redis_link::Call;
 use sale::{Claim, Epoch, ItemId};
 
 use super::{
     Lefts,
-    client::Call,
     directory::{Directory, shard_of},
     holders::Holders,
     known_claims::spent_keys_max,

@@ -30,13 +30,12 @@ use std::{
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use redis::Value;
+use redis_link::{Call, LinkOptions, RedisLink, RedisServers};
 use sale::{EntryId, LogEntry, LogError};
 use tokio::sync::{Notify, mpsc};
 
 use super::{
-    RedisOptions,
-    client::{Call, RedisClient},
-    scripts,
+    RedisOptions, scripts,
     store::Store,
     streams::{content_text, id_text, partition_of, read_rows},
 };
@@ -45,8 +44,9 @@ use crate::Result;
 const GROUP: &str = "workers";
 /// How long a read waits for something to come.
 const BLOCK_MS: u64 = 1_000;
-/// A blocking read is answered within this, or the connection is dead.
-const BLOCKED_ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// A connection for commands that block it. A blocking read is answered within this, or it is dead.
+const BLOCKING: LinkOptions =
+    LinkOptions { answer_within: Duration::from_secs(5), connections: 1, may_ask_twice: false };
 /// Entries in one read.
 const READ_ENTRIES: usize = 64;
 /// Entries that wait for `take`, per process.
@@ -64,7 +64,7 @@ const TIDY_EVERY: Duration = Duration::from_secs(600);
 
 pub(super) struct StreamLog {
     store: Arc<Store>,
-    urls: Vec<String>,
+    servers: Arc<RedisServers>,
     /// The name of this process among the workers.
     consumer: String,
     takeover_ms: u64,
@@ -85,7 +85,7 @@ pub(super) struct StreamLog {
 impl StreamLog {
     pub(super) fn new(store: Arc<Store>, options: &RedisOptions) -> StreamLog {
         StreamLog {
-            urls: options.urls.clone(),
+            servers: options.servers.clone(),
             consumer: options.consumer.clone(),
             takeover_ms: options.takeover_ms,
             queue: tokio::sync::Mutex::new(None),
@@ -276,28 +276,28 @@ struct Reader {
 
 impl Reader {
     async fn run(self) {
-        let mut client = None;
+        let mut link = None;
         while !self.sender.is_closed() {
-            let done = self.round(&mut client).await;
+            let done = self.round(&mut link).await;
             if let Err(error) = done {
                 tracing::debug!(partition = self.partition, %error, "the claim log does not answer");
-                client = None;
+                link = None;
                 tokio::time::sleep(PAUSE).await;
             }
         }
     }
 
-    async fn round(&self, client: &mut Option<RedisClient>) -> Result<()> {
-        if client.is_none() {
-            let opened = RedisClient::open_alone(&self.log.urls, BLOCKED_ANSWER_WITHIN).await?;
+    async fn round(&self, link: &mut Option<RedisLink>) -> Result<()> {
+        if link.is_none() {
+            let opened = self.log.servers.link(BLOCKING).await?;
             self.make_group(&opened).await?;
-            *client = Some(opened);
+            *link = Some(opened);
         }
-        let Some(client) = client else { return Ok(()) };
-        for entry in self.take_over(client).await? {
+        let Some(link) = link else { return Ok(()) };
+        for entry in self.take_over(link).await? {
             self.pass_on(entry).await;
         }
-        for entry in self.read(client).await? {
+        for entry in self.read(link).await? {
             self.pass_on(entry).await;
         }
         Ok(())
@@ -312,10 +312,10 @@ impl Reader {
     }
 
     /// From the beginning: what was logged before there was a group counts, too.
-    async fn make_group(&self, client: &RedisClient) -> Result<()> {
+    async fn make_group(&self, link: &RedisLink) -> Result<()> {
         let mut create = redis::cmd("XGROUP");
         create.arg("CREATE").arg(self.stream()).arg(GROUP).arg("0").arg("MKSTREAM");
-        match client.ask::<()>(&create).await {
+        match link.ask::<()>(&create).await {
             Err(error) if error.code() == Some("BUSYGROUP") => Ok(()),
             other => Ok(other?),
         }
@@ -325,12 +325,12 @@ impl Reader {
         self.log.store.keys.orders(self.partition)
     }
 
-    async fn read(&self, client: &RedisClient) -> Result<Vec<LogEntry>> {
+    async fn read(&self, link: &RedisLink) -> Result<Vec<LogEntry>> {
         let mut read = redis::cmd("XREADGROUP");
         read.arg("GROUP").arg(GROUP).arg(&self.log.consumer);
         read.arg("COUNT").arg(READ_ENTRIES).arg("BLOCK").arg(BLOCK_MS);
         read.arg("STREAMS").arg(self.stream()).arg(">");
-        let reply: Value = client.ask(&read).await?;
+        let reply: Value = link.ask(&read).await?;
         // Nothing, or one stream: a pair of its name and its entries.
         let rows = match reply {
             Value::Array(streams) => match streams.into_iter().next() {
@@ -342,11 +342,11 @@ impl Reader {
         Ok(self.entries(rows))
     }
 
-    async fn take_over(&self, client: &RedisClient) -> Result<Vec<LogEntry>> {
+    async fn take_over(&self, link: &RedisLink) -> Result<Vec<LogEntry>> {
         let mut claim = redis::cmd("XAUTOCLAIM");
         claim.arg(self.stream()).arg(GROUP).arg(&self.log.consumer);
         claim.arg(self.log.takeover_ms).arg("0").arg("COUNT").arg(READ_ENTRIES);
-        let reply: Vec<Value> = client.ask(&claim).await?;
+        let reply: Vec<Value> = link.ask(&claim).await?;
         Ok(self.entries(reply.into_iter().nth(1).unwrap_or(Value::Array(Vec::new()))))
     }
 

@@ -37,7 +37,6 @@
 mod adjust;
 mod admit;
 mod buyer_claims;
-mod client;
 mod decision;
 mod directory;
 mod holders;
@@ -48,7 +47,6 @@ mod log;
 mod moves;
 mod on_log;
 mod reading;
-mod reopening_cluster;
 mod scripts;
 mod shards;
 mod store;
@@ -66,9 +64,9 @@ use std::{
 use async_trait::async_trait;
 use parking_lot::RwLock;
 use redis::RedisError;
+use redis_link::RedisServers;
 use sale::{Claim, ClaimLog, EntryId, Epoch, ItemId, LogEntry, LogError, OrderNo, UserId};
 
-pub use self::reopening_cluster::ReopeningCluster;
 use self::{
     adjust::Adjuster, admit::Admitter, buyer_claims::BuyerClaims, directory::Directory,
     holders::Holders, known_claims::KnownClaims, load::Loader, log::StreamLog, moves::Mover,
@@ -87,8 +85,7 @@ const SCAN_ROWS: usize = 1_000;
 
 #[derive(Clone, Debug)]
 pub struct RedisOptions {
-    /// One address, or several of one cluster.
-    pub urls: Vec<String>,
+    pub servers: Arc<RedisServers>,
     /// Before every key.
     pub prefix: String,
     pub partitions: usize,

@@ -25,10 +25,10 @@ use std::{
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
+use redis_link::Call;
 use sale::{Epoch, ItemId};
 
 use super::{
-    client::Call,
     directory::Directory,
     scripts,
     shards::{ShardReader, ShardState, whole},

@@ -1,6 +1,6 @@
 //! The scripts, one file each beside this one; their heads say what they take and answer.
 
-use super::client::Script;
+use redis_link::Script;
 
 pub(super) static ADMIT: Script = Script::new(include_str!("lua/admit.lua"));
 pub(super) static READMIT: Script = Script::new(include_str!("lua/readmit.lua"));

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use futures_util::future::try_join_all;
+use redis_link::Call;
 use sale::{Epoch, ItemId, Millis};
 
-use super::{client::Call, directory::Directory, scripts, store::Store, watch::Watch};
+use super::{directory::Directory, scripts, store::Store, watch::Watch};
 use crate::{Loaded, Presence, Result, Shut};
 
 /// One shard of an item at one instant.

@@ -5,19 +5,19 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue, RedisResult};
+use redis_link::{Call, LinkOptions, RedisLink};
 
-use super::{
-    RedisOptions,
-    client::{Call, RedisClient},
-    keys::Keys,
-};
+use super::{RedisOptions, keys::Keys};
 use crate::{Result, Writable};
 
 /// What a check writes is forgotten after this.
 const PROBE_KEPT_MS: u64 = 60_000;
 
+/// Connections per server, shared by the partitions.
+const CONNECTIONS: usize = 8;
+
 pub(super) struct Store {
-    client: RedisClient,
+    link: RedisLink,
     pub(super) keys: Keys,
     pub(super) partitions: usize,
     /// So many replicas must have a claim before it is told…
@@ -28,9 +28,13 @@ pub(super) struct Store {
 
 impl Store {
     pub(super) async fn open(options: &RedisOptions) -> Result<Store> {
-        let answer_within = Duration::from_millis(options.answer_ms_max);
+        let link = LinkOptions {
+            answer_within: Duration::from_millis(options.answer_ms_max),
+            connections: CONNECTIONS,
+            may_ask_twice: true,
+        };
         Ok(Store {
-            client: RedisClient::open(&options.urls, answer_within).await?,
+            link: options.servers.link(link).await?,
             keys: Keys::new(&options.prefix),
             partitions: options.partitions,
             wait_replicas: options.wait_replicas,
@@ -40,15 +44,15 @@ impl Store {
 
     /// Where one script can see all partitions.
     pub(super) fn is_one_server(&self) -> bool {
-        self.client.is_one_server()
+        self.link.is_one_server()
     }
 
     pub(super) async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> RedisResult<T> {
-        self.client.ask(command).await
+        self.link.ask(command).await
     }
 
     pub(super) async fn run<T: FromRedisValue>(&self, call: &Call<'_>) -> RedisResult<T> {
-        self.client.run(call).await
+        self.link.run(call).await
     }
 
     /// Do enough replicas have all that this partition has by now?
@@ -58,7 +62,7 @@ impl Store {
             return true;
         }
         let backlog = self.keys.backlog(partition);
-        let have = self.client.wait(&backlog, wanted, self.wait_ms_max).await.unwrap_or(0);
+        let have = self.link.wait(&backlog, wanted, self.wait_ms_max).await.unwrap_or(0);
         if have < i64::from(wanted) {
             tracing::warn!(partition, wanted, have, "too few replicas have the claims");
         }

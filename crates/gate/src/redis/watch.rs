@@ -9,11 +9,10 @@ use std::collections::{HashMap, HashSet};
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
+use redis_link::Call;
 use sale::{Epoch, ItemId};
 
-use super::{
-    client::Call, directory::Directory, reading::ITEMS_READ_AT_ONCE, scripts, store::Store,
-};
+use super::{directory::Directory, reading::ITEMS_READ_AT_ONCE, scripts, store::Store};
 use crate::Result;
 
 pub(super) type Seen = Option<(Epoch, u64)>;

@@ -9,6 +9,7 @@ use gate::{
     redis::{RedisGate, RedisOptions},
     solo::{SoloGate, SoloOptions},
 };
+use redis_link::{RedisAddress, RedisServers};
 use sale::{
     Claim, Clock, EntryId, ItemId, KeyHash, LogEntry, ManualClock, Millis, OrderNo, OrderNumbers,
     SystemClock, UserId,
@@ -110,15 +111,15 @@ impl Home for SoloHome {
 
 /// Keys of its own on a real server.
 pub(crate) struct RedisHome {
-    urls: Vec<String>,
+    url: String,
     pub(crate) prefix: String,
     pub(crate) numbers: Arc<OrderNumbers>,
 }
 
 impl RedisHome {
-    pub(crate) fn at(urls: &str) -> RedisHome {
+    pub(crate) fn at(url: &str) -> RedisHome {
         RedisHome {
-            urls: urls.split(',').map(str::to_owned).collect(),
+            url: url.into(),
             prefix: unique_name("gate"),
             numbers: Arc::new(OrderNumbers::new(0, Arc::new(SystemClock))),
         }
@@ -130,7 +131,7 @@ impl RedisHome {
 
     pub(crate) fn options(&self, consumer: &str) -> RedisOptions {
         RedisOptions {
-            urls: self.urls.clone(),
+            servers: RedisServers::new(&RedisAddress::new(&self.url)).unwrap(),
             prefix: self.prefix.clone(),
             partitions: PARTITIONS,
             answer_ms_max: 2_000,
