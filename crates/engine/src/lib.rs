@@ -22,6 +22,7 @@ mod last_known;
 mod leases;
 #[cfg(any(test, feature = "testing"))]
 pub mod moving_gate;
+mod node;
 mod operations;
 mod order_lookup;
 mod order_reads;
@@ -298,6 +299,9 @@ impl Engine {
             workers.stop().await;
         }
         self.shared.alerts.stop().await;
+        if let Some(keeper) = &self.shared.node_keeper {
+            keeper.give_back().await;
+        }
         // What could not be delivered is delivered after the next start.
         if let Err(error) = self.health.remember_alerts().await {
             tracing::warn!(%error, "alerts that wait for the webhook cannot be kept");

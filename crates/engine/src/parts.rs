@@ -18,6 +18,7 @@ use sale::{OrderNumbers, SharedClock};
 use crate::{
     checkup,
     coordination::{Coordination, LocalCoordination, RedisCoordination, RedisCoordinationOptions},
+    node::{Node, NodeError, NodeKeeper, NodeOptions},
     settings::{self, Profile, Settings},
 };
 
@@ -38,6 +39,8 @@ pub enum OpenError {
     Redis(#[from] gate::GateError),
     #[error(transparent)]
     Coordination(#[from] crate::coordination::CoordinationError),
+    #[error(transparent)]
+    Node(#[from] NodeError),
     #[error("the sandbox cannot be opened: {0}")]
     Sandbox(payment::ProviderError),
     #[error(transparent)]
@@ -59,6 +62,8 @@ pub struct Parts {
     pub ledger: Arc<dyn Ledger>,
     pub coordination: Arc<dyn Coordination>,
     pub numbers: Arc<OrderNumbers>,
+    pub(crate) node: Arc<Node>,
+    pub(crate) node_keeper: Option<Arc<NodeKeeper>>,
     /// A name of this process, see [`instance_name`].
     pub instance: String,
 }
@@ -72,7 +77,7 @@ impl Parts {
     ) -> Result<Parts, OpenError> {
         match settings.profile {
             Profile::Solo => solo_parts(settings, data.to_owned(), clock).await,
-            Profile::Cluster => cluster_parts(settings, clock).await,
+            Profile::Cluster => cluster_parts(settings, data.to_owned(), clock).await,
         }
     }
 }
@@ -84,6 +89,7 @@ async fn solo_parts(
 ) -> Result<Parts, OpenError> {
     let options = solo::SoloOptions { log_claims_max: settings.gate.log_claims_max };
     let numbers = Arc::new(OrderNumbers::new(SOLO_NODE, clock.clone()));
+    let node = Node::alone(SOLO_NODE, clock.clone());
     // Reading back a large journal takes a moment; not on an async thread.
     let opening = tokio::task::spawn_blocking(move || {
         let books = sqlite::open(&data.join(LEDGER_FILE), clock.clone())?;
@@ -100,11 +106,17 @@ async fn solo_parts(
         ledger: Arc::new(books),
         coordination: Arc::new(LocalCoordination::default()),
         numbers,
+        node,
+        node_keeper: None,
         instance: instance_name()?,
     })
 }
 
-async fn cluster_parts(settings: &Settings, clock: SharedClock) -> Result<Parts, OpenError> {
+async fn cluster_parts(
+    settings: &Settings,
+    data: PathBuf,
+    clock: SharedClock,
+) -> Result<Parts, OpenError> {
     let instance = instance_name()?;
     let redis = &settings.redis;
     let servers = redis.servers().map_err(unreachable_gate)?;
@@ -135,13 +147,19 @@ async fn cluster_parts(settings: &Settings, clock: SharedClock) -> Result<Parts,
         wait_ms_max: redis.wait_ms_max,
     })
     .await?;
-    // The node was another process's before; its numbers are at most those of this moment, unless
-    // its clock was ahead. The ledger knows the largest that became an order.
-    let numbers = Arc::new(OrderNumbers::new(coordination.node(), clock));
+    // The ledger gives nodes to those whose clock is past the numbers of the holder before. The largest
+    // number that became an order is a second opinion.
+    let numbers = Arc::new(OrderNumbers::new(SOLO_NODE, clock.clone()));
     if let Some(seen) = books.last_order_no().await? {
         numbers.start_after(seen);
     }
-    Ok(Parts { gate: Arc::new(gate), ledger: Arc::new(books), coordination, numbers, instance })
+    let ledger: Arc<dyn Ledger> = Arc::new(books);
+    let options = NodeOptions { data, instance: instance.clone(), host: host() };
+    let (nodes, witness) = (ledger.clone(), coordination.clone());
+    let keeper = NodeKeeper::open(options, nodes, witness, numbers.clone(), clock).await?;
+    let (node, node_keeper) = (keeper.node(), Some(keeper));
+    let gate: Arc<dyn Gate> = Arc::new(gate);
+    Ok(Parts { gate, ledger, coordination, numbers, node, node_keeper, instance })
 }
 
 /// Say what is not good about it, and refuse one that would lose promises without a word.
@@ -165,7 +183,10 @@ fn unreachable_gate(error: redis::RedisError) -> gate::GateError {
 fn instance_name() -> Result<String, OpenError> {
     let mut random = [0; 4];
     getrandom::fill(&mut random).map_err(OpenError::NoRandomness)?;
+    Ok(format!("{}-{}-{:08x}", host(), std::process::id(), u32::from_le_bytes(random)))
+}
+
+fn host() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host = host.trim();
-    Ok(format!("{host}-{}-{:08x}", std::process::id(), u32::from_le_bytes(random)))
+    host.trim().to_owned()
 }

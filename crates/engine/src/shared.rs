@@ -16,6 +16,7 @@ use crate::{
     alerting::Alerting,
     coordination::Coordination,
     leases::Leases,
+    node::{Node, NodeKeeper},
     settling::WakingBook,
 };
 
@@ -37,6 +38,9 @@ pub struct Shared {
     pub instance: String,
     pub clock: SharedClock,
     pub numbers: Arc<OrderNumbers>,
+    /// What they are made with, and who keeps it in a cluster.
+    pub(crate) node: Arc<Node>,
+    pub(crate) node_keeper: Option<Arc<NodeKeeper>>,
     pub gate: Arc<dyn Gate>,
     pub lanes: Lanes,
     pub ledger: Arc<dyn Ledger>,
@@ -79,8 +83,8 @@ impl Shared {
         parts: Parts,
         alerts: Alerting,
     ) -> Result<Shared, OpenError> {
-        let Parts { gate, ledger, coordination, numbers, instance } = parts;
-        let lanes = start_lanes(&settings, &gate, &coordination, &numbers)?;
+        let Parts { gate, ledger, coordination, numbers, node, node_keeper, instance } = parts;
+        let lanes = start_lanes(&settings, &gate, &node, &numbers)?;
         let wake = WakeUps::default();
         let workers = settings.does(ProcessRole::Worker).then(|| {
             let cluster = settings.profile == Profile::Cluster;
@@ -98,6 +102,8 @@ impl Shared {
             instance,
             clock,
             numbers,
+            node,
+            node_keeper,
             gate,
             lanes,
             ledger,
@@ -126,7 +132,7 @@ impl Shared {
     /// A number for something that is done once. Nothing is numbered while another process may hold
     /// the node.
     pub(crate) fn number(&self) -> Option<OrderNo> {
-        may_number(&*self.coordination, &self.numbers).then(|| self.numbers.next())
+        may_number(&self.node, &self.numbers).then(|| self.numbers.next())
     }
 
     /// Claims settled per second lately; nothing is known of it where no worker runs.
@@ -158,20 +164,20 @@ impl Shared {
 fn start_lanes(
     settings: &Settings,
     gate: &Arc<dyn Gate>,
-    coordination: &Arc<dyn Coordination>,
+    node: &Arc<Node>,
     numbers: &Arc<OrderNumbers>,
 ) -> Result<Lanes, OpenError> {
     let sold_out_ms_max = settings.gate.sold_out_cache_ms_max;
-    let (coordination, node_of) = (coordination.clone(), numbers.clone());
-    let may_number = Arc::new(move || may_number(&*coordination, &node_of));
+    let (node, node_of) = (node.clone(), numbers.clone());
+    let may_number = Arc::new(move || may_number(&node, &node_of));
     let lanes =
         Lanes::start(settings.lane, sold_out_ms_max, gate.clone(), numbers.clone(), may_number);
     lanes.map_err(OpenError::Lanes)
 }
 
 /// May this process hand out numbers now? Then they are of the node that it holds now.
-fn may_number(coordination: &dyn Coordination, numbers: &OrderNumbers) -> bool {
-    let ours = coordination.node_is_ours();
-    numbers.set_node(coordination.node());
+fn may_number(node: &Node, numbers: &OrderNumbers) -> bool {
+    let ours = node.is_ours();
+    numbers.set_node(node.number());
     ours
 }

@@ -20,6 +20,7 @@ mod decide;
 mod leases;
 #[cfg(feature = "mysql")]
 pub mod mysql;
+mod nodes;
 mod offer;
 mod operators;
 mod orders;
@@ -42,6 +43,7 @@ pub use books::{
 };
 pub use dead_letters::{DeadLetter, DeadLetterState, DeadLetters};
 pub use leases::{LEASE_MS_MAX, Leases};
+pub use nodes::{NODE_LEASE_LIVES, NODE_LEASE_MS_MAX, NODE_LEASE_MS_MIN, NodeLease, Nodes};
 pub use operators::{AdminToken, AuditEntry, AuditRow, Operators, Origin, Role};
 pub use orders::{Closing, OrderCount, OrderFilter, Orders, Overdue, StatusCount};
 pub use outbox::{
@@ -86,6 +88,7 @@ pub trait Ledger:
     + Operators
     + Upkeep
     + Leases
+    + Nodes
     + Books
 {
 }
@@ -101,6 +104,7 @@ impl<L> Ledger for L where
         + Operators
         + Upkeep
         + Leases
+        + Nodes
         + Books
 {
 }

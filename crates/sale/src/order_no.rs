@@ -121,6 +121,11 @@ impl OrderNumbers {
         self.last.fetch_max(millis << SEQUENCE_BITS | sequence, Ordering::SeqCst);
     }
 
+    /// Of what time the last number is, which may be ahead of the clock.
+    pub fn latest_ms(&self) -> Millis {
+        (self.last.load(Ordering::SeqCst) >> SEQUENCE_BITS) as Millis + FIRST_MS
+    }
+
     pub fn next(&self) -> OrderNo {
         let now = (self.clock.now_ms() - FIRST_MS).max(0) as u64;
         let step = |last: u64| Some((now << SEQUENCE_BITS).max(last + 1));

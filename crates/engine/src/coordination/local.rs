@@ -38,11 +38,7 @@ impl Coordination for LocalCoordination {
 
     async fn put_catalogue(&self, _: &[Arc<Activity>]) {}
 
-    fn node(&self) -> u16 {
-        0
-    }
-
-    fn node_is_ours(&self) -> bool {
-        true
+    async fn witness_node(&self, _: u16, _: &str) -> Result<bool, String> {
+        Ok(true)
     }
 }

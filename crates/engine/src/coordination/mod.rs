@@ -49,9 +49,7 @@ pub trait Coordination: Send + Sync {
 
     async fn put_catalogue(&self, activities: &[Arc<Activity>]);
 
-    /// May order numbers of this process's node still be handed out?
-    fn node_is_ours(&self) -> bool;
-
-    /// That node. It may change when it is not ours; ask [`Coordination::node_is_ours`] first.
-    fn node(&self) -> u16;
+    /// Holds this node for so long as a living process is asked about, for those who are given it by a
+    /// ledger that has forgotten. False if another one holds it.
+    async fn witness_node(&self, node: u16, holder: &str) -> Result<bool, String>;
 }

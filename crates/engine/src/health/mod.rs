@@ -293,8 +293,7 @@ impl Health {
     pub fn readiness(&self) -> Readiness {
         let (gate, ledger) = (self.of(&self.gate), self.of(&self.ledger));
         let lanes = if self.shared.lanes.are_running() { Status::Ok } else { Status::Down };
-        let numbers =
-            if self.shared.coordination.node_is_ours() { Status::Ok } else { Status::Down };
+        let numbers = if self.shared.node.is_ours() { Status::Ok } else { Status::Down };
         let (workers, log) = (self.workers_status(), self.log_status());
         let jobs = if self.jobs_panicking().is_empty() { Status::Ok } else { Status::Panicking };
         let fresh = self.catalogue.lock().elapsed() < CATALOGUE_STALE_AFTER;

@@ -18,6 +18,7 @@ pub(crate) mod dialect;
 mod drafts;
 pub(crate) mod failure;
 mod leases;
+mod nodes;
 mod operators;
 mod orders;
 mod outbox;

@@ -13,6 +13,7 @@ mod failed_claims;
 mod leases;
 mod money;
 mod mysql;
+mod nodes;
 mod operators;
 mod plans;
 mod sqlite;

@@ -7,7 +7,7 @@ use client::{NewSale, Response};
 use sale::OrderNo;
 use serde_json::{Value, json};
 
-use crate::fixtures::{Buyer, Deployment, PACES_S, PATIENCE, Profile, Sale, now_ms, until};
+use crate::fixtures::{Buyer, Deployment, Events, PACES_S, PATIENCE, Profile, Sale, now_ms, until};
 
 async fn a_buyer_pays_and_the_order_is_paid_once(profile: Profile) {
     let mut sale = Deployment::new(profile).open_sale(NewSale::of(3)).await;
@@ -272,27 +272,11 @@ async fn a_forged_notice_credits_nothing(profile: Profile) {
 }
 
 async fn news_of_an_order_reach_its_buyer(profile: Profile) {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let sale = Deployment::new(profile).open_sale(NewSale::of(1)).await;
-    let mut api = client::Api::new(sale.server().address, None);
-    let jwt = sale.deployment.login().token(&mut api, "u1").await.unwrap();
-    let mut stream = tokio::net::TcpStream::connect(sale.server().address).await.unwrap();
-    let request = format!(
-        "GET /api/v1/events HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\
-         authorization: Bearer {jwt}\r\n\r\n"
-    );
-    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut page = Events::open(sale.server().address, &sale.deployment.login(), "u1").await;
     let mut buyer = sale.buyer("u1").await;
     let no = buyer.buy().await;
-    let mut seen = String::new();
-    let mut buffer = [0; 4_096];
-    while !(seen.contains("event: order") && seen.contains(&no) && seen.contains("unpaid")) {
-        let read = tokio::time::timeout(PATIENCE, stream.read(&mut buffer)).await;
-        let read = read.unwrap().unwrap();
-        assert!(read > 0, "the stream ended: {seen}");
-        seen.push_str(&String::from_utf8_lossy(&buffer[..read]));
-    }
-    assert!(seen.starts_with("HTTP/1.1 200"), "{seen}");
+    page.hear_of(&no, "unpaid").await;
 }
 
 crate::in_every_profile! {
