@@ -22,7 +22,7 @@ impl SharedLedger {
     fn open(clock: &Arc<ManualClock>) -> Arc<SharedLedger> {
         let home = tempfile::tempdir().unwrap();
         let books = sqlite::open(&home.path().join("ledger.db"), clock.clone()).unwrap();
-        Arc::new(SharedLedger { books, away: AtomicBool::new(false), home: home })
+        Arc::new(SharedLedger { books, away: AtomicBool::new(false), home })
     }
 
     fn answers(&self) -> ledger::Result<()> {
