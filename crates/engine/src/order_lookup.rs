@@ -72,7 +72,7 @@ impl Found {
 
 pub struct OrderLookup {
     shared: Arc<Shared>,
-    reads: Arc<OrderReads>,
+    reads: OrderReads,
     last_known: Arc<LastKnown>,
 }
 

@@ -12,6 +12,7 @@
 //! repeating it is harmless and nothing is ever overwritten with somebody else's idea of the stock.
 
 mod gate;
+mod gathered;
 mod lane;
 mod mark;
 mod recent;
@@ -24,6 +25,7 @@ mod spent_on;
 use sale::{Claim, Epoch, ItemId, KeyHash, Millis, OrderNo, UserId};
 
 pub use gate::{Admission, Gate, Inspection, Upkeep};
+pub use gathered::{Gathered, GatheredLimits};
 pub use lane::{LaneOptions, Lanes, MayNumber, PendingDecision};
 pub use recent::Recent;
 pub use sold_out::SoldOut;

@@ -7,7 +7,8 @@
 //! the directory if the claim is nowhere.
 //!
 //! Whoever waits asks again and again. Of which item a claim is that was admitted, or found, at this
-//! process is remembered, and then only that item is asked.
+//! process is remembered, and then only that item is asked, in one command for all who ask at that moment
+//! in its partition. (A partition that hangs keeps nobody waiting but its own.)
 
 use std::{
     cmp::Reverse,
@@ -27,13 +28,17 @@ use super::{
     scripts,
     store::Store,
 };
-use crate::{GateError, GateFailure, Recent, Result, mark::Garbled};
+use crate::{GateError, GateFailure, Gathered, GatheredLimits, Recent, Result, mark::Garbled};
 
 /// Items in one call of `held.lua`, which passes as many values to one command; Lua can pass about eight
 /// thousand.
 const ITEMS_ASKED_MAX: usize = 2_000;
 /// Claims of which the item is remembered.
 const ITEMS_REMEMBERED_MAX: usize = 200_000;
+
+/// Buyers of a partition who are asked for together.
+const TOGETHER: GatheredLimits =
+    GatheredLimits { batch_max: 1_000, at_once_max: 2, waiting_max: 100_000 };
 
 /// Items and how many shards each has.
 type Items = HashMap<ItemId, u32>;
@@ -42,6 +47,8 @@ pub(super) struct BuyerClaims {
     store: Arc<Store>,
     directory: Arc<Directory>,
     items: Mutex<Recent<OrderNo, ItemId>>,
+    /// For those of whom the item is remembered, by partition: the mark of a buyer, if there is one.
+    marks: Vec<Arc<Gathered<(ItemId, UserId), Option<Vec<u8>>>>>,
 }
 
 /// What was found of a buyer.
@@ -69,7 +76,14 @@ impl Held {
 impl BuyerClaims {
     pub(super) fn new(store: Arc<Store>, directory: Arc<Directory>) -> BuyerClaims {
         let items = Mutex::new(Recent::new(ITEMS_REMEMBERED_MAX));
-        BuyerClaims { store, directory, items }
+        let marks = (0..store.partitions).map(|partition| {
+            let store = store.clone();
+            Gathered::new(TOGETHER, move |questions| {
+                let store = store.clone();
+                Box::pin(async move { marks_in(&store, partition, questions).await })
+            })
+        });
+        BuyerClaims { marks: marks.collect(), store, directory, items }
     }
 
     /// These were admitted here.
@@ -82,10 +96,8 @@ impl BuyerClaims {
 
     /// A claim by its number.
     pub(super) async fn queued(&self, user: &UserId, order_no: OrderNo) -> Result<Option<Claim>> {
-        if let Some(likely) = self.likely_item(order_no)
-            && let Some(claim) = self.held_of(user, &likely, false).await.claim(order_no)
-        {
-            return Ok(Some(claim.clone()));
+        if let Some(claim) = self.where_it_was(user, order_no).await {
+            return Ok(Some(claim));
         }
         let items = self.directory.copy();
         let mut held = self.held_of(user, &items, true).await;
@@ -101,9 +113,13 @@ impl BuyerClaims {
         }
     }
 
-    fn likely_item(&self, order_no: OrderNo) -> Option<Items> {
+    /// If it is still there. If not, or if nobody answers, it may be anywhere.
+    async fn where_it_was(&self, user: &UserId, order_no: OrderNo) -> Option<Claim> {
         let item = *self.items.lock().get(&order_no)?;
-        Some(Items::from([(item, self.directory.shards(item)?)]))
+        let partition = self.directory.home(item, user)?;
+        let mark = self.marks[partition].ask((item, user.clone())).await??;
+        let claim = decision::claim_of(item, user, &mark).ok()?;
+        (claim.order_no == order_no).then_some(claim)
     }
 
     /// If they are not, the directory has been read anew.
@@ -170,6 +186,32 @@ impl BuyerClaims {
         }
         read_answer(user, items, self.store.run(&call).await?)
     }
+}
+
+/// The marks of these buyers in a partition, item by item.
+async fn marks_in(
+    store: &Store,
+    partition: usize,
+    questions: Vec<(ItemId, UserId)>,
+) -> Vec<Option<Vec<u8>>> {
+    let mut of_items: BTreeMap<ItemId, Vec<usize>> = BTreeMap::new();
+    for (n, (item, _)) in questions.iter().enumerate() {
+        of_items.entry(*item).or_default().push(n);
+    }
+    let questions = &questions;
+    let asked = of_items.into_iter().map(|(item, members)| async move {
+        let mut command = redis::cmd("HMGET");
+        command.arg(store.keys.users(partition, item));
+        for n in &members {
+            command.arg(questions[*n].1.as_str());
+        }
+        (members, store.ask::<Vec<Option<Vec<u8>>>>(&command).await.unwrap_or_default())
+    });
+    let mut marks = vec![None; questions.len()];
+    for (members, found) in join_all(asked).await {
+        members.into_iter().zip(found).for_each(|(n, mark)| marks[n] = mark);
+    }
+    marks
 }
 
 fn read_answer(

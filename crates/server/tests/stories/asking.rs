@@ -41,12 +41,11 @@ fn data_bytes(redis: &Redis) -> u64 {
     keys.into_iter().map(|key| bytes(key).text().parse::<u64>().unwrap_or(0)).sum()
 }
 
-/// What clients have asked for, commands that only scripts use in a sale left out.
+/// What clients have asked for, commands that only scripts use in a sale left out. Some of the others are in
+/// scripts as well: it is rather too many than too few.
 fn calls(redis: &Redis) -> u64 {
-    const IN_SCRIPTS: [&str; 11] = [
-        "hmget", "time", "mget", "hset", "mset", "xadd", "exists", "xrange", "xack", "xdel",
-        "decrby",
-    ];
+    const IN_SCRIPTS: [&str; 10] =
+        ["time", "mget", "hset", "mset", "xadd", "exists", "xrange", "xack", "xdel", "decrby"];
     let stats = redis.call(&["INFO", "commandstats"]).unwrap().text();
     let called = |line: &str| {
         let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
@@ -131,9 +130,10 @@ async fn a_sale_costs_the_gate_little(units: usize) {
     let (bytes_before, calls_before) = (data_bytes(&redis), calls(&redis));
     let orders = buy(&mut sale, "buyer-", units).await;
     assert_eq!(orders.len(), units);
-    sale.settle().await;
     let sold = calls(&redis) - calls_before;
+    // Some of them are queued yet, some are orders.
     let asked: u64 = ask(&sale, &orders, None).await.join_all().await.into_iter().sum();
+    sale.settle().await;
     let calls = calls(&redis) - calls_before;
     let bytes = data_bytes(&redis) - bytes_before;
     println!(
