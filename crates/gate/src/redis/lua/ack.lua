@@ -12,9 +12,9 @@ for at = 2, #ARGV, 2 do
   local entry = redis.call('XRANGE', KEYS[1], ARGV[at], ARGV[at])[1]
   -- The fields are i, item, b, claims: after epoch and time comes their number.
   local claims = entry and entry[2][4]
-  if not claims then
+  if not entry then
     redis.call('XACK', KEYS[1], ARGV[1], ARGV[at])
-  elseif string.sub(redis.sha1hex(string.sub(claims, 1, 32)), 1, 16) == ARGV[at + 1] then
+  elseif claims and string.sub(redis.sha1hex(string.sub(claims, 1, 32)), 1, 16) == ARGV[at + 1] then
     redis.call('XACK', KEYS[1], ARGV[1], ARGV[at])
     redis.call('XDEL', KEYS[1], ARGV[at])
     gone = gone + struct.unpack('<I8', claims, 17)
