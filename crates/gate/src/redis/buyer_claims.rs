@@ -40,6 +40,9 @@ const ITEMS_REMEMBERED_MAX: usize = 200_000;
 const TOGETHER: GatheredLimits =
     GatheredLimits { batch_max: 1_000, at_once_max: 2, waiting_max: 100_000 };
 
+/// The mark of a buyer, if there is one.
+type MarkBytes = Option<Vec<u8>>;
+
 /// Items and how many shards each has.
 type Items = HashMap<ItemId, u32>;
 
@@ -47,8 +50,8 @@ pub(super) struct BuyerClaims {
     store: Arc<Store>,
     directory: Arc<Directory>,
     items: Mutex<Recent<OrderNo, ItemId>>,
-    /// For those of whom the item is remembered, by partition: the mark of a buyer, if there is one.
-    marks: Vec<Arc<Gathered<(ItemId, UserId), Option<Vec<u8>>>>>,
+    /// For those of whom the item is remembered, by partition.
+    marks: Vec<Arc<Gathered<(ItemId, UserId), MarkBytes>>>,
 }
 
 /// What was found of a buyer.
@@ -193,7 +196,7 @@ async fn marks_in(
     store: &Store,
     partition: usize,
     questions: Vec<(ItemId, UserId)>,
-) -> Vec<Option<Vec<u8>>> {
+) -> Vec<MarkBytes> {
     let mut of_items: BTreeMap<ItemId, Vec<usize>> = BTreeMap::new();
     for (n, (item, _)) in questions.iter().enumerate() {
         of_items.entry(*item).or_default().push(n);
@@ -205,7 +208,7 @@ async fn marks_in(
         for n in &members {
             command.arg(questions[*n].1.as_str());
         }
-        (members, store.ask::<Vec<Option<Vec<u8>>>>(&command).await.unwrap_or_default())
+        (members, store.ask::<Vec<MarkBytes>>(&command).await.unwrap_or_default())
     });
     let mut marks = vec![None; questions.len()];
     for (members, found) in join_all(asked).await {
