@@ -56,7 +56,7 @@ pub use operations::{
     Tokens,
 };
 pub use order_lookup::{Found, OrderLookup, OrderView, fits};
-pub use parts::{LEDGER_FILE, OpenError, Parts};
+pub use parts::{LEDGER_FILE, MissingEngine, OpenError, Parts, missing_engines};
 pub use payments::{NoticeFailure, PayError, Payments, Providers};
 pub use push::{Listener, Push, TooMany};
 pub use reconcile::{Finding, ItemReport, ItemVerdict, RECONCILE_JOB, Reconcile, Report};

@@ -37,6 +37,11 @@ pub enum OpenError {
     Journal(#[from] solo::OpenError),
     #[error(transparent)]
     Redis(#[from] gate::GateError),
+    #[error(
+        "Redis cannot be used: {0}: check redis.url, redis.tls_ca_file, redis.tls_cert_file, \
+         redis.tls_key_file"
+    )]
+    RedisRefused(redis::RedisError),
     #[error(transparent)]
     Coordination(#[from] crate::coordination::CoordinationError),
     #[error(transparent)]
@@ -121,11 +126,8 @@ async fn cluster_parts(
     let redis = &settings.redis;
     let servers = redis.servers().map_err(unreachable_gate)?;
     check_redis(redis, &servers).await?;
-    let options = mysql::Options {
-        connections_max: settings.ledger.connections_max,
-        ..mysql::Options::default()
-    };
-    let books = mysql::open(settings.ledger.url.expose(), clock.clone(), options).await?;
+    let (url, options) = (settings.ledger.url.expose(), settings.ledger.options());
+    let books = mysql::open(url, clock.clone(), options).await?;
     checkup::log(checkup::mysql::check_open(&books).await).map_err(OpenError::Unfit)?;
     let coordination = RedisCoordination::open(RedisCoordinationOptions {
         servers: servers.clone(),
@@ -160,6 +162,43 @@ async fn cluster_parts(
     let (node, node_keeper) = (keeper.node(), Some(keeper));
     let gate: Arc<dyn Gate> = Arc::new(gate);
     Ok(Parts { gate, ledger, coordination, numbers, node, node_keeper, instance })
+}
+
+/// An engine that a cluster needs and that does not answer yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingEngine {
+    /// As readiness calls it: `gate` or `ledger`.
+    pub part: &'static str,
+    pub cause: String,
+}
+
+/// Which engines are not there yet. One that is there and will never do is an error, whatever the other
+/// one does.
+pub async fn missing_engines(settings: &Settings) -> Result<Vec<MissingEngine>, OpenError> {
+    if settings.profile == Profile::Solo {
+        return Ok(Vec::new());
+    }
+    let ledger = &settings.ledger;
+    let (redis, mysql) = tokio::join!(
+        checkup::redis::try_out(&settings.redis),
+        mysql::try_out(ledger.url.expose(), ledger.options())
+    );
+    let mut missing = Vec::new();
+    match redis {
+        Ok(()) => {}
+        Err(error) if redis_link::is_away(&error) => {
+            missing.push(MissingEngine { part: "gate", cause: format!("Redis: {error}") });
+        }
+        Err(error) => return Err(OpenError::RedisRefused(error)),
+    }
+    match mysql {
+        Ok(()) => {}
+        Err(error @ mysql::OpenError::Unreachable { .. }) => {
+            missing.push(MissingEngine { part: "ledger", cause: error.to_string() });
+        }
+        Err(error) => return Err(error.into()),
+    }
+    Ok(missing)
 }
 
 /// Say what is not good about it, and refuse one that would lose promises without a word.

@@ -3,6 +3,7 @@
 
 use std::{path::PathBuf, sync::Arc};
 
+use ledger::mysql;
 use redis_link::{RedisAddress, RedisServers, TlsFiles};
 use serde::{Deserialize, Serialize};
 
@@ -126,12 +127,36 @@ impl Redis {
 #[serde(deny_unknown_fields)]
 pub struct LedgerStore {
     pub url: Secret,
+    pub tls_ca_file: PathBuf,
+    pub tls_cert_file: PathBuf,
+    pub tls_key_file: PathBuf,
     pub connections_max: usize,
 }
 
 impl Default for LedgerStore {
     fn default() -> Self {
-        LedgerStore { url: Secret::default(), connections_max: 16 }
+        LedgerStore {
+            url: Secret::default(),
+            tls_ca_file: PathBuf::new(),
+            tls_cert_file: PathBuf::new(),
+            tls_key_file: PathBuf::new(),
+            connections_max: 16,
+        }
+    }
+}
+
+impl LedgerStore {
+    /// How the ledger uses its server, as the settings say.
+    pub(crate) fn options(&self) -> mysql::Options {
+        mysql::Options {
+            connections_max: self.connections_max,
+            tls: mysql::TlsFiles {
+                ca: self.tls_ca_file.clone(),
+                cert: self.tls_cert_file.clone(),
+                key: self.tls_key_file.clone(),
+            },
+            ..mysql::Options::default()
+        }
     }
 }
 

@@ -31,6 +31,7 @@ mod tls;
 
 pub use address::RedisAddress;
 pub use call::{Call, Script};
+pub use line::is_away;
 pub use link::{LinkOptions, RedisLink};
 pub use servers::{RedisServers, Server};
 pub use tls::TlsFiles;

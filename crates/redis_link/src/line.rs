@@ -1,6 +1,8 @@
 //! One connection to one server, opened when it is needed and replaced when it is no good any more.
 
 use std::{
+    error::Error,
+    io,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -186,6 +188,24 @@ pub(crate) fn is_no_primary(error: &RedisError) -> bool {
     refused.iter().any(|kind| error.kind() == ErrorKind::Server(*kind))
         // A blocking read at a server that became a replica meanwhile.
         || error.code() == Some("UNBLOCKED")
+}
+
+/// Nobody answers, or somebody who is not ready yet: worth waiting for. All else (a password, a
+/// certificate, an address that cannot be meant) will be the same in an hour.
+pub fn is_away(error: &RedisError) -> bool {
+    use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown, ReadOnly, TryAgain};
+    type Cause = Arc<dyn Error + Send + Sync>;
+    match error.kind() {
+        ErrorKind::Server(BusyLoading | ClusterDown | MasterDown | ReadOnly | TryAgain)
+        | ErrorKind::ClusterConnectionNotFound => true,
+        ErrorKind::Io => {
+            let cause = error.source().and_then(|cause| cause.downcast_ref::<Cause>());
+            let cause = cause.and_then(|cause| cause.downcast_ref::<io::Error>());
+            // So rustls says that it does not like the other side, or is not liked there.
+            cause.is_none_or(|cause| cause.kind() != io::ErrorKind::InvalidData)
+        }
+        _ => false,
+    }
 }
 
 /// What an answer means to the one who asked for it.

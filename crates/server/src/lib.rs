@@ -14,5 +14,6 @@ pub mod logging;
 pub mod metrics;
 pub mod problem;
 pub mod serve;
+mod starting;
 pub mod terminal;
 pub mod web;

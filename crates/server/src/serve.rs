@@ -19,7 +19,7 @@ use crate::{
     greeting::{self, FirstToken, Greeting},
     logging,
     metrics::Metrics,
-    terminal,
+    starting, terminal,
 };
 use config::{Config, Profile, Secret};
 use engine::{Engine, LOCAL_TOKEN, Parts, checkup, data_dir::DataDir, secrets};
@@ -83,10 +83,13 @@ pub async fn open(config: Config) -> Result<Opened, CannotStart> {
 }
 
 pub async fn open_in(config: Config, data: DataDir) -> Result<Opened, CannotStart> {
-    let clock: SharedClock = Arc::new(SystemClock);
-    let settings = config.engine();
-    let parts =
-        Parts::open(&settings, data.path(), clock.clone()).await.map_err(CannotStart::because)?;
+    let opening = Parts::open(&config.engine(), data.path(), Arc::new(SystemClock)).await;
+    let parts = opening.map_err(CannotStart::because)?;
+    open_with(config, data, parts).await
+}
+
+async fn open_with(config: Config, data: DataDir, parts: Parts) -> Result<Opened, CannotStart> {
+    let (settings, clock): (_, SharedClock) = (config.engine(), Arc::new(SystemClock));
     let secret = secret(&config, &data, &parts).await?;
     let bytes = secret.expose().as_bytes();
     let keys = SigningKeys::from_secret(bytes)
@@ -112,7 +115,23 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     // Before anything is opened: the counters of every part go to this recorder.
     let metrics = Metrics::install().map_err(CannotStart::because)?;
     orders::describe_metrics();
-    let opened = open(config).await?;
+    let data = DataDir::open(&config.data).map_err(CannotStart::because)?;
+    let listen = config.listen;
+    let socket =
+        bind(listen, config.http.backlog_max).map_err(|error| cannot_listen(listen, &error))?;
+    let mut shutdown = std::pin::pin!(shutdown);
+    let opening = async {
+        let parts = starting::open_parts(&config, data.path(), &socket).await?;
+        open_with(config, data, parts).await
+    };
+    let opened = tokio::select! {
+        biased;
+        () = &mut shutdown => {
+            tracing::info!("stopped before everything was open");
+            return Ok(());
+        }
+        opened = opening => opened?,
+    };
     let engine = &opened.engine;
     crate::metrics::show_build(match opened.config.profile {
         Profile::Solo => "solo",
@@ -128,9 +147,6 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     )
     .map_err(CannotStart::because)?;
     let chores = tokio::spawn(chores(app.buyers.clone(), metrics));
-    let listen = opened.config.listen;
-    let socket = bind(listen, opened.config.http.backlog_max)
-        .map_err(|error| cannot_listen(listen, &error))?;
     let address = socket.local_addr().map_err(CannotStart::because)?;
     let token = first_token(&opened).await?;
     engine.run_jobs();

@@ -16,7 +16,7 @@ const CONNECTIONS: usize = 2;
 
 /// Connects, and brings the schema up to date as every start does.
 pub async fn check(store: &LedgerStore) -> Vec<CheckResult> {
-    let options = mysql::Options { connections_max: CONNECTIONS, ..mysql::Options::default() };
+    let options = mysql::Options { connections_max: CONNECTIONS, ..store.options() };
     match mysql::open(store.url.expose(), Arc::new(SystemClock), options).await {
         Ok(ledger) => check_open(&ledger).await,
         Err(error) => vec![CheckResult::Fail(error.to_string())],

@@ -17,8 +17,13 @@ use crate::settings;
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// The oldest with all that the scripts use.
 const OLDEST: [u32; 2] = [7, 0];
-const SETTINGS: [&str; 4] =
-    ["appendonly", "appendfsync", "maxmemory-policy", "min-replicas-to-write"];
+const SETTINGS: [&str; 5] = [
+    "appendonly",
+    "appendfsync",
+    "maxmemory-policy",
+    "min-replicas-to-write",
+    "cluster-require-full-coverage",
+];
 
 /// What one server says of itself.
 #[derive(Clone, Debug, Default)]
@@ -60,6 +65,11 @@ pub(crate) async fn check_at(
         Err(error) => CheckResult::Fail(format!("Redis does not answer: {error}")),
     });
     findings
+}
+
+/// Does somebody answer who can tell?
+pub(crate) async fn try_out(settings: &settings::Redis) -> RedisResult<()> {
+    partitions_kept(settings, &settings.servers()?, None).await.map(drop)
 }
 
 /// The first instance says how many partitions there are; the others must count the same.
@@ -151,6 +161,9 @@ fn judge(name: &str, facts: &Facts, of_cluster: bool, wait_replicas: u32) -> Vec
     findings.push(judge_file(setting("appendonly"), setting("appendfsync")));
     findings.push(judge_memory(setting("maxmemory-policy")));
     findings.push(judge_replicas(facts.replicas, setting("min-replicas-to-write"), wait_replicas));
+    if of_cluster {
+        findings.extend(judge_coverage(setting("cluster-require-full-coverage")));
+    }
     findings.push(judge_clock(facts.clock_offset_ms));
     let named = |text: String| format!("Redis {name}: {text}");
     let named = |finding| match finding {
@@ -229,13 +242,36 @@ fn judge_replicas(replicas: u32, min_to_write: Option<&str>, wait_replicas: u32)
             "{text}, and redis.wait_replicas is {wait_replicas}: nobody would be admitted"
         ));
     }
-    if replicas > 0 && min_to_write == Some("0") {
-        return CheckResult::Warn(format!(
-            "{text}, and min-replicas-to-write is 0: a primary that is cut off goes on admitting, and \
-             all of that is lost"
+    let min_to_write: Option<u32> = min_to_write.and_then(|min| min.parse().ok());
+    if let Some(min) = min_to_write.filter(|min| replicas < *min) {
+        return CheckResult::Fail(format!(
+            "{text}, and min-replicas-to-write is {min}: it refuses every write until there are more"
         ));
     }
-    CheckResult::Ok(text)
+    if replicas > 0 && min_to_write == Some(0) {
+        return CheckResult::Warn(format!(
+            "{text}, and min-replicas-to-write is 0: a primary that is cut off goes on admitting, and \
+             all of that is lost; set it to 1"
+        ));
+    }
+    match min_to_write.filter(|min| *min > 0) {
+        Some(min) => CheckResult::Ok(format!(
+            "{text}, and one that is cut off from them admits nobody (min-replicas-to-write {min})"
+        )),
+        None => CheckResult::Ok(text),
+    }
+}
+
+fn judge_coverage(require_all: Option<&str>) -> Option<CheckResult> {
+    Some(match require_all? {
+        "no" => CheckResult::Ok(
+            "a dead master stops only its own slots (cluster-require-full-coverage no)".into(),
+        ),
+        other => CheckResult::Warn(format!(
+            "cluster-require-full-coverage is {other}: one dead master without a replica stops all the \
+             others, set it to no"
+        )),
+    })
 }
 
 fn judge_clock(offset_ms: i64) -> CheckResult {
@@ -254,7 +290,7 @@ mod tests {
     use crate::{Secret, Settings};
 
     fn good() -> Facts {
-        let settings = ["yes", "always", "noeviction", "0"];
+        let settings = ["yes", "always", "noeviction", "0", "no"];
         let settings = SETTINGS.iter().zip(settings);
         Facts {
             version: "7.0.15".into(),
@@ -300,6 +336,14 @@ mod tests {
         facts.cluster_state = Some("fail".into());
         let broken = judge("r", &facts, true, 1);
         assert_eq!(broken.iter().filter(|f| matches!(f, CheckResult::Fail(_))).count(), 2);
+        let one_for_all = judge_coverage(Some("yes"));
+        assert!(
+            matches!(one_for_all, Some(CheckResult::Warn(text)) if text.contains("set it to no"))
+        );
+        assert!(matches!(judge_coverage(Some("no")), Some(CheckResult::Ok(_))));
+        let short = one(complaints(set("min-replicas-to-write", "1")));
+        assert!(matches!(short, CheckResult::Fail(_)), "{short:?}");
+        assert!(matches!(judge_replicas(1, Some("1"), 1), CheckResult::Ok(_)));
         let silent = complaints(|facts| facts.settings.clear());
         assert_eq!(silent.len(), 2, "a hosted server: {silent:?}");
     }

@@ -14,7 +14,7 @@ use std::{
 };
 
 use super::{
-    NotYet, START_WITHIN,
+    Certificates, NotYet, START_WITHIN,
     keeper::Keeper,
     place::{self, Port, ServiceFolder},
     programs, wait_for,
@@ -43,6 +43,20 @@ impl Default for MariaDbOptions {
             defaults_file: None,
             extra: Vec::new(),
         }
+    }
+}
+
+impl MariaDbOptions {
+    /// One that speaks TLS as well. To let it speak nothing else, set `require_secure_transport`; then
+    /// [`MariaDb::query`] does not get in any more, either.
+    pub fn with_tls(certificates: &Certificates) -> MariaDbOptions {
+        let setting = |name: &str, path: PathBuf| format!("--ssl-{name}={}", path.display());
+        let extra = vec![
+            setting("ca", certificates.cert("ca")),
+            setting("cert", certificates.cert("server")),
+            setting("key", certificates.key("server")),
+        ];
+        MariaDbOptions { extra, ..MariaDbOptions::default() }
     }
 }
 

@@ -14,6 +14,7 @@
 //! All calls block. In an async test that must keep running beside them, use
 //! `tokio::task::spawn_blocking`; handles work through `&self` and can be shared.
 
+mod certificates;
 mod cluster;
 mod keeper;
 mod mariadb;
@@ -36,6 +37,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+pub use certificates::Certificates;
 pub use cluster::{RedisCluster, SHARDS};
 pub use keeper::wait_stopped;
 pub use mariadb::{Held, MariaDb, MariaDbOptions};

@@ -4,12 +4,12 @@ use std::{
     fs, io,
     net::SocketAddr,
     path::PathBuf,
-    sync::{Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
 use super::{
-    AGREE_WITHIN, NotYet, START_WITHIN,
+    AGREE_WITHIN, Certificates, NotYet, START_WITHIN,
     keeper::Keeper,
     place::{Port, ServiceFolder},
     programs,
@@ -27,6 +27,8 @@ pub struct RedisOptions {
     pub replica_of: Option<SocketAddr>,
     /// The node time-out, for a member of a Redis Cluster.
     pub cluster: Option<Duration>,
+    /// Beside the plain port one with TLS, for clients with a certificate. Not for a member of a cluster.
+    pub tls: Option<Arc<Certificates>>,
     /// More settings, as on the command line: `["--maxmemory", "100mb"]`. They win over ours.
     pub extra: Vec<String>,
 }
@@ -38,6 +40,7 @@ impl Default for RedisOptions {
             appendfsync: "always".into(),
             replica_of: None,
             cluster: None,
+            tls: None,
             extra: Vec::new(),
         }
     }
@@ -52,7 +55,7 @@ pub struct Redis {
     options: RedisOptions,
     folder: ServiceFolder,
     port: Port,
-    /// Where the members of a cluster talk to each other.
+    /// Where the members of a cluster talk to each other, or where TLS is spoken.
     bus: Port,
 }
 
@@ -86,6 +89,11 @@ impl Redis {
 
     pub fn url(&self) -> String {
         format!("redis://{}", self.address())
+    }
+
+    /// With TLS.
+    pub fn tls_url(&self) -> String {
+        format!("rediss://127.0.0.1:{}", self.bus.number())
     }
 
     pub(super) fn bus_port(&self) -> u16 {
@@ -244,6 +252,12 @@ impl Redis {
             // A replica stands for election however long it has not heard from its primary: tests
             // keep primaries down longer than operators would.
             set("cluster-replica-validity-factor", &["0"]);
+        }
+        if let Some(certificates) = &self.options.tls {
+            set("tls-port", &[&self.bus_port().to_string()]);
+            set("tls-ca-cert-file", &[&certificates.cert("ca").to_string_lossy()]);
+            set("tls-cert-file", &[&certificates.cert("server").to_string_lossy()]);
+            set("tls-key-file", &[&certificates.key("server").to_string_lossy()]);
         }
         args.extend(self.options.extra.iter().cloned());
         args

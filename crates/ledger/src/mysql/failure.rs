@@ -1,6 +1,6 @@
 //! Whose fault an error of MySQL or MariaDB is, and what its connection is good for afterwards.
 
-use mysql_async::{DriverError, Error as SqlError, ServerError};
+use mysql_async::{DriverError, Error as SqlError, IoError, ServerError};
 
 use crate::sql::failure::{Failure, Fault, SqlFailure};
 
@@ -24,6 +24,11 @@ const OUT_OF_ORDER: [u16; 25] = [
     1021, 1030, 1037, 1038, 1040, 1041, 1044, 1045, 1047, 1049, 1114, 1129, 1130, 1180, 1203, 1206,
     1226, 1290, 1317, 1792, 1836, 1969, 3024, 3572, 3168,
 ];
+/// The server is there and does not let us in: the user, the password, the host, the database, or a
+/// connection without TLS are not to its liking.
+const REFUSED: [u16; 7] = [1044, 1045, 1049, 1130, 1251, 1698, 3159];
+/// A failure of TLS has no number of its own.
+const TLS: i32 = -1;
 /// SQLSTATE classes that are about the row: a value that does not fit, a constraint, a `SIGNAL`.
 const OF_THE_ROW: [&str; 3] = ["22", "23", "45"];
 
@@ -32,6 +37,7 @@ impl From<SqlError> for Failure {
         let (fault, code) = match &error {
             SqlError::Server(error) => (fault_of_server(error), i32::from(error.code)),
             SqlError::Driver(DriverError::PacketTooLarge) => (Fault::Row, 0),
+            error if is_tls(error) => (Fault::Down, TLS),
             SqlError::Driver(
                 DriverError::FromValue { .. }
                 | DriverError::FromRow { .. }
@@ -40,6 +46,16 @@ impl From<SqlError> for Failure {
             _ => (Fault::Gone, 0),
         };
         Failure::Sql(SqlFailure { fault, code, cause: error.to_string() })
+    }
+}
+
+/// The certificates do not fit together, or the server does not offer TLS.
+fn is_tls(error: &SqlError) -> bool {
+    match error {
+        SqlError::Driver(DriverError::NoClientSslFlagFromServer)
+        | SqlError::Io(IoError::Tls(_)) => true,
+        SqlError::Io(IoError::Io(error)) => error.kind() == std::io::ErrorKind::InvalidData,
+        _ => false,
     }
 }
 
@@ -78,6 +94,15 @@ impl Failure {
 
     fn has_code(&self, codes: &[u16]) -> bool {
         matches!(self, Failure::Sql(said) if codes.iter().any(|code| i32::from(*code) == said.code))
+    }
+
+    /// The server does not let us in, and waiting will not change that.
+    pub(super) fn is_refused(&self) -> bool {
+        self.has_code(&REFUSED)
+    }
+
+    pub(super) fn is_tls(&self) -> bool {
+        matches!(self, Failure::Sql(said) if said.code == TLS)
     }
 
     /// The server works, but not for a user with these rights.

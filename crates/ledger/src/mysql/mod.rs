@@ -13,8 +13,9 @@ mod health;
 mod migrations;
 mod session;
 mod text;
+mod tls;
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 // Named so that addresses of servers are read without tables of all of Unicode (Cargo.toml says why).
@@ -35,6 +36,7 @@ use crate::{
 pub use connections::LOCK_TRIES_MAX;
 pub use health::{Fitness, ServerSetting};
 pub use migrations::SCHEMA_VERSION;
+pub use tls::TlsFiles;
 
 /// Statements each connection keeps prepared. The server allows some 16,000 in all, shared by every
 /// connection of every instance.
@@ -58,6 +60,8 @@ pub struct Options {
     /// How long the server believes in a session that says nothing. Then it ends the session, and
     /// with it whatever transaction a frozen or lost process left open.
     pub silence_s_max: u32,
+    /// Encrypts the connections, if one of them is given.
+    pub tls: TlsFiles,
 }
 
 impl Default for Options {
@@ -68,6 +72,7 @@ impl Default for Options {
             answer_ms_max: 10_000,
             lock_wait_s_max: 2,
             silence_s_max: 20,
+            tls: TlsFiles::default(),
         }
     }
 }
@@ -83,9 +88,21 @@ pub enum OpenError {
     NewerSchema { place: String, found: i64, known: i64 },
     #[error("{place} is {version}: MySQL 8.0.16 or MariaDB 10.6 is the oldest that will do")]
     TooOld { place: String, version: String },
-    /// Not there, not listening, refusing this user, or busy with another instance's migration.
+    /// Not there, not listening, or busy with another instance's migration. It may be there in a moment.
     #[error("{place} cannot be reached: {cause}")]
     Unreachable { place: String, cause: String },
+    /// It is there, and has no such user, password or database.
+    #[error("{place} refuses us: {cause}: check ledger.url")]
+    Refused { place: String, cause: String },
+    #[error(
+        "{place} cannot be spoken to with TLS: {cause}: check ledger.tls_ca_file, ledger.tls_cert_file, \
+         ledger.tls_key_file, and what the server is set to"
+    )]
+    Tls { place: String, cause: String },
+    #[error("{setting}: {} cannot be read: {cause}", path.display())]
+    TlsFile { setting: &'static str, path: PathBuf, cause: std::io::Error },
+    #[error("ledger.tls_cert_file and ledger.tls_key_file belong together: set both, or neither")]
+    HalfAnIdentity,
     #[error("{place} cannot be used as a ledger: {cause}")]
     Other { place: String, cause: String },
 }
@@ -115,9 +132,8 @@ impl Engine for Mysql {
 
 /// Connects and brings the schema up to date. Several instances may do so at once.
 pub async fn open(url: &str, clock: SharedClock, options: Options) -> Result<SqlLedger, OpenError> {
-    let opts = opts(url)?;
-    let place =
-        format!("{}:{}/{}", opts.ip_or_hostname(), opts.tcp_port(), opts.db_name().unwrap_or(""));
+    let opts = opts(url, &options.tls)?;
+    let place = place_of(&opts);
     let pool = Pool::new(opts, options);
     let preparing = prepare(&pool, &place, clock.now_ms());
     match tokio::time::timeout(Duration::from_secs(OPEN_S_MAX), preparing).await {
@@ -153,7 +169,20 @@ pub async fn health(ledger: &SqlLedger) -> crate::Result<Vec<ServerSetting>> {
         .await
 }
 
-fn opts(url: &str) -> Result<Opts, OpenError> {
+/// Does the server answer, and let us in? Nothing is changed there.
+pub async fn try_out(url: &str, options: Options) -> Result<(), OpenError> {
+    let opts = opts(url, &options.tls)?;
+    let place = place_of(&opts);
+    let session = Pool::new(opts, options).session().await;
+    session.map(drop).map_err(|failure| cannot_use(&place, failure))
+}
+
+/// Without user and password.
+fn place_of(opts: &Opts) -> String {
+    format!("{}:{}/{}", opts.ip_or_hostname(), opts.tcp_port(), opts.db_name().unwrap_or(""))
+}
+
+fn opts(url: &str, tls: &TlsFiles) -> Result<Opts, OpenError> {
     let opts = Opts::from_url(url).map_err(|error| OpenError::BadUrl(error.to_string()))?;
     if opts.db_name().is_none_or(str::is_empty) {
         return Err(OpenError::BadUrl("it names no database".into()));
@@ -164,13 +193,16 @@ fn opts(url: &str) -> Result<Opts, OpenError> {
     let builder = OptsBuilder::from_opts(opts).prefer_socket(false).tcp_keepalive(keepalive);
     // A row that was found and left as it was must not count as changed, whatever the URL asks for:
     // who wrote first is told by that count.
-    let builder = builder.client_found_rows(false);
+    let builder = tls.secure(builder.client_found_rows(false))?;
     Ok(builder.stmt_cache_size(STATEMENTS_CACHED_MAX).into())
 }
 
 fn cannot_use(place: &str, failure: Failure) -> OpenError {
     let place = place.to_owned();
+    let (is_refused, is_tls) = (failure.is_refused(), failure.is_tls());
     match LedgerError::from(failure) {
+        LedgerError::Unavailable(cause) if is_tls => OpenError::Tls { place, cause },
+        LedgerError::Unavailable(cause) if is_refused => OpenError::Refused { place, cause },
         LedgerError::Unavailable(cause) => OpenError::Unreachable { place, cause },
         error => OpenError::Other { place, cause: error.to_string() },
     }

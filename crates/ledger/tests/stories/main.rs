@@ -17,6 +17,7 @@ mod nodes;
 mod operators;
 mod plans;
 mod sqlite;
+mod tls;
 
 use std::{
     ops::Deref,

@@ -333,7 +333,11 @@ async fn a_database_that_cannot_be_reached_is_named_without_its_password() {
         format!("mysql://root:s3cret@{nobody}/nowhere"),
     ] {
         let error = open(&url).await.err().unwrap();
-        assert!(matches!(error, OpenError::Unreachable { .. }), "{error:?}");
+        if url.contains(&nobody.to_string()) {
+            assert!(matches!(error, OpenError::Unreachable { .. }), "{error:?}");
+        } else {
+            assert!(matches!(error, OpenError::Refused { .. }), "{error:?}");
+        }
         let said = format!("{error} {error:?}");
         assert!(said.contains("/nowhere") && !said.contains("s3cret"), "{said}");
     }

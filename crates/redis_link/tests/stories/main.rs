@@ -5,6 +5,7 @@
 mod cluster;
 mod demotion;
 mod sentinel;
+mod tls;
 
 use std::{
     sync::Arc,

@@ -155,20 +155,36 @@ impl FastPath for Claims {
         fields: Fields<'_>,
         out: &mut Vec<u8>,
     ) {
-        let code = match refusal {
-            Refusal::BadRequest => Code::BadRequest,
-            Refusal::ExpectationFailed => Code::ExpectationFailed,
-            Refusal::HeadTooLarge => Code::HeadTooLarge,
-            Refusal::BodyTooLarge => Code::TooLarge,
-        };
-        let closing: [(&str, &[u8]); 2] = [("connection", b"close"), (REQUEST_ID, id.as_bytes())];
-        Problem::new(code).write_http(out, lang_of(fields), &closing);
+        let code = write_refusal(refusal, id, fields, out);
         self.metrics.answered(code.status(), Duration::ZERO);
     }
 
     fn write_full(&self, out: &mut Vec<u8>) {
-        Problem::new(Code::Busy).write_http(out, Lang::En, &[("connection", b"close")]);
+        write_full(out);
     }
+}
+
+/// Why nobody serves a request.
+pub(crate) fn write_refusal(
+    refusal: Refusal,
+    id: RequestId,
+    fields: Fields<'_>,
+    out: &mut Vec<u8>,
+) -> Code {
+    let code = match refusal {
+        Refusal::BadRequest => Code::BadRequest,
+        Refusal::ExpectationFailed => Code::ExpectationFailed,
+        Refusal::HeadTooLarge => Code::HeadTooLarge,
+        Refusal::BodyTooLarge => Code::TooLarge,
+    };
+    let closing: [(&str, &[u8]); 2] = [("connection", b"close"), (REQUEST_ID, id.as_bytes())];
+    Problem::new(code).write_http(out, lang_of(fields), &closing);
+    code
+}
+
+/// What a connection above the cap is told.
+pub(crate) fn write_full(out: &mut Vec<u8>) {
+    Problem::new(Code::Busy).write_http(out, Lang::En, &[("connection", b"close")]);
 }
 
 fn lang_of(fields: Fields<'_>) -> Lang {

@@ -20,7 +20,7 @@ use crate::{
 use engine::{Readiness, Status};
 
 #[derive(Serialize, ToSchema)]
-pub(super) struct Alive {
+pub(crate) struct Alive {
     #[schema(example = "ok")]
     status: &'static str,
     version: &'static str,
@@ -101,7 +101,7 @@ impl Ready {
 
 /// The process runs.
 #[utoipa::path(get, path = "/healthz", tag = "machine", responses((status = OK, body = Alive)))]
-pub(super) async fn healthz() -> Json<Alive> {
+pub(crate) async fn healthz() -> Json<Alive> {
     Json(Alive { status: "ok", version: env!("CARGO_PKG_VERSION") })
 }
 

@@ -23,7 +23,7 @@ mod events;
 mod fast_path;
 mod finish;
 mod item_metrics;
-mod machine;
+pub(crate) mod machine;
 mod openapi;
 mod order;
 mod orders;
@@ -57,6 +57,7 @@ use counts::ClaimCounts;
 use engine::Engine;
 
 /// The document as it is served, for the snapshot in the repository and for tools.
+pub(crate) use fast_path::{write_full, write_refusal};
 pub use openapi::document;
 
 /// Where the API lives. The paths of machines and pages are outside it.

@@ -283,6 +283,24 @@ async fn random_kills_under_load() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "ten failovers take minutes: cargo xtask torture"]
+async fn ten_failovers_of_a_redis_cluster_under_load() {
+    let cluster = Arc::new(blocking(RedisCluster::start).await);
+    let (ledger, database) = own_ledger("ten").await;
+    let deployment = Deployment::new(Profile::Cluster)
+        .env("SECKILL_REDIS_URL", cluster.urls())
+        .env("SECKILL_LEDGER_URL", database);
+    let mut sale = deployment.open_sale(NewSale::of(20_000).shards(KILLS_SHARDS)).await;
+    let traffic = Traffic::start(&sale, "u", 4);
+    for n in 1..=10 {
+        let victim = Victim::Redis { shard: n % SHARDS, behind: n % 2 == 0 };
+        let reopened = round(victim, &mut sale, &traffic, &cluster, &ledger).await;
+        println!("{n}: {victim:?}, admitting there after {reopened:.1?}");
+    }
+    account_for(&mut sale, traffic.end().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_forgets_or_falls_asleep() {
     const UNITS: i64 = 3_000;
     let redis = Arc::new(blocking(|| Redis::start(RedisOptions::default())).await);

@@ -1,0 +1,169 @@
+//! Waiting for Redis and MySQL that are still coming up.
+//!
+//! A machine that starts everything at once does not care who is first. An instance whose engines do not
+//! answer yet says so once in the log, listens, is alive and not ready, tells everybody else to come
+//! again, and goes on when both are there. What waiting cannot mend (a password, a database, a
+//! certificate, a schema) ends it at once, also while the other engine is away.
+
+use std::{convert::Infallible, path::Path, sync::Arc, time::Duration};
+
+use axum::{Router, extract::State, response::IntoResponse, routing::get};
+use engine::{MissingEngine, Parts, missing_engines};
+use listener::{FastPath, FastRequest, Fields, NoReply, Pending, Refusal, RequestId};
+use parking_lot::RwLock;
+use sale::SystemClock;
+use serde_json::Value;
+use tokio::{net::TcpListener, sync::Notify};
+
+use crate::{
+    api,
+    edge::Edge,
+    logging,
+    problem::{Code, Problem},
+    serve::CannotStart,
+};
+use config::Config;
+
+/// How often the engines are asked whether they are there.
+const ASK_EVERY: Duration = Duration::from_millis(500);
+
+type Missing = Arc<RwLock<Vec<MissingEngine>>>;
+
+/// Open the parts of the engine, waiting for what is not there yet.
+pub(crate) async fn open_parts(
+    config: &Config,
+    data: &Path,
+    socket: &TcpListener,
+) -> Result<Parts, CannotStart> {
+    let settings = config.engine();
+    loop {
+        let missing = missing_engines(&settings).await.map_err(CannotStart::because)?;
+        if !missing.is_empty() {
+            wait(config, missing, socket).await?;
+        }
+        let failed = match Parts::open(&settings, data, Arc::new(SystemClock)).await {
+            Ok(parts) => return Ok(parts),
+            Err(error) => error,
+        };
+        // One of them may have gone away again meanwhile.
+        if missing_engines(&settings).await.map_err(CannotStart::because)?.is_empty() {
+            return Err(CannotStart::because(failed));
+        }
+    }
+}
+
+/// Until nothing is missing any more.
+async fn wait(
+    config: &Config,
+    missing: Vec<MissingEngine>,
+    socket: &TcpListener,
+) -> Result<(), CannotStart> {
+    logging::release();
+    missing.iter().for_each(say);
+    let missing: Missing = Arc::new(RwLock::new(missing));
+    let over = Notify::new();
+    let asking = async {
+        let asked = ask(config, &missing).await;
+        over.notify_one();
+        asked
+    };
+    let (asked, answered) =
+        tokio::join!(asking, answer(config, missing.clone(), socket, over.notified()));
+    asked.and(answered)
+}
+
+async fn ask(config: &Config, missing: &Missing) -> Result<(), CannotStart> {
+    loop {
+        tokio::time::sleep(ASK_EVERY).await;
+        let now = missing_engines(&config.engine()).await.map_err(CannotStart::because)?;
+        if now.is_empty() {
+            tracing::info!("Redis and the ledger answer: starting");
+            return Ok(());
+        }
+        let before = std::mem::replace(&mut *missing.write(), now.clone());
+        let is_new = |one: &&MissingEngine| before.iter().all(|known| known.part != one.part);
+        now.iter().filter(is_new).for_each(say);
+    }
+}
+
+fn say(missing: &MissingEngine) {
+    let MissingEngine { part, cause } = missing;
+    tracing::warn!(%cause, "waiting for the {part}, which does not answer yet");
+}
+
+/// Tell whoever asks that we are not there yet, until the wait is over.
+async fn answer(
+    config: &Config,
+    missing: Missing,
+    socket: &TcpListener,
+    over: impl Future<Output = ()>,
+) -> Result<(), CannotStart> {
+    let socket = another_handle(socket).map_err(CannotStart::because)?;
+    let router = Router::new()
+        .route("/healthz", get(api::machine::healthz))
+        .fallback(not_ready)
+        .with_state(missing);
+    let service = Edge::new(router, Duration::from_millis(config.http.request_timeout_ms));
+    // Connections that stay open are closed: they would hear of nothing but waiting for ever.
+    listener::serve(socket, NothingFast, service, config.http.clone(), over).await;
+    Ok(())
+}
+
+/// The same queue of connections; what comes after us goes on with it.
+fn another_handle(socket: &TcpListener) -> std::io::Result<TcpListener> {
+    use std::os::fd::AsFd;
+    let handle = std::net::TcpListener::from(socket.as_fd().try_clone_to_owned()?);
+    TcpListener::from_std(handle)
+}
+
+/// The fields are those of readiness.
+async fn not_ready(State(missing): State<Missing>) -> impl IntoResponse {
+    let missing = missing.read();
+    let word = |part: &str| -> Value {
+        if missing.iter().any(|one| one.part == part) { "down".into() } else { "ok".into() }
+    };
+    let down = ["sell", "settle", "show"].into_iter();
+    let busy = down.fold(Problem::new(Code::Busy), |busy, what| busy.with(what, "down"));
+    busy.with("gate", word("gate")).with("ledger", word("ledger"))
+}
+
+/// Everything is the router's.
+#[derive(Clone)]
+struct NothingFast;
+
+impl FastPath for NothingFast {
+    type Target = Infallible;
+    type Ticket = Infallible;
+    type Reply = Infallible;
+
+    fn target(&self, _method: &str, _path: &str) -> Option<Infallible> {
+        None
+    }
+
+    fn begin(
+        &self,
+        target: Infallible,
+        _request: &FastRequest<'_>,
+        _out: &mut Vec<u8>,
+    ) -> Option<Pending<NothingFast>> {
+        match target {}
+    }
+
+    fn finish(&self, ticket: Infallible, _reply: Result<Infallible, NoReply>, _out: &mut Vec<u8>) {
+        match ticket {}
+    }
+
+    fn write_refusal(
+        &self,
+        refusal: Refusal,
+        id: RequestId,
+        fields: Fields<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        api::write_refusal(refusal, id, fields, out);
+    }
+
+    fn write_full(&self, out: &mut Vec<u8>) {
+        api::write_full(out);
+    }
+}
