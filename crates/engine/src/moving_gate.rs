@@ -146,8 +146,20 @@ impl Upkeep for MovingGate {
         self.gate.begin_load(item, epoch, shards).await
     }
 
+    async fn keep_loading(&self, item: ItemId, epoch: Epoch) -> Result<bool> {
+        self.gate.keep_loading(item, epoch).await
+    }
+
+    async fn fill(&self, item: ItemId, epoch: Epoch, marks: Vec<Claim>) -> Result<bool> {
+        self.gate.fill(item, epoch, marks).await
+    }
+
     async fn load(&self, loading: Loading) -> Result<bool> {
         self.gate.load(loading).await
+    }
+
+    async fn abandon_load(&self, item: ItemId, epoch: Epoch) {
+        self.gate.abandon_load(item, epoch).await;
     }
 
     async fn shut(&self, item: ItemId, shut: Option<Shut>) -> Result<bool> {
@@ -184,6 +196,11 @@ impl Inspection for MovingGate {
     async fn loaded(&self) -> Result<Vec<Loaded>> {
         self.controls.answers()?;
         self.gate.loaded().await
+    }
+
+    async fn loaded_item(&self, item: ItemId) -> Result<Option<Loaded>> {
+        self.controls.answers()?;
+        self.gate.loaded_item(item).await
     }
 
     async fn in_flight(&self, item: ItemId) -> Result<Vec<Claim>> {

@@ -9,16 +9,21 @@
 //!    earlier epoch is refused. Only then is anything read, so what is read cannot be overtaken.
 //! 3. The claims in flight are read from the log, *then* the ledger is read in one transaction. A
 //!    claim that a worker settles in between is in both, and the ledger says so: it counts once.
+//!    What is closed, settled or adjusted while the reading goes on is not in it, and comes to the
+//!    gate afterwards, by the outbox or the log, as it would have without a load.
 //! 4. The gate is loaded with `stock − units in flight` and the marks of everyone who holds
-//!    something. Of two runs the later one stands; the other one waits a moment, and if the item is
-//!    at the gate by then, that is what it wanted.
+//!    something, page by page as they come. Of two runs the later one stands; the other one waits a
+//!    moment, and if the item is at the gate by then, that is what it wanted.
 //! 5. `finish_warm`. Dying before it: the scheduler sees *warming* at the gate's epoch and finishes.
 //!    Dying in the middle of the load: the gate tells how long it has been quiet, and after ten seconds
 //!    the next one starts over.
+//!
+//! However long the ledger takes, the loader tells the gate all the time that it lives: otherwise two
+//! processes would take a large item from each other for ever.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use futures_util::future::join_all;
+use futures_util::{StreamExt, future::join_all, stream};
 use gate::{Loaded, Loading, Presence, Shut};
 use ledger::{ActivityOrder, LedgerError};
 use sale::{
@@ -41,6 +46,11 @@ const WARM_TRIES_MAX: u32 = 8;
 const OVERTAKEN_PAUSE_MS: std::ops::Range<u64> = 200..1_000;
 /// A load that has made no step for so long has died.
 const LOADER_QUIET_MS_MAX: u64 = 10_000;
+/// So often a loader says that it lives.
+const LOADER_BEAT: Duration = Duration::from_millis(LOADER_QUIET_MS_MAX / 8);
+/// Items that are loaded at the same time, so that one with millions of orders does not keep the others
+/// from their opening.
+pub(crate) const LOADS_AT_ONCE_MAX: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Warmed {
@@ -83,6 +93,16 @@ impl Warming {
         self.warm_with(item, true).await
     }
 
+    /// Load an item anew that may have lost writes, unless somebody is loading it: what they load is as
+    /// good, and if it suffers the same fate the gate says so again.
+    pub(crate) async fn mend(&self, item: ItemId) -> Result<Option<Warmed>, WarmError> {
+        let here = self.shared.gate.loaded_item(item).await?;
+        if here.as_ref().is_some_and(is_being_loaded) {
+            return Ok(None);
+        }
+        self.rebuild(item).await.map(Some)
+    }
+
     async fn warm_with(&self, id: ItemId, mut anew: bool) -> Result<Warmed, WarmError> {
         for _ in 0..WARM_TRIES_MAX {
             if let Some(warmed) = self.try_to_warm(id, anew).await? {
@@ -97,7 +117,7 @@ impl Warming {
 
     /// `None` if somebody else is at it.
     async fn try_to_warm(&self, id: ItemId, anew: bool) -> Result<Option<Warmed>, WarmError> {
-        let _turn = self.shared.gate_turn.lock().await;
+        let turn = self.shared.gate_turn.lock().await;
         let item = self.shared.ledger.item(id).await?.ok_or(WarmError::UnknownItem)?;
         let activity =
             self.shared.ledger.activity(item.activity).await?.ok_or(WarmError::UnknownItem)?;
@@ -107,8 +127,7 @@ impl Warming {
             ActivityState::Published | ActivityState::Paused => {}
         }
         if !anew {
-            let loaded = self.shared.gate.loaded().await?;
-            let here = loaded.into_iter().find(|here| here.item == id);
+            let here = self.shared.gate.loaded_item(id).await?;
             if here.as_ref().is_some_and(is_being_loaded) {
                 return Ok(None);
             }
@@ -120,6 +139,9 @@ impl Warming {
             return Ok(None);
         };
         assert!(epoch > item.epoch, "item {id}: epoch {epoch} does not follow {}", item.epoch);
+        // At a gate that several processes share a load is fenced by its epoch, and what others carry
+        // there must not wait for the end of one that takes a minute.
+        let _turn = (!self.shared.is_cluster()).then_some(turn);
         let loaded = self.load(&item, epoch).await;
         if loaded.is_err() {
             self.shared.gate.abandon_load(id, epoch).await;
@@ -154,9 +176,39 @@ impl Warming {
             return Ok(None);
         }
         let item = item.id;
-        let in_flight = self.shared.gate.in_flight(item).await?;
+        let loaded = tokio::select! {
+            loaded = self.carry_to_gate(item, epoch) => loaded?,
+            () = self.beat_until_overtaken(item, epoch) => None,
+        };
+        let Some(left) = loaded else { return Ok(None) };
+        self.shared.lanes.forget(item);
+        self.shared.ledger.finish_warm(item, epoch).await?;
+        tracing::info!(%item, epoch, left, "item is at the gate");
+        Ok(Some(Warmed { item, epoch, left, already: false }))
+    }
+
+    /// Others see that the load goes on.
+    async fn beat_until_overtaken(&self, item: ItemId, epoch: Epoch) {
+        loop {
+            tokio::time::sleep(LOADER_BEAT).await;
+            // A gate that does not answer now is told the next time.
+            if let Ok(false) = self.shared.gate.keep_loading(item, epoch).await {
+                return;
+            }
+        }
+    }
+
+    /// Steps 3 and 4. Answers how many units are left; `None` if a later epoch is at the gate.
+    async fn carry_to_gate(&self, item: ItemId, epoch: Epoch) -> Result<Option<i64>, WarmError> {
+        let gate = &self.shared.gate;
+        let in_flight = gate.in_flight(item).await?;
         let numbers: Vec<OrderNo> = in_flight.iter().map(|claim| claim.order_no).collect();
-        let basis = self.shared.ledger.warm_basis(item, &numbers).await?;
+        let (basis, mut marks) = self.shared.ledger.warm_basis(item, &numbers).await?;
+        while let Some(page) = marks.next().await? {
+            if !gate.fill(item, epoch, page).await? {
+                return Ok(None);
+            }
+        }
         // A claim can be on the log and deferred at once, between the two; it counts once.
         let open = in_flight.into_iter().filter(|claim| !basis.settled.contains(&claim.order_no));
         let open: HashMap<OrderNo, Claim> =
@@ -171,17 +223,11 @@ impl Warming {
             limit: basis.item.limit_per_user,
             shards: basis.item.shards,
             left,
-            marks: basis.marks.into_iter().chain(open.into_values()).collect(),
+            marks: open.into_values().collect(),
             adjusted: basis.adjusted,
             shut: shut_of(basis.activity.state),
         };
-        if !self.shared.gate.load(loading).await? {
-            return Ok(None);
-        }
-        self.shared.lanes.forget(item);
-        self.shared.ledger.finish_warm(item, epoch).await?;
-        tracing::info!(%item, epoch, left, held, "item is at the gate");
-        Ok(Some(Warmed { item, epoch, left, already: false }))
+        Ok(gate.load(loading).await?.then_some(left))
     }
 
     /// Warm what opens soon, warm again what the gate lost, and see to it that the gate is shut
@@ -196,19 +242,23 @@ impl Warming {
         });
         let mut pages = Pages::of(&*self.shared.ledger, wanted);
         while let Some(page) = pages.next().await? {
-            for activity in &page {
-                self.keep_all_warm(activity, &loaded).await;
-            }
+            let each = |activity| self.keep_all_warm(activity, &loaded);
+            stream::iter(&page).for_each_concurrent(LOADS_AT_ONCE_MAX, each).await;
         }
         Ok(())
     }
 
-    async fn keep_all_warm(&self, activity: &Activity, loaded: &HashMap<ItemId, Loaded>) {
-        for item in &activity.items {
+    async fn keep_all_warm<'a>(
+        &'a self,
+        activity: &'a Activity,
+        loaded: &'a HashMap<ItemId, Loaded>,
+    ) {
+        let each = |item: &'a Item| async move {
             if let Err(error) = self.keep_warm(activity, item, loaded.get(&item.id)).await {
                 tracing::warn!(item = %item.id, %error, "item could not be warmed, will try again");
             }
-        }
+        };
+        stream::iter(&activity.items).for_each_concurrent(LOADS_AT_ONCE_MAX, each).await;
         // Both may be of before an operator's word, so this only says that it is worth a look.
         let wanted = shut_of(activity.state);
         let differs = |item: &&Item| {

@@ -72,6 +72,16 @@ pub trait Upkeep: Send + Sync {
     /// *after* this. False if the epoch or a later one is here already, or the item has ended.
     async fn begin_load(&self, item: ItemId, epoch: Epoch, shards: u32) -> Result<bool>;
 
+    /// The load that was begun under this epoch goes on, although nothing of it arrives now: whoever
+    /// loads says so every few seconds. False if somebody else has taken the item over.
+    async fn keep_loading(&self, _item: ItemId, _epoch: Epoch) -> Result<bool> {
+        Ok(true)
+    }
+
+    /// Mark some of the buyers on an item whose load was begun under this epoch. There may be millions
+    /// of them, so they come in parts; the last part is in the `Loading`. False as `load`.
+    async fn fill(&self, item: ItemId, epoch: Epoch, marks: Vec<Claim>) -> Result<bool>;
+
     /// Replace what the gate holds of an item whose load was begun under this epoch, and open it.
     /// False if a later load was begun, or this one is over.
     async fn load(&self, loading: Loading) -> Result<bool>;
@@ -106,6 +116,11 @@ pub trait Upkeep: Send + Sync {
 pub trait Inspection: ClaimLog {
     /// The items at the gate, whole or not.
     async fn loaded(&self) -> Result<Vec<Loaded>>;
+
+    /// One of them, as it is now; `None` if it is not at the gate.
+    async fn loaded_item(&self, item: ItemId) -> Result<Option<Loaded>> {
+        Ok(self.loaded().await?.into_iter().find(|here| here.item == item))
+    }
 
     /// `None` if the item is not at the gate, or not whole because it is being loaded.
     async fn reading(&self, item: ItemId) -> Result<Option<Reading>>;

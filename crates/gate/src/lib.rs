@@ -125,7 +125,7 @@ pub struct Loading {
     pub shards: u32,
     /// Ledger stock less the units of claims in flight.
     pub left: i64,
-    /// Buyers who hold a live order or a claim in flight.
+    /// Buyers who hold a live order or a claim in flight and were not filled in before.
     pub marks: Vec<Claim>,
     /// Adjustments that `left` already contains.
     pub adjusted: Vec<OrderNo>,

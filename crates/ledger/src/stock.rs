@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use sale::{Activity, Claim, Epoch, Item, ItemId, Millis, OrderNo};
 use serde::Serialize;
 
-use crate::{AuditEntry, OrderNos, Result};
+use crate::{AuditEntry, OrderNos, Result, mark_pages::MarkPages};
 
 /// What warming and operators do with the units of an item.
 #[async_trait]
@@ -13,9 +13,14 @@ pub trait Stock: Send + Sync {
     /// `expected`. Answers the new epoch, or `None` if somebody else was faster.
     async fn begin_warm(&self, item: ItemId, expected: Epoch) -> Result<Option<Epoch>>;
 
-    /// What the gate must be loaded with, read in one transaction. `in_flight` are the claims on
-    /// the log; the answer says which of them are orders (or void) already.
-    async fn warm_basis(&self, item: ItemId, in_flight: &[OrderNo]) -> Result<WarmBasis>;
+    /// What the gate must be loaded with, all of one instant: the marks, of which there may be millions,
+    /// come page by page. `in_flight` are the claims on the log; the answer says which of them are
+    /// orders (or void) already.
+    async fn warm_basis(
+        &self,
+        item: ItemId,
+        in_flight: &[OrderNo],
+    ) -> Result<(WarmBasis, MarkPages)>;
 
     /// `Warming` under `epoch` becomes `Ready`. False if it is no longer so.
     async fn finish_warm(&self, item: ItemId, epoch: Epoch) -> Result<bool>;
@@ -45,12 +50,11 @@ pub trait Stock: Send + Sync {
     ) -> Result<Vec<StockLogRow>>;
 }
 
+/// All that the gate must be loaded with but the marks.
 #[derive(Clone, Debug)]
 pub struct WarmBasis {
     pub activity: Activity,
     pub item: Item,
-    /// The live orders of the item, as the claims they came from: the gate marks their buyers.
-    pub marks: Vec<Claim>,
     /// Those of the asked claims that are orders or void already.
     pub settled: OrderNos,
     /// Claims waiting for a retry or dead: they hold units, though neither log nor orders show them.

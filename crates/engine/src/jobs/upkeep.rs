@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use futures_util::{StreamExt, stream};
 
 use super::{Job, JobResult, Progress};
 use crate::{
     shared::Shared,
-    warming::{WarmError, Warming},
+    warming::{LOADS_AT_ONCE_MAX, WarmError, Warming},
 };
 
 pub(crate) struct Upkeep {
@@ -23,15 +24,18 @@ impl Upkeep {
         if suspects.is_empty() || self.shared.leases.lead("rebuild").await.is_none() {
             return;
         }
-        for item in suspects {
-            match self.warming.rebuild(item).await {
-                Ok(warmed) => tracing::warn!(%item, epoch = warmed.epoch,
+        let mend = |item| async move {
+            match self.warming.mend(item).await {
+                Ok(Some(warmed)) => tracing::warn!(%item, epoch = warmed.epoch,
                     "the gate may have lost writes and was rebuilt"),
+                // Somebody is at it.
+                Ok(None) => {}
                 // Nothing will be sold any more.
                 Err(Ended | NotPublished | UnknownItem) => self.shared.gate.forget_suspect(item),
                 Err(error) => tracing::warn!(%item, %error, "the gate could not be rebuilt yet"),
             }
-        }
+        };
+        stream::iter(suspects).for_each_concurrent(LOADS_AT_ONCE_MAX, mend).await;
     }
 }
 

@@ -23,7 +23,7 @@ impl Keys {
     }
 
     /// hash: epoch shut opens closes limit seq units server; of a load under way also loading (when it
-    /// made its last step, in ms) wiped filled stocked wish
+    /// made its last step, in ms) wiped filled (chunks of marks) stocked wish
     pub(super) fn meta(&self, partition: usize, item: ItemId) -> String {
         self.of_item(partition, "meta", item)
     }
@@ -36,6 +36,11 @@ impl Keys {
     /// hash: user → mark, the one-order-per-buyer rule
     pub(super) fn users(&self, partition: usize, item: ItemId) -> String {
         self.of_item(partition, "users", item)
+    }
+
+    /// hash: user → mark, of a load under way: what was marked before it and has not been marked by it
+    pub(super) fn before(&self, partition: usize, item: ItemId) -> String {
+        self.of_item(partition, "before", item)
     }
 
     /// hash: key → mark of a claim whose units went back; the same key keeps its answer

@@ -62,7 +62,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use redis::RedisError;
 use redis_link::RedisServers;
 use sale::{Claim, ClaimLog, EntryId, Epoch, ItemId, LogEntry, LogError, OrderNo, UserId};
@@ -211,6 +211,7 @@ impl Parts {
                 watch: watch.clone(),
                 holders: holders.clone(),
                 lefts: lefts.clone(),
+                filling: Mutex::default(),
             },
             inspector: Inspector {
                 store: store.clone(),
@@ -314,6 +315,14 @@ impl Upkeep for RedisGate {
         self.0.loader.begin(item, epoch, shards).await
     }
 
+    async fn keep_loading(&self, item: ItemId, epoch: Epoch) -> Result<bool> {
+        self.0.loader.keep(item, epoch).await
+    }
+
+    async fn fill(&self, item: ItemId, epoch: Epoch, marks: Vec<Claim>) -> Result<bool> {
+        self.0.loader.fill(item, epoch, &marks).await
+    }
+
     async fn load(&self, loading: Loading) -> Result<bool> {
         self.0.loader.load(loading).await
     }
@@ -361,6 +370,10 @@ impl Inspection for RedisGate {
 
     async fn loaded(&self) -> Result<Vec<Loaded>> {
         self.0.inspector.loaded().await
+    }
+
+    async fn loaded_item(&self, item: ItemId) -> Result<Option<Loaded>> {
+        self.0.inspector.loaded_item(item).await
     }
 
     async fn reading(&self, item: ItemId) -> Result<Option<Reading>> {

@@ -79,6 +79,16 @@ impl Inspector {
         Ok(loaded)
     }
 
+    pub(super) async fn loaded_item(&self, item: ItemId) -> Result<Option<Loaded>> {
+        self.directory.find(item).await?;
+        if self.directory.shards(item).is_none() {
+            return Ok(None);
+        }
+        let here = presence(item, Some(&self.shards.read_all(item).await?));
+        self.note_left(&here);
+        Ok(Some(here.0))
+    }
+
     fn note_left(&self, (here, left): &(Loaded, Option<i64>)) {
         match left {
             Some(left) => drop(self.lefts.write().insert(here.item, *left)),

@@ -68,21 +68,38 @@ impl Upkeep for SoloGate {
 
     /// In one process loads and what comes from the ledger take turns, so nothing of it arrives meanwhile.
     async fn begin_load(&self, item: ItemId, epoch: Epoch, _: u32) -> Result<bool> {
-        self.with_journal(move |inner, writer| {
-            let Some(state) = inner.items.get(item) else { return Ok(true) };
-            let (here, shut) = (state.read().epoch, state.read().shut);
-            if here >= epoch || shut == Some(Shut::Ended) {
-                return Ok(false);
-            }
-            if shut != Some(Shut::Frozen) {
-                inner.change(writer, &state, &[Record::Shut { shut: Some(Shut::Frozen) }])?;
-            }
-            Ok(true)
-        })
-        .await
+        let begun = self
+            .with_journal(move |inner, writer| {
+                let Some(state) = inner.items.get(item) else { return Ok(true) };
+                let (here, shut) = (state.read().epoch, state.read().shut);
+                if here >= epoch || shut == Some(Shut::Ended) {
+                    return Ok(false);
+                }
+                if shut != Some(Shut::Frozen) {
+                    inner.change(writer, &state, &[Record::Shut { shut: Some(Shut::Frozen) }])?;
+                }
+                Ok(true)
+            })
+            .await?;
+        if begun {
+            self.0.filling.lock().insert(item, GateItem::empty(item, epoch));
+        }
+        Ok(begun)
+    }
+
+    async fn fill(&self, item: ItemId, epoch: Epoch, marks: Vec<Claim>) -> Result<bool> {
+        let mut filling = self.0.filling.lock();
+        let mine = filling.get_mut(&item).filter(|filled| filled.epoch == epoch);
+        Ok(mine.map(|filled| filled.put_marks(&marks)).is_some())
+    }
+
+    async fn abandon_load(&self, item: ItemId, epoch: Epoch) {
+        self.0.filling.lock().retain(|id, filled| *id != item || filled.epoch != epoch);
     }
 
     async fn load(&self, loading: Loading) -> Result<bool> {
+        let filled = self.0.filling.lock().remove(&loading.item);
+        let filled = filled.filter(|filled| filled.epoch == loading.epoch);
         self.with_journal(move |inner, writer| {
             let before = inner.items.get(loading.item);
             let state = {
@@ -90,7 +107,7 @@ impl Upkeep for SoloGate {
                 if before.as_ref().is_some_and(|before| before.epoch >= loading.epoch) {
                     return Ok(false);
                 }
-                GateItem::load(&loading, before.as_deref())
+                GateItem::load(&loading, filled, before.as_deref())
             };
             let last_seq = writer.last_seq;
             writer.journal()?.put_items(last_seq, [&state])?;

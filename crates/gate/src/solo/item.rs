@@ -62,23 +62,25 @@ impl GateItem {
         }
     }
 
-    /// The item under a new epoch. Spent keys of the epoch before, if there was one, stay spent.
-    pub(super) fn load(loading: &Loading, before: Option<&GateItem>) -> GateItem {
+    /// The item under a new epoch, some of whose marks may be filled in already. Spent keys of the epoch
+    /// before, if there was one, stay spent.
+    pub(super) fn load(
+        loading: &Loading,
+        filled: Option<GateItem>,
+        before: Option<&GateItem>,
+    ) -> GateItem {
         // Epochs only grow. If this one does not, the load fails before anything is written, and what
         // is at the gate stays as it is.
         let (item, epoch) = (loading.item, loading.epoch);
         assert!(before.map(|before| before.epoch) < Some(epoch), "{item} is beyond epoch {epoch}");
-        let mut item = GateItem::empty(loading.item, loading.epoch);
+        let mut item = filled.unwrap_or_else(|| GateItem::empty(loading.item, loading.epoch));
         item.shut = loading.shut;
         item.opens_ms = loading.opens_ms;
         item.closes_ms = loading.closes_ms;
         item.limit = loading.limit;
         item.left = loading.left;
         item.adjusts = loading.adjusted.iter().map(|adjust_no| (*adjust_no, 0)).collect();
-        item.marks.reserve(loading.marks.len());
-        for claim in &loading.marks {
-            item.put_mark(claim.user.clone(), Mark::of(claim));
-        }
+        item.put_marks(&loading.marks);
         if let Some(before) = before {
             item.spent = before.spent.clone();
             item.spenders = before.spenders.clone();
@@ -90,6 +92,13 @@ impl GateItem {
             }
         }
         item
+    }
+
+    pub(super) fn put_marks(&mut self, claims: &[Claim]) {
+        self.marks.reserve(claims.len());
+        for claim in claims {
+            self.put_mark(claim.user.clone(), Mark::of(claim));
+        }
     }
 
     pub(super) fn put_mark(&mut self, user: UserId, mark: Mark) {
@@ -225,7 +234,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "beyond epoch 1")]
     fn an_epoch_that_does_not_grow_is_no_load() {
-        GateItem::load(&loading(1), Some(&item(9)));
+        GateItem::load(&loading(1), None, Some(&item(9)));
     }
 
     fn loading(left: i64) -> Loading {
@@ -244,7 +253,7 @@ mod tests {
     }
 
     fn item(left: i64) -> GateItem {
-        GateItem::load(&loading(left), None)
+        GateItem::load(&loading(left), None, None)
     }
 
     fn request(n: u64, user: &str, quantity: u32, key: Option<u64>) -> NumberedRequest {
@@ -340,7 +349,7 @@ mod tests {
         let mut before = item(1);
         before.decide(&request(1, "u1", 1, Some(7)), 1_500, 0);
         // The order is closed in the ledger, the release not here yet: the load knows no mark.
-        let mut after = GateItem::load(&Loading { epoch: 2, ..loading(1) }, Some(&before));
+        let mut after = GateItem::load(&Loading { epoch: 2, ..loading(1) }, None, Some(&before));
         let again = after.decide(&request(2, "u1", 1, Some(7)), 1_500, 0);
         assert!(matches!(again, Decision::Admitted { repeated: true, .. }), "{again:?}");
         assert_eq!(after.left, 1, "the old answer took no new unit");

@@ -33,6 +33,7 @@ mod record;
 mod writer;
 
 use std::{
+    collections::HashMap,
     path::Path,
     sync::{Arc, mpsc},
     time::Duration,
@@ -44,6 +45,7 @@ use sale::{ClaimLog, EntryId, ItemId, LogEntry, LogError, OrderNo, SharedClock, 
 
 pub use self::journal::OpenError;
 use self::{
+    item::GateItem,
     items::Items,
     journal::{Journal, JournalError},
     log::Log,
@@ -79,6 +81,8 @@ struct Inner {
     /// The journal lock.
     writer: Mutex<Writer>,
     items: Items,
+    /// Items of loads under way, as far as their marks have come.
+    filling: Mutex<HashMap<ItemId, GateItem>>,
     log: Log,
     rush: Rush,
 }
@@ -98,6 +102,7 @@ impl SoloGate {
             clock,
             writer: Mutex::new(Writer::new(mender)),
             items: Items::default(),
+            filling: Mutex::default(),
             log: Log::default(),
             rush: Rush::default(),
         }));

@@ -155,6 +155,37 @@ async fn warming_twice_changes_nothing_and_a_new_epoch_replaces_the_old(home) {
     assert_eq!(gate.in_flight(ITEM).await.unwrap().len(), 2, "what is on the log stays there");
 }
 
+async fn marks_that_come_in_parts_are_all_there_and_keys_of_those_that_ended_stay_spent(home) {
+    const BUYERS: usize = 5_000;
+    let gate = home.open().await;
+    let buyer = |n: usize| {
+        let key = (n % 2 == 0).then_some(KeyHash(n as u64 + 1));
+        Claim { key, ..home.lost(&format!("u{n}")) }
+    };
+    let buyers: Vec<Claim> = (0..BUYERS).map(buyer).collect();
+    for (epoch, marked) in [(1, &buyers[..]), (2, &buyers[2..])] {
+        let loading = Loading { shards: 2, ..home.loading(epoch, 10) };
+        assert!(gate.begin_load(ITEM, epoch, 2).await.unwrap());
+        let (last, parts) = marked.split_at(7);
+        for part in parts.chunks(2_200) {
+            assert!(gate.fill(ITEM, epoch, part.to_vec()).await.unwrap());
+            assert!(gate.keep_loading(ITEM, epoch).await.unwrap());
+        }
+        assert!(gate.load(Loading { marks: last.to_vec(), ..loading }).await.unwrap());
+        let reading = gate.reading(ITEM).await.unwrap().unwrap();
+        assert_eq!((reading.left, reading.epoch), (10, epoch));
+        assert_eq!((reading.marks, reading.marked_units), (marked.len() as u64, marked.len() as i64));
+        assert!(!gate.fill(ITEM, epoch - 1, vec![home.lost("late")]).await.unwrap());
+    }
+    // The orders of the first two are closed; their release is still on its way.
+    let again = one(&*gate, keyed(home.request("u0", 1), 1)).await;
+    assert!(matches!(&again, Decision::Admitted { repeated: true, claim, .. }
+        if claim.order_no == buyers[0].order_no), "{again:?}");
+    admitted(&one(&*gate, home.request("u1", 1)).await);
+    let known = one(&*gate, home.request("u4999", 1)).await;
+    assert_eq!(known, Decision::AlreadyBought { order_no: buyers[4_999].order_no });
+}
+
 async fn frozen_lasts_until_the_load_and_ended_for_good(home) {
     let gate = home.open().await;
     load(&*gate, home.loading(1, 10)).await;

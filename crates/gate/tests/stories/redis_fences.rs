@@ -9,10 +9,10 @@ use gate::{
     Readmitted, Shut, Upkeep,
     redis::{RedisGate, RedisOptions},
 };
-use sale::{Claim, ClaimLog, ItemId, OrderNo};
+use sale::{Claim, ClaimLog, ItemId, KeyHash, OrderNo};
 
 use crate::{
-    fixture::{Home, ITEM, PARTITIONS, RedisHome, admitted, give_back, left, load, one},
+    fixture::{Home, ITEM, PARTITIONS, RedisHome, admitted, give_back, keyed, left, load, one},
     redis::loading,
 };
 
@@ -148,12 +148,15 @@ async fn a_step_of_a_load_that_is_sent_twice_is_made_once() {
     let of = |what: &str| key(&home, 2, &format!("{what}:42"));
     assert!(gate.begin_load(ITEM, 1, 1).await.unwrap());
     let moves = ["moves", "given", "settled"].map(|what| key(&home, 2, what));
-    let wiped: Vec<String> =
-        ["meta", "stock", "users", "adjusts"].map(of).into_iter().chain(moves).collect();
+    let items = ["meta", "stock", "users", "before", "adjusts"].map(of);
+    let wiped: Vec<String> = items.into_iter().chain(moves).collect();
     let mark = "12345678\u{2}\0\0\0\u{1}\0\0\0\0\0\0\0\0\0\0\0";
-    let fill = || script(&home, FILL, &["meta", "users"].map(of), &["1", "0", "2", "a", mark]);
+    let filled = ["meta", "users", "before", "spent"].map(of);
+    let fill_as = |n: &str| script(&home, FILL, &filled, &["1", n, "2", "9", "a", mark]);
+    let fill = || fill_as("0");
     assert_eq!(fill(), "0", "not before it is wiped");
     assert_eq!(script(&home, WIPE, &wiped, &["1", "42"]), "1");
+    assert_eq!(fill_as("1"), "2", "not before the first chunk");
     assert_eq!((fill(), fill()), ("1".into(), "1".into()));
     assert_eq!(script(&home, WIPE, &wiped, &["1", "42"]), "1", "late, and without effect");
     let put = |chunks: &str| {
@@ -171,6 +174,56 @@ async fn a_step_of_a_load_that_is_sent_twice_is_made_once() {
     let reading = gate.reading(ITEM).await.unwrap().unwrap();
     assert_eq!((reading.left, reading.marks, reading.marked_units), (4, 2, 3));
     assert_eq!(reading.shut, Some(Shut::Paused));
+}
+
+#[tokio::test]
+async fn what_a_loader_that_died_left_half_done_is_done_by_the_next() {
+    let home = RedisHome::new();
+    let (first, second) = (home.open_as("first").await, home.open_as("second").await);
+    let buyer =
+        |n: usize| Claim { key: Some(KeyHash(n as u64 + 1)), ..home.lost(&format!("u{n}")) };
+    let buyers: Vec<Claim> = (0..3_000).map(buyer).collect();
+    load(&first, Loading { marks: buyers.clone(), ..loading(&home, 1, 5, 2) }).await;
+    // It dies when half of them are marked again…
+    assert!(first.begin_load(ITEM, 2, 2).await.unwrap());
+    assert!(first.fill(ITEM, 2, buyers[..1_500].to_vec()).await.unwrap());
+    // …and by the time of the next one some orders of either half are closed.
+    assert!(second.begin_load(ITEM, 3, 2).await.unwrap());
+    assert!(!first.keep_loading(ITEM, 2).await.unwrap(), "it wakes up and is overtaken");
+    assert!(!first.fill(ITEM, 2, buyers[1_500..].to_vec()).await.unwrap());
+    let live = &buyers[100..2_900];
+    assert!(second.fill(ITEM, 3, live.to_vec()).await.unwrap());
+    assert!(second.load(loading(&home, 3, 205, 2)).await.unwrap());
+    let reading = second.reading(ITEM).await.unwrap().unwrap();
+    assert_eq!((reading.left, reading.marks, reading.marked_units), (205, 2_800, 2_800));
+    for n in [0, 2_999] {
+        let again = keyed(home.request(&format!("u{n}"), 1), n as u64 + 1);
+        assert_eq!(admitted(&one(&second, again).await).order_no, buyers[n].order_no);
+    }
+    for partition in 0..PARTITIONS {
+        assert_eq!(home.call(&["EXISTS", &key(&home, partition, "before:42")]), "0");
+    }
+}
+
+#[tokio::test]
+async fn a_loader_that_lives_is_seen_to_live_while_it_reads() {
+    let home = RedisHome::new();
+    let (loader, other) = (home.open_as("loader").await, home.open_as("other").await);
+    assert!(loader.begin_load(ITEM, 1, 2).await.unwrap());
+    let long_ago = (sale::SystemClock.now() - 60_000).to_string();
+    for partition in [2, 3] {
+        home.call(&["HSET", &key(&home, partition, "meta:42"), "loading", &long_ago]);
+    }
+    let presence = async || other.loaded_item(ITEM).await.unwrap().unwrap().presence;
+    assert!(matches!(presence().await, Presence::Loading { quiet_ms: 60_000.. }));
+    assert!(loader.keep_loading(ITEM, 1).await.unwrap());
+    assert!(matches!(presence().await, Presence::Loading { quiet_ms: ..2_000 }));
+    assert!(loader.load(loading(&home, 1, 5, 2)).await.unwrap());
+    assert!(loader.keep_loading(ITEM, 1).await.unwrap(), "late, and without effect");
+    assert_eq!(presence().await, Presence::Whole);
+    other.unload(ITEM).await.unwrap();
+    assert!(!loader.keep_loading(ITEM, 1).await.unwrap());
+    assert_eq!(home.call(&["EXISTS", &key(&home, 2, "meta:42")]), "0", "it stays away");
 }
 
 #[tokio::test]

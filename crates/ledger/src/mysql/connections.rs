@@ -51,6 +51,9 @@ const AGE_MS_MAX: u64 = 10 * 60 * 1_000;
 const GOODBYE_MS_MAX: u64 = 1_000;
 /// Reads that walk through all orders of an item may take this many times as long as others.
 const LONG_READ_FACTOR: u32 = 6;
+/// A walk is over when whoever takes its pages has waited too long for the next one; this is only so
+/// that none lasts for ever.
+const WALK_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// The text of one statement. Far below what any server accepts (16 MiB and more), large enough
 /// that a thousand orders go in one.
 const STATEMENT_BYTES_MAX: usize = 1024 * 1024;
@@ -229,7 +232,7 @@ impl Work {
     async fn begin(&mut self) -> Outcome<&mut MysqlSession> {
         let session = match self.access {
             Access::Write => self.pool.begin(BEGIN_WRITE).await?,
-            Access::Snapshot => self.pool.begin(BEGIN_READ).await?,
+            Access::Snapshot | Access::Walk => self.pool.begin(BEGIN_READ).await?,
             Access::Statement => self.pool.session().await?,
         };
         Ok(self.session.insert(session))
@@ -249,7 +252,9 @@ impl Work {
                 true
             }
             // Closing the connection rolls back as well; this only keeps it for others.
-            (Access::Write | Access::Snapshot, _) => session.execute("ROLLBACK", &[]).await.is_ok(),
+            (Access::Write | Access::Snapshot | Access::Walk, _) => {
+                session.execute("ROLLBACK", &[]).await.is_ok()
+            }
             (Access::Statement, _) => true,
         };
         if ended {
@@ -277,7 +282,11 @@ impl Work {
     /// How long one try may take.
     fn time_max(&self) -> Duration {
         let usual = Duration::from_millis(self.pool.options.answer_ms_max);
-        if self.access == Access::Snapshot { usual * LONG_READ_FACTOR } else { usual }
+        match self.access {
+            Access::Write | Access::Statement => usual,
+            Access::Snapshot => usual * LONG_READ_FACTOR,
+            Access::Walk => WALK_MAX,
+        }
     }
 }
 

@@ -5,21 +5,19 @@ use std::collections::BTreeSet;
 use async_trait::async_trait;
 use sale::{
     Activity, ActivityId, ActivityMove, ActivityState, DraftPlan, Epoch, Item, ItemId, ItemState,
-    Millis, NewActivity, NewItem, OrderNo,
+    Millis, NewActivity, NewItem,
 };
 
 use super::{
     Access, SqlLedger,
-    columns::{CLAIM_COLUMNS, claim, coded, get, money},
-    dead_letters, drafts,
+    columns::{coded, get, money},
+    drafts,
     failure::{Failure, Outcome},
-    operators, orders,
+    operators,
     session::{Row, Session, Value, values},
-    stock,
 };
 use crate::{
     Activities, ActivityFilter, ActivityKey, AuditEntry, EditedActivity, MovedActivity, Result,
-    WarmBasis,
     activities::{ACTIVITY_COLUMNS, put_items},
 };
 
@@ -233,27 +231,6 @@ pub(super) async fn finish_warm(tx: &mut dyn Session, id: ItemId, epoch: Epoch) 
         )
         .await?;
     Ok(finished == 1)
-}
-
-pub(super) async fn warm_basis(
-    session: &mut dyn Session,
-    id: ItemId,
-    in_flight: &[OrderNo],
-) -> Outcome<WarmBasis> {
-    let item = item(session, id).await?.ok_or(Failure::NotFound)?;
-    let activity = one(session, item.activity).await?.ok_or(Failure::NotFound)?;
-    let sql = format!(
-        "SELECT {CLAIM_COLUMNS} FROM tb_seckill_order
-         WHERE product_id = ? AND status IN (0, 1) ORDER BY order_no"
-    );
-    Ok(WarmBasis {
-        activity,
-        item,
-        marks: session.rows(&sql, values![id], claim).await?,
-        settled: orders::settled_among(session, in_flight).await?,
-        failed: dead_letters::open_of(session, id).await?,
-        adjusted: stock::adjustments_of(session, id).await?,
-    })
 }
 
 #[async_trait]

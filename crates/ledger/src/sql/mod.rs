@@ -27,6 +27,7 @@ pub(crate) mod session;
 mod settle;
 mod stock;
 pub(crate) mod upkeep;
+mod warm_basis;
 
 use std::{pin::Pin, sync::Arc};
 
@@ -55,6 +56,8 @@ pub(crate) enum Access {
     Write,
     /// Several statements that read, all of one instant.
     Snapshot,
+    /// As `Snapshot`, for as long as somebody takes what is read.
+    Walk,
     /// One statement that reads.
     Statement,
 }

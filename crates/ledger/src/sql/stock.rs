@@ -15,10 +15,11 @@ use super::{
     failure::{Failure, Outcome},
     operators, outbox,
     session::{Row, Session, Value, values},
+    warm_basis,
 };
 use crate::{
-    Adjusted, AuditEntry, KnownAdjustment, OutboxMessage, Release, Result, Stock, StockLogRow,
-    StockLogType, WarmBasis, offer::StockLevel,
+    Adjusted, AuditEntry, KnownAdjustment, MarkPages, OutboxMessage, Release, Result, Stock,
+    StockLogRow, StockLogType, WarmBasis, offer::StockLevel,
 };
 
 const STOCK_LOG_COLUMNS: &str = "id, order_no, product_id, product_name, quantity, before_stock, \
@@ -250,11 +251,12 @@ impl Stock for SqlLedger {
         .await
     }
 
-    async fn warm_basis(&self, item: ItemId, in_flight: &[OrderNo]) -> Result<WarmBasis> {
-        self.run(Access::Snapshot, in_flight.to_vec(), move |session, in_flight| {
-            Box::pin(activities::warm_basis(session, item, in_flight))
-        })
-        .await
+    async fn warm_basis(
+        &self,
+        item: ItemId,
+        in_flight: &[OrderNo],
+    ) -> Result<(WarmBasis, MarkPages)> {
+        warm_basis::read(self, item, in_flight).await
     }
 
     async fn finish_warm(&self, item: ItemId, epoch: Epoch) -> Result<bool> {

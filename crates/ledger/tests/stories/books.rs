@@ -51,7 +51,7 @@ async fn a_hundred_thousand_claims_in_flight_can_be_asked_about() {
         asked.extend(numbers_of(&batch));
         let settled = numbers_of(&batch).into_iter().collect();
         assert_eq!(shop.item_books(item.id, &asked).await.unwrap().settled, settled);
-        assert_eq!(shop.warm_basis(item.id, &asked).await.unwrap().settled, settled);
+        assert_eq!(shop.warm_basis(item.id, &asked).await.unwrap().0.settled, settled);
     })
     .await;
 }

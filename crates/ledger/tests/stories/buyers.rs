@@ -6,7 +6,7 @@ use sale::{
     PAY_WITHIN_MS_DEFAULT, Reason, VoidReason,
 };
 
-use crate::{NOON_MS, PRICE, all_void, check, numbers_of, order_events, release, yuan};
+use crate::{NOON_MS, PRICE, all, all_void, check, numbers_of, order_events, release, yuan};
 
 #[tokio::test]
 async fn a_claim_becomes_the_order_it_was_promised_to_be() {
@@ -24,8 +24,8 @@ async fn a_claim_becomes_the_order_it_was_promised_to_be() {
         assert_eq!(order.pay_deadline_ms, NOON_MS + 50 + PAY_WITHIN_MS_DEFAULT);
         assert_eq!((order.item_name, order.activity), (item.name, item.activity));
         assert_eq!(shop.stock(item.id).await, (8, 10));
-        let basis = shop.warm_basis(item.id, &[]).await.unwrap();
-        assert_eq!(basis.marks, [claim], "the claim can be rebuilt from its order");
+        let (_, marks) = shop.warm_basis(item.id, &[]).await.unwrap();
+        assert_eq!(all(marks).await, [claim], "the claim can be rebuilt from its order");
     })
     .await;
 }

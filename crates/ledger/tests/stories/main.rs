@@ -28,7 +28,7 @@ use std::{
 };
 
 use ledger::{
-    Adjusted, AuditEntry, Closing, Ledger, Moved, OutboxMessage, OutboxQueue, OutboxRow,
+    Adjusted, AuditEntry, Closing, Ledger, MarkPages, Moved, OutboxMessage, OutboxQueue, OutboxRow,
     PaymentNotice, RefundDone, Release, StockLogRow,
 };
 use sale::{
@@ -46,6 +46,15 @@ pub(crate) const PRICE: i64 = 699_900;
 pub(crate) async fn check(story: impl AsyncFn(Shop)) {
     story(sqlite::shop()).await;
     story(mysql::shop().await).await;
+}
+
+/// Every mark that comes.
+pub(crate) async fn all(mut marks: MarkPages) -> Vec<Claim> {
+    let mut all = Vec::new();
+    while let Some(page) = marks.next().await.unwrap() {
+        all.extend(page);
+    }
+    all
 }
 
 /// A shop with an empty ledger, a clock that stands still, and a gate that hands out numbers.

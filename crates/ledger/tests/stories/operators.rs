@@ -12,7 +12,7 @@ use sale::{
 use serde_json::json;
 use std::collections::BTreeMap;
 
-use crate::{NOON_MS, PRICE, Shop, audit_entry, check, failed_claims::failed, numbers_of};
+use crate::{NOON_MS, PRICE, Shop, all, audit_entry, check, failed_claims::failed, numbers_of};
 
 #[tokio::test]
 async fn an_activity_is_prepared_published_and_ended_for_good() {
@@ -153,6 +153,35 @@ async fn one_of_two_who_warm_at_once_wins() {
 }
 
 #[tokio::test]
+async fn marks_are_of_the_instant_of_the_stock_however_late_they_are_taken() {
+    const ORDERS: usize = 20_000;
+    check(async |shop| {
+        let item = shop.sale_of(ORDERS as i64 + 10).await;
+        let batch = shop.crowd(item.id, ORDERS);
+        for some in batch.chunks(5_000) {
+            shop.settle(item.id, some).await.unwrap();
+        }
+        let (basis, mut marks) = shop.warm_basis(item.id, &[]).await.unwrap();
+        let mut taken = marks.next().await.unwrap().unwrap();
+        assert!(taken.len() < ORDERS / 2, "a page is a part of them");
+        // What happens meanwhile, to one of the last of them and to the stock, is not in it.
+        let last = batch.last().unwrap();
+        shop.close(&[last.order_no], CloseReason::Cancelled, shop.now()).await.unwrap();
+        shop.adjust_stock(item.id, 5, shop.number(), shop.now()).await.unwrap();
+        shop.bought(item.id, "late", 1).await;
+        taken.extend(all(marks).await);
+        assert_eq!(taken, batch);
+        assert_eq!((basis.item.stock, basis.adjusted.len()), (10, 0));
+        // Whoever does not want the rest leaves nothing behind that others would have to wait for.
+        for _ in 0..40 {
+            let (basis, _) = shop.warm_basis(item.id, &[]).await.unwrap();
+            assert_eq!(basis.item.stock, 15);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn warming_knows_who_owns_what() {
     check(async |shop| {
         let item = shop.sale_of(10).await;
@@ -163,9 +192,9 @@ async fn warming_knows_who_owns_what() {
         shop.defer(&[failed(&stuck, 1, Some(NOON_MS + 10_000))]).await.unwrap();
         let adjust_no = shop.number();
         shop.adjust_stock(item.id, 5, adjust_no, shop.now()).await.unwrap();
-        let basis = shop.warm_basis(item.id, &numbers_of(&batch)).await.unwrap();
+        let (basis, marks) = shop.warm_basis(item.id, &numbers_of(&batch)).await.unwrap();
         assert_eq!(basis.settled, numbers_of(&batch[..2]).into_iter().collect());
-        assert_eq!((basis.marks, basis.failed), (batch[..1].to_vec(), vec![stuck]));
+        assert_eq!((all(marks).await, basis.failed), (batch[..1].to_vec(), vec![stuck]));
         assert_eq!((basis.item.stock, basis.adjusted), (14, vec![adjust_no]));
         assert_eq!(basis.activity.items, [basis.item]);
         assert!(matches!(shop.warm_basis(ItemId(99), &[]).await, Err(LedgerError::NotFound)));

@@ -49,6 +49,7 @@ mod manners;
 mod money;
 mod operators;
 mod plans;
+mod rebuild;
 mod rehearse;
 mod rush;
 mod sentinel;
