@@ -159,7 +159,7 @@ async fn marks_that_come_in_parts_are_all_there_and_keys_of_those_that_ended_sta
     const BUYERS: usize = 5_000;
     let gate = home.open().await;
     let buyer = |n: usize| {
-        let key = (n % 2 == 0).then_some(KeyHash(n as u64 + 1));
+        let key = n.is_multiple_of(2).then_some(KeyHash(n as u64 + 1));
         Claim { key, ..home.lost(&format!("u{n}")) }
     };
     let buyers: Vec<Claim> = (0..BUYERS).map(buyer).collect();
