@@ -1,6 +1,6 @@
 //! Stories of claims on their way, as the Redis gate tells of them: to workers, and to buyers who ask.
 
-use faults::services::{Redis, RedisOptions};
+use faults::services::{Redis, RedisOptions, shared_cluster};
 use gate::{Inspection, Loading};
 use sale::{Claim, ClaimLog, ItemId};
 
@@ -83,5 +83,23 @@ async fn asking_for_an_unknown_order_is_one_call_however_many_items_there_are() 
         let before = calls();
         let found = gate.queued(&claim.user, claim.order_no).await.unwrap();
         assert_eq!((found.as_ref(), calls() - before), (Some(&queued), scripts));
+    }
+}
+
+#[tokio::test]
+async fn in_a_cluster_a_claim_is_found_in_whatever_partition_it_is() {
+    let home = RedisHome::at(&shared_cluster().urls());
+    let (gate, other) = (home.open_as("one").await, home.open_as("other").await);
+    for item in 41..45 {
+        load(&gate, Loading { item: ItemId(item), ..loading(&home, 1, 9, 4) }).await;
+    }
+    for n in 0..8 {
+        let claim = admitted(&one(&gate, home.request(&format!("buyer{n}"), 1)).await);
+        for gate in [&gate, &other] {
+            let found = gate.queued(&claim.user, claim.order_no).await.unwrap().unwrap();
+            assert_eq!((found.item, found.order_no), (claim.item, claim.order_no));
+            assert!(gate.queued(&claim.user, home.numbers.next()).await.unwrap().is_none());
+            assert_eq!(gate.queued_of(&claim.user).await.unwrap().len(), 1);
+        }
     }
 }
