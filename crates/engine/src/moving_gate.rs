@@ -1,9 +1,13 @@
 //! For the tests of the engine: a gate at which an item seems to change between any two readings, and
 //! which can be made to say that it cannot tell.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -36,6 +40,14 @@ pub struct GateControls {
     pub adopted: Mutex<Vec<OrderNo>>,
     /// It does not answer those who ask what is there, or who shut or change something.
     pub away: AtomicBool,
+    /// It refuses units while an item is being loaded.
+    pub fences_loads: AtomicBool,
+    /// Items on servers that hang: no unit of theirs can be given back…
+    pub hanging: Mutex<HashSet<ItemId>>,
+    /// …and whoever tries hears so after this.
+    pub answers_within: Mutex<Duration>,
+    /// How often it was asked to take units back.
+    pub releases: AtomicU64,
     /// How often it was asked to shut or open an item.
     pub shut_asked: AtomicU64,
     /// What happens before the gate is next asked to shut or open an item.
@@ -117,7 +129,23 @@ impl Upkeep for MovingGate {
         self.gate.readmit(claim).await
     }
 
+    fn fences_loads(&self) -> bool {
+        self.controls.fences_loads.load(Ordering::SeqCst)
+    }
+
+    /// As if each item lay on a server of its own.
+    fn home_of(&self, item: ItemId, _: &UserId) -> Option<usize> {
+        Some(item.0.unsigned_abs() as usize)
+    }
+
     async fn release(&self, units: &[GiveBack]) -> Result<Vec<Changed>> {
+        self.controls.releases.fetch_add(1, Ordering::SeqCst);
+        let hangs = |unit: &GiveBack| self.controls.hanging.lock().contains(&unit.item);
+        if units.iter().any(hangs) {
+            let answers_within = *self.controls.answers_within.lock();
+            tokio::time::sleep(answers_within).await;
+            return Err(GateError::new(GateFailure::Unreachable, "it hangs"));
+        }
         self.gate.release(units).await
     }
 

@@ -11,7 +11,7 @@ use gate::{
     redis::{RedisGate, RedisOptions},
     solo,
 };
-use ledger::{Ledger, Orders, mysql, sqlite};
+use ledger::{Ledger, Orders, Share, mysql, sqlite};
 use redis_link::RedisServers;
 use sale::{OrderNumbers, SharedClock};
 
@@ -19,7 +19,7 @@ use crate::{
     checkup,
     coordination::{Coordination, LocalCoordination, RedisCoordination, RedisCoordinationOptions},
     node::{Node, NodeError, NodeKeeper, NodeOptions},
-    settings::{self, Profile, Settings},
+    settings::{self, ProcessRole, Profile, Settings},
 };
 
 /// The files of the solo profile in the data directory.
@@ -126,9 +126,11 @@ async fn cluster_parts(
     let redis = &settings.redis;
     let servers = redis.servers().map_err(unreachable_gate)?;
     check_redis(redis, &servers).await?;
-    let (url, options) = (settings.ledger.url.expose(), settings.ledger.options());
-    let books = mysql::open(url, clock.clone(), options).await?;
-    checkup::log(checkup::mysql::check_open(&books).await).map_err(OpenError::Unfit)?;
+    let shares = settings.roles.iter().map(|role| share_of(*role)).collect();
+    let options = mysql::Options { shares, ..settings.ledger.options() };
+    let books = mysql::open(settings.ledger.url.expose(), clock.clone(), options).await?;
+    let findings = checkup::mysql::check_open(&books, settings.ledger.connections_max).await;
+    checkup::log(findings).map_err(OpenError::Unfit)?;
     let coordination = RedisCoordination::open(RedisCoordinationOptions {
         servers: servers.clone(),
         prefix: redis.prefix.clone(),
@@ -199,6 +201,14 @@ pub async fn missing_engines(settings: &Settings) -> Result<Vec<MissingEngine>, 
         Err(error) => return Err(error.into()),
     }
     Ok(missing)
+}
+
+fn share_of(role: ProcessRole) -> Share {
+    match role {
+        ProcessRole::Web => Share::Web,
+        ProcessRole::Worker => Share::Worker,
+        ProcessRole::Jobs => Share::Jobs,
+    }
 }
 
 /// Say what is not good about it, and refuse one that would lose promises without a word.

@@ -140,7 +140,7 @@ impl Default for LedgerStore {
             tls_ca_file: PathBuf::new(),
             tls_cert_file: PathBuf::new(),
             tls_key_file: PathBuf::new(),
-            connections_max: 16,
+            connections_max: mysql::CONNECTIONS_MAX_DEFAULT,
         }
     }
 }

@@ -8,7 +8,7 @@ use ledger::Ledger;
 use orders::{Workers, WorkersHandle};
 use sale::{Millis, OrderNo, OrderNumbers, SharedClock};
 use serde_json::Value;
-use tokio::sync::{Mutex, Notify};
+use tokio::sync::{Mutex, MutexGuard, Notify};
 
 use crate::{
     OpenError, Parts, ProcessRole, Profile, Settings,
@@ -50,7 +50,7 @@ pub struct Shared {
     /// Where this process is a worker.
     pub workers: Option<WorkersHandle>,
     pub(crate) alerts: Alerting,
-    pub(crate) wake: WakeUps,
+    pub(crate) wake: Arc<WakeUps>,
     /// Held by whoever carries something from the ledger to the gate in two steps: a load, a release,
     /// an adjustment, a change of state. A load replaces what the gate holds by what the ledger held
     /// a moment before, so nothing may reach the gate in between: it would be lost.
@@ -60,16 +60,18 @@ pub struct Shared {
 /// Jobs that are woken when there is something for them, and do not wait for their next poll.
 #[derive(Default)]
 pub(crate) struct WakeUps {
-    pub(crate) outbox: Arc<Notify>,
+    pub(crate) release: Arc<Notify>,
+    pub(crate) news: Arc<Notify>,
     pub(crate) refund: Arc<Notify>,
     pub(crate) warm: Arc<Notify>,
     pub(crate) reconcile: Arc<Notify>,
 }
 
 impl WakeUps {
-    /// Something was written to the outbox, which two jobs empty.
+    /// Something was written to the outbox, which a job for each kind empties.
     pub(crate) fn outbox_written(&self) {
-        self.outbox.notify_one();
+        self.release.notify_one();
+        self.news.notify_one();
         self.refund.notify_one();
     }
 }
@@ -85,10 +87,10 @@ impl Shared {
     ) -> Result<Shared, OpenError> {
         let Parts { gate, ledger, coordination, numbers, node, node_keeper, instance } = parts;
         let lanes = start_lanes(&settings, &gate, &node, &numbers)?;
-        let wake = WakeUps::default();
+        let wake = Arc::<WakeUps>::default();
         let workers = settings.does(ProcessRole::Worker).then(|| {
             let cluster = settings.profile == Profile::Cluster;
-            let book = WakingBook::new(&gate, &ledger, wake.outbox.clone(), cluster);
+            let book = WakingBook::new(&gate, &ledger, wake.clone(), cluster);
             let options = settings.orders.clone();
             Workers::start(options, gate.clone(), Arc::new(book), clock.clone(), alerts.handle())
         });
@@ -122,6 +124,13 @@ impl Shared {
 
     pub(crate) fn is_cluster(&self) -> bool {
         self.settings.profile == Profile::Cluster
+    }
+
+    /// The turn that a unit or an adjustment on its way to the gate needs. None, where the gate itself
+    /// refuses both during a load: with one turn for all, a server that hangs would hold up what is for
+    /// the others.
+    pub(crate) async fn unfenced_turn(&self) -> Option<MutexGuard<'_, ()>> {
+        if self.gate.fences_loads() { None } else { Some(self.gate_turn.lock().await) }
     }
 
     /// What time it is at the gate; `None` where the gate goes by our own clock.

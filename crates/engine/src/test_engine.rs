@@ -31,6 +31,7 @@ use tokio::{
 use super::{
     Engine, Parts,
     cashier::Cashier,
+    jobs::Job,
     moving_gate::{GateControls, MovingGate},
     with_timeout::{PROVIDER_ANSWER_MAX, WithTimeout},
 };
@@ -173,6 +174,17 @@ impl TestEngine {
     /// All pauses of jobs are over.
     pub(super) fn pauses_end(&self) {
         self.engine.jobs.timeout.unclosable.lock().clear();
+    }
+
+    /// Runs a job until this is so: what one round did not wait for goes on beside the next.
+    pub(super) async fn rounds_until(&self, job: &dyn Job, is_so: impl AsyncFn() -> bool) {
+        let rounds = async {
+            while !is_so().await {
+                job.run().await.unwrap();
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), rounds).await.expect("it becomes so");
     }
 
     /// Buys one, and waits until it is an order.

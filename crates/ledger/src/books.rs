@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use sale::{Claim, Epoch, Item, ItemId, Millis, OrderNo};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{OrderNos, Release, Result};
 
@@ -18,10 +18,14 @@ pub trait Books: Send + Sync {
 
     /// What waits to be done, counted: its cost follows what waits, never what is done.
     async fn outstanding(&self) -> Result<Outstanding>;
+
+    /// The same as one of all instances has counted it within `age_ms_max`; if none has, this one does,
+    /// and the others read what it found. A ledger of one process is simply counted.
+    async fn outstanding_lately(&self, age_ms_max: Millis) -> Result<Outstanding>;
 }
 
-/// What waits to be done.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// What waits to be done. Kept in the ledger for the other instances, which may be of another build.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outstanding {
     /// By kind, in the order of their names; kinds without rows are left out.
     pub outbox: Vec<OutstandingRows>,
@@ -30,17 +34,18 @@ pub struct Outstanding {
 }
 
 /// Outbox rows of one kind.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutstandingRows {
     /// `release`, `adjust`, `news`, `refund`, or what a newer binary wrote.
     pub kind: String,
+    /// At most 100,000 are counted.
     pub rows: u64,
     /// When the oldest of them was written.
     pub oldest_ms: Millis,
 }
 
 /// Claims of one item that failed, and the units they hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutstandingClaims {
     pub item: ItemId,
     pub retrying: u64,

@@ -27,6 +27,7 @@ mod operators;
 mod orders;
 mod outbox;
 mod payments;
+mod share;
 mod sql;
 pub mod sqlite;
 mod stock;
@@ -49,12 +50,13 @@ pub use nodes::{NODE_LEASE_LIVES, NODE_LEASE_MS_MAX, NODE_LEASE_MS_MIN, NodeLeas
 pub use operators::{AdminToken, AuditEntry, AuditRow, Operators, Origin, Role};
 pub use orders::{Closing, OrderCount, OrderFilter, Orders, Overdue, StatusCount};
 pub use outbox::{
-    KINDS as OUTBOX_KINDS, OUTBOX_PAUSE_MS_MAX, Outbox, OutboxMessage, OutboxQueue, OutboxRow,
+    OUTBOX_NOBODY, OUTBOX_PAUSE_MS_MAX, Outbox, OutboxKind, OutboxMessage, OutboxRow, OutboxWait,
     Release,
 };
 pub use payments::{
     Credit, OpenPayment, PaymentKind, PaymentNotice, PaymentRow, Payments, RefundDone,
 };
+pub use share::{Share, in_share};
 pub use sql::SqlLedger;
 pub use stock::{Adjusted, KnownAdjustment, Stock, StockLogRow, StockLogType, WarmBasis};
 pub use upkeep::{JobRun, NewJobRun, Upkeep};

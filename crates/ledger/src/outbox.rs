@@ -7,21 +7,55 @@ use serde::{Deserialize, Serialize};
 use crate::Result;
 
 /// What the jobs that deliver need of the outbox.
+///
+/// Each kind is a queue of its own, and within it each party that does not answer has a line of its own:
+/// a row whose delivery needs that party waits there, and is not read again with those that need others.
 #[async_trait]
 pub trait Outbox: Send + Sync {
-    /// Due rows of a queue in the order they were written. No row waits longer than
-    /// [`OUTBOX_PAUSE_MS_MAX`]: one that is to be tried later than that was written by a clock that has
-    /// been set back since, and is due.
+    /// Due rows of a kind that wait for this party, or for [`OUTBOX_NOBODY`] in particular: first those
+    /// that may be tried at once, in the order they were written, then the others by their time. No row
+    /// waits longer than [`OUTBOX_PAUSE_MS_MAX`]: one that is to be tried later than that was written by
+    /// a clock that has been set back since, and is due.
     async fn outbox_due(
         &self,
-        queue: OutboxQueue,
+        kind: OutboxKind,
+        waits_for: &str,
         now_ms: Millis,
         limit: usize,
     ) -> Result<Vec<OutboxRow>>;
+
+    /// For whom rows of a kind wait, in the order of their names behind this one.
+    async fn outbox_parties(
+        &self,
+        kind: OutboxKind,
+        after: &str,
+        limit: usize,
+    ) -> Result<Vec<String>>;
+
     async fn outbox_done(&self, ids: &[i64]) -> Result<()>;
+
+    /// A row failed for a reason of its own.
     async fn outbox_later(&self, id: i64, next_try_ms: Millis, cause: &str) -> Result<()>;
-    async fn outbox_depth(&self) -> Result<u64>;
+
+    /// These rows wait for somebody who does not answer, and are tried at `next_try_ms` at the earliest;
+    /// zero is as soon as that one answers. Whether they count as `tried` is the caller's to know.
+    async fn outbox_wait(&self, ids: &[i64], wait: &OutboxWait) -> Result<()>;
+
+    /// Puts rows in the place of one that is for several parties. Nothing happens if it is gone.
+    async fn outbox_split(&self, row: &OutboxRow, parts: &[OutboxMessage]) -> Result<()>;
 }
+
+/// Why and how rows wait for a party.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutboxWait {
+    pub waits_for: String,
+    pub next_try_ms: Millis,
+    pub tried: bool,
+    pub cause: String,
+}
+
+/// The party of rows in whose way nobody is known to be.
+pub const OUTBOX_NOBODY: &str = "";
 
 /// Units to give back to the gate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,20 +85,39 @@ pub enum OutboxMessage {
     Refund { provider: String, provider_txn: String, order_no: OrderNo, amount: Money },
 }
 
-/// Who delivers a message. Two queues, so that a provider that takes its time over a refund holds up
-/// no unit on its way back to the gate.
+/// What a row is about, in its own column: each kind is a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OutboxQueue {
-    /// Releases, adjustments and events of orders.
-    GateAndBuyers,
-    /// Refunds: to the payment providers.
-    Refunds,
+pub enum OutboxKind {
+    /// Units go back to the gate.
+    Release,
+    /// The gate follows a changed stock.
+    Adjust,
+    /// Buyers hear of their orders.
+    News,
+    /// Providers give money back.
+    Refund,
+}
+
+impl OutboxKind {
+    /// The kinds that this binary writes. Rows of others are left to the newer one that wrote them.
+    pub const ALL: [OutboxKind; 4] =
+        [OutboxKind::Release, OutboxKind::Adjust, OutboxKind::News, OutboxKind::Refund];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            OutboxKind::Release => "release",
+            OutboxKind::Adjust => "adjust",
+            OutboxKind::News => "news",
+            OutboxKind::Refund => "refund",
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutboxRow {
     pub id: i64,
-    pub message: OutboxMessage,
+    /// Or why this binary cannot read it: a newer one wrote it, or somebody by hand.
+    pub message: std::result::Result<OutboxMessage, String>,
     pub tries: u32,
     pub created_ms: Millis,
 }
@@ -80,30 +133,29 @@ pub(crate) fn shortened(cause: &str) -> String {
     cause.chars().take(CAUSE_CHARS_MAX).collect()
 }
 
-/// What a row is about, in its own column so that some can be found without reading all.
-pub(crate) const RELEASE: &str = "release";
-pub(crate) const ADJUST: &str = "adjust";
-const NEWS: &str = "news";
-const REFUND: &str = "refund";
-
-/// The kinds of rows that this binary writes.
-pub const KINDS: [&str; 4] = [RELEASE, ADJUST, NEWS, REFUND];
-
-pub(crate) fn kind_of(message: &OutboxMessage) -> &'static str {
-    match message {
-        OutboxMessage::Release { .. } => RELEASE,
-        OutboxMessage::Adjust { .. } => ADJUST,
-        OutboxMessage::OrderEvents { .. } => NEWS,
-        OutboxMessage::Refund { .. } => REFUND,
+impl OutboxMessage {
+    pub fn kind(&self) -> OutboxKind {
+        match self {
+            OutboxMessage::Release { .. } => OutboxKind::Release,
+            OutboxMessage::Adjust { .. } => OutboxKind::Adjust,
+            OutboxMessage::OrderEvents { .. } => OutboxKind::News,
+            OutboxMessage::Refund { .. } => OutboxKind::Refund,
+        }
     }
 }
 
-/// Which rows are of a queue, as a condition. A kind that this binary has never heard of is among those
-/// for gate and buyers.
-pub(crate) fn of_queue(queue: OutboxQueue) -> &'static str {
-    match queue {
-        OutboxQueue::GateAndBuyers => "kind <> 'refund'",
-        OutboxQueue::Refunds => "kind = 'refund'",
+/// The item of rows that are about none, or about several.
+pub(crate) const NO_ITEM: ItemId = ItemId(0);
+
+/// The one item whose units a message is about.
+pub(crate) fn item_of(message: &OutboxMessage) -> ItemId {
+    match message {
+        OutboxMessage::Release { releases } => {
+            let first = releases.first().map_or(NO_ITEM, |release| release.item);
+            if releases.iter().all(|release| release.item == first) { first } else { NO_ITEM }
+        }
+        OutboxMessage::Adjust { item, .. } => *item,
+        OutboxMessage::OrderEvents { .. } | OutboxMessage::Refund { .. } => NO_ITEM,
     }
 }
 

@@ -18,7 +18,6 @@ const STUCK: &str = "seckill_orders_stuck_total";
 const PAUSES: &str = "seckill_orders_pauses_total";
 const PAUSED: &str = "seckill_orders_paused";
 const ASIDE: &str = "seckill_orders_aside_claims";
-const BACKLOG: &str = "seckill_orders_backlog_claims";
 const SETTLE_SECONDS: &str = "seckill_orders_settle_seconds";
 const CLAIM_SECONDS: &str = "seckill_orders_claim_to_order_seconds";
 const ALERTS: &str = "seckill_alerts_total";
@@ -38,7 +37,6 @@ pub fn describe() {
     describe_counter!(PAUSES, "Outages of the ledger or the claim log met by the workers");
     describe_gauge!(PAUSED, "1 while the workers wait for this dependency");
     describe_gauge!(ASIDE, "Claims of items whose rows somebody else holds in the ledger");
-    describe_gauge!(BACKLOG, "Claims on the log that are not acknowledged yet");
     describe_histogram!(SETTLE_SECONDS, Unit::Seconds, "Time of one settle call");
     describe_histogram!(CLAIM_SECONDS, Unit::Seconds, "From admission of a claim to its order");
     describe_counter!(ALERTS, "Alerts raised, by kind");
@@ -67,9 +65,7 @@ fn begin() {
         }
     }
     gauge!(ALERTS_WEBHOOK_UP).set(1.0);
-    for name in [ASIDE, BACKLOG] {
-        gauge!(name).set(0.0);
-    }
+    gauge!(ASIDE).set(0.0);
 }
 
 pub(crate) fn settled(settled: &Settled, took: Duration) {
@@ -105,10 +101,6 @@ pub(crate) fn paused(what: &'static str, on: bool) {
 
 pub(crate) fn aside(claims: usize) {
     gauge!(ASIDE).set(claims as f64);
-}
-
-pub(crate) fn backlog(claims: u64) {
-    gauge!(BACKLOG).set(claims as f64);
 }
 
 pub(crate) fn alert_raised(kind: AlertKind) {

@@ -19,7 +19,6 @@ use tracing::info;
 use crate::{
     Alert, AlertKind, Alerts, Options,
     aside::{Aside, AsideLoop},
-    meters,
     outage::{Backoff, Outage, StopSignal, Stopped},
     rate::Rate,
     retry::Retries,
@@ -190,7 +189,6 @@ impl MainLoop {
                     break;
                 }
             }
-            meters::backlog(self.log.backlog());
         }
         // The aside loop may have ended before this one put something there.
         self.log.give_back(self.shared.aside.drain()).await;

@@ -11,20 +11,17 @@ use sale::SystemClock;
 use super::CheckResult;
 use crate::settings::LedgerStore;
 
-/// One to check with, one to spare.
-const CONNECTIONS: usize = 2;
-
 /// Connects, and brings the schema up to date as every start does.
 pub async fn check(store: &LedgerStore) -> Vec<CheckResult> {
-    let options = mysql::Options { connections_max: CONNECTIONS, ..store.options() };
+    let (connections_max, options) = (store.connections_max, store.options());
     match mysql::open(store.url.expose(), Arc::new(SystemClock), options).await {
-        Ok(ledger) => check_open(&ledger).await,
+        Ok(ledger) => check_open(&ledger, connections_max).await,
         Err(error) => vec![CheckResult::Fail(error.to_string())],
     }
 }
 
-pub async fn check_open(ledger: &SqlLedger) -> Vec<CheckResult> {
-    match mysql::health(ledger).await {
+pub async fn check_open(ledger: &SqlLedger, connections_max: usize) -> Vec<CheckResult> {
+    match mysql::health(ledger, connections_max).await {
         Ok(settings) => settings.into_iter().map(result_of).collect(),
         Err(error) => vec![CheckResult::Fail(error.to_string())],
     }

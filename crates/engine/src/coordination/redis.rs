@@ -19,7 +19,7 @@ use futures_util::StreamExt;
 use redis::{Cmd, FromRedisValue, RedisError, RedisResult};
 use redis_link::{Call, LinkOptions, RedisLink, RedisServers, Script};
 use sale::{Activity, Item, Millis};
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, mpsc};
 
 use super::{Coordination, Hint};
 
@@ -28,6 +28,8 @@ const LEASE_MS: i64 = 5_000;
 const NODE_LEASE_MS: i64 = 60_000;
 const CATALOGUE_KEPT_MS: i64 = 60_000;
 const HINTS_WAITING_MAX: usize = 4_096;
+/// Hints that wait to be passed on while a server takes its time; the next ones are lost.
+const TELLING_MAX: usize = 1_024;
 const RECONNECT: Duration = Duration::from_millis(500);
 const BEAT_EVERY: Duration = Duration::from_secs(5);
 /// Without even a beat for so long, the line is dead.
@@ -51,6 +53,8 @@ pub struct RedisCoordination {
     options: RedisCoordinationOptions,
     link: RedisLink,
     hints: broadcast::Sender<Hint>,
+    /// What is to be told to the others.
+    telling: mpsc::Sender<String>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -68,13 +72,16 @@ impl RedisCoordination {
             connections: 1,
             may_ask_twice: true,
         };
+        let (telling, told) = mpsc::channel(TELLING_MAX);
         let coordination = RedisCoordination {
             link: options.servers.link(link).await?,
+            telling,
             hints: broadcast::Sender::new(HINTS_WAITING_MAX),
             options,
         };
         let coordination = Arc::new(coordination);
         tokio::spawn(beat(Arc::downgrade(&coordination)));
+        tokio::spawn(pass_on(Arc::downgrade(&coordination), told));
         tokio::spawn(listen(Arc::downgrade(&coordination)));
         Ok(coordination)
     }
@@ -150,6 +157,17 @@ fn json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
+/// Passes on what is told, beside those who tell it.
+async fn pass_on(
+    coordination: std::sync::Weak<RedisCoordination>,
+    mut told: mpsc::Receiver<String>,
+) {
+    while let Some(hint) = told.recv().await {
+        let Some(coordination) = coordination.upgrade() else { return };
+        coordination.publish(&hint).await;
+    }
+}
+
 /// Lets those who listen know that their lines live.
 async fn beat(coordination: std::sync::Weak<RedisCoordination>) {
     loop {
@@ -211,8 +229,12 @@ impl Coordination for RedisCoordination {
         held.map(|fence| fence > 0).map_err(|error| error.to_string())
     }
 
+    /// Whoever tells waits for nobody. Hints that find no room are lost; those they are for look by
+    /// themselves.
     async fn tell(&self, hint: &Hint) {
-        self.publish(&json(hint)).await;
+        if self.telling.try_send(json(hint)).is_err() {
+            tracing::debug!("too many hints wait to be passed on");
+        }
     }
 
     fn hints(&self) -> broadcast::Receiver<Hint> {

@@ -1,10 +1,12 @@
-//! Counts what waits in the ledger, for `/metrics` and for operators.
+//! Counts what waits in the ledger, for `/metrics` and for operators: one process of a cluster does, and the
+//! others read what it found.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use ledger::{OUTBOX_KINDS, Outstanding, OutstandingClaims};
+use ledger::{OutboxKind, Outstanding, OutstandingClaims};
 use parking_lot::Mutex;
+use sale::Millis;
 
 use super::{Job, JobResult, Progress};
 use crate::shared::Shared;
@@ -25,6 +27,7 @@ impl Count {
         self.last.lock().clone()
     }
 
+    /// Counts now, because somebody asks who wants to know.
     pub(crate) async fn count(&self) -> ledger::Result<Arc<Outstanding>> {
         let counted = Arc::new(self.shared.ledger.outstanding().await?);
         *self.last.lock() = Some(counted.clone());
@@ -35,9 +38,11 @@ impl Count {
 #[async_trait]
 impl Job for Count {
     async fn run(&self) -> JobResult {
-        let outstanding = self.count().await?;
+        let age_ms_max = self.shared.settings.jobs.count_every_ms as Millis;
+        let outstanding = Arc::new(self.shared.ledger.outstanding_lately(age_ms_max).await?);
+        *self.last.lock() = Some(outstanding.clone());
         let now_ms = self.shared.now_ms();
-        for kind in OUTBOX_KINDS {
+        for kind in OutboxKind::ALL.map(OutboxKind::as_str) {
             let of_kind = outstanding.outbox.iter().find(|rows| rows.kind == kind);
             let oldest_ms = of_kind.map_or(now_ms, |rows| rows.oldest_ms);
             let age_s = (now_ms - oldest_ms).max(0) as f64 / 1_000.0;

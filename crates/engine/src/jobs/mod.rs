@@ -8,10 +8,11 @@ mod count;
 mod delivery;
 mod hints;
 mod lifecycle;
-mod outbox;
+mod news;
 mod publish;
 mod reconcile;
 mod refund;
+mod release;
 mod runner;
 mod timeout;
 mod upkeep;
@@ -27,8 +28,8 @@ use tokio::{
 };
 
 use self::{
-    catalogue::RefreshCatalogue, count::Count, hints::hear_hints, lifecycle::Lifecycle,
-    outbox::Outbox, publish::Publish, reconcile::ReconcileAll, refund::Refund, runner::Runner,
+    catalogue::RefreshCatalogue, count::Count, hints::hear_hints, lifecycle::Lifecycle, news::News,
+    publish::Publish, reconcile::ReconcileAll, refund::Refund, release::Release, runner::Runner,
     timeout::Timeout, upkeep::Upkeep, warm::Warm,
 };
 use crate::{
@@ -104,9 +105,10 @@ pub(crate) struct Jobs {
     payments: Arc<Payments>,
     pub(crate) count: Arc<Count>,
     pub(crate) lifecycle: Arc<Lifecycle>,
-    pub(crate) outbox: Arc<Outbox>,
+    pub(crate) news: Arc<News>,
     pub(crate) publish: Arc<Publish>,
     pub(crate) refund: Arc<Refund>,
+    pub(crate) release: Arc<Release>,
     pub(crate) timeout: Arc<Timeout>,
     pub(crate) warm: Arc<Warm>,
     catalogue: Arc<RefreshCatalogue>,
@@ -135,9 +137,10 @@ impl Jobs {
                 catalogue: catalogue(),
                 warming: warming(),
             }),
-            outbox: Arc::new(Outbox { shared: s(), push: push.clone() }),
+            news: Arc::new(News::new(&shared, push.clone())),
             publish: Arc::new(Publish { shared: s(), catalogue: catalogue() }),
-            refund: Arc::new(Refund { shared: s(), payments: payments.clone() }),
+            refund: Arc::new(Refund::new(&shared, payments.clone())),
+            release: Arc::new(Release::new(&shared)),
             timeout: Arc::new(Timeout::new(s(), payments.clone())),
             warm: Arc::new(Warm { shared: s(), warming: warming() }),
             catalogue: Arc::new(RefreshCatalogue {
@@ -177,10 +180,11 @@ impl Jobs {
         self.start_job("count", &self.count, every(settings.count_every_ms).everywhere());
         self.start_job("lifecycle", &self.lifecycle, every(settings.warm_poll_ms));
         self.start_job("timeout", &self.timeout, every(settings.timeout_poll_ms));
-        let outbox = every(settings.outbox_poll_ms).woken_by(&wake.outbox);
-        self.start_job("outbox", &self.outbox, outbox);
-        let refund = every(settings.outbox_poll_ms).woken_by(&wake.refund);
-        self.start_job("refund", &self.refund, refund);
+        // The outbox: each kind of rows has a job and a lease of its own.
+        let outbox = |wake| every(settings.outbox_poll_ms).woken_by(wake);
+        self.start_job("release", &self.release, outbox(&wake.release));
+        self.start_job("news", &self.news, outbox(&wake.news));
+        self.start_job("refund", &self.refund, outbox(&wake.refund));
         let reconcile = every(settings.reconcile_every_ms).woken_by(&wake.reconcile);
         self.start_job("reconcile", &self.reconcile, reconcile.pausing_first());
         self.start_sandbox();
@@ -190,7 +194,8 @@ impl Jobs {
         let (shared, health, stop) =
             (self.shared.clone(), self.health.clone(), self.stop.subscribe());
         let runner = Runner { name, job: job.clone(), schedule, shared, health, stop };
-        self.tasks.lock().push(tokio::spawn(runner.run()));
+        let job = ledger::in_share(ledger::Share::Jobs, runner.run());
+        self.tasks.lock().push(tokio::spawn(job));
     }
 
     /// One process of the cluster plays the bank.
@@ -225,5 +230,8 @@ impl Jobs {
                 tracing::error!("a job ended with a panic");
             }
         }
+        self.release.stop().await;
+        self.news.stop().await;
+        self.refund.stop().await;
     }
 }

@@ -3,29 +3,49 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use ledger::{OutboxMessage, OutboxQueue, RefundDone};
+use futures_util::{StreamExt, stream};
+use ledger::{OutboxKind, OutboxMessage, RefundDone};
 use orders::AlertKind;
 use payment::{ProviderError, RefundOutcome, RefundRequest};
 
 use super::{
     Job, JobResult,
-    delivery::{Delivery, deliver_due},
+    delivery::{Courier, Delivery, Undelivered},
 };
-use crate::{
-    Payments,
-    payments::PROVIDER_CALLS_MAX,
-    shared::{AnyError, Shared},
-};
+use crate::{Payments, payments::PROVIDER_CALLS_MAX, shared::Shared};
 
-pub(crate) struct Refund {
-    pub(super) shared: Arc<Shared>,
-    pub(super) payments: Arc<Payments>,
-}
+pub(crate) struct Refund(Courier<Refunds>);
 
 impl Refund {
-    async fn give_back(&self, refund: &RefundDone) -> Result<(), AnyError> {
-        let RefundDone { provider, provider_txn, order_no, amount } = refund;
-        let bank = self.payments.provider(provider).ok_or("no such provider")?;
+    pub(super) fn new(shared: &Arc<Shared>, payments: Arc<Payments>) -> Refund {
+        let (refunds, wake) =
+            (Refunds { shared: shared.clone(), payments }, shared.wake.refund.clone());
+        Refund(Courier::new(shared.clone(), OutboxKind::Refund, refunds, wake))
+    }
+
+    pub(super) async fn stop(&self) {
+        self.0.stop().await;
+    }
+}
+
+#[async_trait]
+impl Job for Refund {
+    async fn run(&self) -> JobResult {
+        self.0.run().await
+    }
+}
+
+/// Each provider is a party of its own.
+struct Refunds {
+    shared: Arc<Shared>,
+    payments: Arc<Payments>,
+}
+
+impl Refunds {
+    async fn give_back(&self, refund: RefundDone) -> Result<(), Undelivered> {
+        let RefundDone { provider, provider_txn, order_no, amount } = &refund;
+        let refused = |why: &str| Undelivered::Refused(why.into());
+        let bank = self.payments.provider(provider).ok_or_else(|| refused("no such provider"))?;
         let request = RefundRequest {
             order_no: *order_no,
             provider_txn: provider_txn.clone(),
@@ -33,8 +53,11 @@ impl Refund {
         };
         match bank.refund(&request).await {
             Ok(RefundOutcome::Done) => {}
-            Ok(RefundOutcome::Pending) => return Err("the provider is working on it".into()),
-            Err(error @ ProviderError::Unavailable(_)) => return Err(error.into()),
+            Ok(RefundOutcome::Pending) => return Err(refused("the provider is working on it")),
+            Err(error @ ProviderError::Unavailable(_)) => {
+                let (party, cause) = (provider.clone(), error.to_string());
+                return Err(Undelivered::Silent { party, cause });
+            }
             Err(error @ ProviderError::Refused(_)) => {
                 let message = "a provider refuses to give money back that is owed";
                 self.shared.alerts.about_order(
@@ -43,32 +66,37 @@ impl Refund {
                     message,
                     &error,
                 );
-                return Err(error.into());
+                return Err(Undelivered::Refused(error.into()));
             }
         }
-        self.shared.ledger.refunded(refund, self.shared.now_ms()).await?;
-        // The buyer hears of it through the other queue.
-        self.shared.wake.outbox.notify_one();
+        let noted = self.shared.ledger.refunded(&refund, self.shared.now_ms()).await;
+        noted.map_err(|error| Undelivered::Refused(error.into()))?;
+        // The buyer hears of it.
+        self.shared.wake.news.notify_one();
         Ok(())
     }
 }
 
 #[async_trait]
-impl Job for Refund {
-    async fn run(&self) -> JobResult {
-        deliver_due(&self.shared, OutboxQueue::Refunds, PROVIDER_CALLS_MAX, self).await
+impl Delivery for Refunds {
+    fn party(&self, message: &OutboxMessage) -> String {
+        match message {
+            OutboxMessage::Refund { provider, .. } => provider.clone(),
+            _ => String::new(),
+        }
     }
-}
 
-#[async_trait]
-impl Delivery for Refund {
-    async fn deliver(&self, message: &OutboxMessage) -> Result<(), AnyError> {
-        let OutboxMessage::Refund { provider, provider_txn, order_no, amount } = message else {
-            return Err("what is no refund waits in another queue".into());
+    async fn deliver(&self, messages: &[OutboxMessage]) -> Vec<Result<(), Undelivered>> {
+        let refund = |message: &OutboxMessage| {
+            let owed = match message.clone() {
+                OutboxMessage::Refund { provider, provider_txn, order_no, amount } => {
+                    Ok(RefundDone { provider, provider_txn, order_no, amount })
+                }
+                _ => Err(Undelivered::Refused("it is no refund".into())),
+            };
+            async { self.give_back(owed?).await }
         };
-        let (provider, provider_txn) = (provider.clone(), provider_txn.clone());
-        let owed = RefundDone { provider, provider_txn, order_no: *order_no, amount: *amount };
-        self.give_back(&owed).await
+        stream::iter(messages).map(refund).buffered(PROVIDER_CALLS_MAX).collect().await
     }
 }
 
@@ -76,7 +104,7 @@ impl Delivery for Refund {
 mod tests {
     use std::time::Duration;
 
-    use ledger::Credit;
+    use ledger::{Credit, OUTBOX_NOBODY};
     use sale::{CloseReason, Millis, OrderStatus};
 
     use super::*;
@@ -96,19 +124,19 @@ mod tests {
         engine.operations.refund("ann", paid).await.unwrap();
         engine.shared.ledger.close(&[free.into()], CloseReason::Cancelled, NOW_MS).await.unwrap();
         bank.hang(true);
-        let refunds = tokio::spawn({
-            let engine = engine.clone();
-            async move { engine.jobs.refund.run().await.is_ok() }
-        });
+        engine.jobs.refund.run().await.unwrap();
         bank.called().await;
-        let releases = tokio::time::timeout(Duration::from_secs(5), engine.jobs.outbox.run()).await;
+        let releases =
+            tokio::time::timeout(Duration::from_secs(5), engine.jobs.release.run()).await;
         releases.expect("the bank is not waited for").unwrap();
         assert_eq!(engine.shared.gate.left(item), Some(10), "both units are back");
         let status = async |no| engine.shared.ledger.order(no).await.unwrap().unwrap().status;
         assert_eq!(status(paid).await, OrderStatus::Refunding);
         bank.hang(false);
-        assert!(refunds.await.unwrap());
-        assert_eq!(status(paid).await, OrderStatus::Refunded);
+        shop.rounds_until(&*engine.jobs.refund, async || {
+            status(paid).await == OrderStatus::Refunded
+        })
+        .await;
     }
 
     #[tokio::test]
@@ -129,9 +157,12 @@ mod tests {
         engine.operations.refund("root", refused).await.unwrap();
         engine.jobs.refund.run().await.unwrap();
         engine.jobs.refund.run().await.unwrap();
-        let row =
-            &engine.shared.ledger.outbox_due(OutboxQueue::Refunds, Millis::MAX, 9).await.unwrap()
-                [0];
+        let row = &engine
+            .shared
+            .ledger
+            .outbox_due(OutboxKind::Refund, OUTBOX_NOBODY, Millis::MAX, 9)
+            .await
+            .unwrap()[0];
         for _ in 0..OUTBOX_TRIES_ALARMING {
             engine.shared.ledger.outbox_later(row.id, NOW_MS, "later").await.unwrap();
         }

@@ -352,7 +352,7 @@ mod tests {
         let before = engine.reconcile.run(false).await.unwrap();
         let row = &before.items[0];
         assert_eq!((before.differences, row.gate_left, row.adjusting), (0, Some(6), 7), "{row:?}");
-        engine.jobs.outbox.run().await.unwrap();
+        engine.jobs.release.run().await.unwrap();
         let after = engine.reconcile.run(false).await.unwrap();
         let row = &after.items[0];
         assert_eq!((after.differences, row.gate_left, row.adjusting), (0, Some(13), 0), "{row:?}");
@@ -378,7 +378,7 @@ mod tests {
         let engine = &shop.engine;
         engine.stock.adjust("ann", item, -1, None).await.unwrap();
         engine.stock.adjust("ann", item, 2, None).await.unwrap();
-        engine.jobs.outbox.run().await.unwrap();
+        engine.jobs.release.run().await.unwrap();
         engine.shared.gate.adjust(item, engine.shared.numbers.next(), -4, false).await.unwrap();
         assert_eq!(engine.shared.gate.left(item), Some(7));
         let shop = shop.reopen().await;

@@ -11,7 +11,7 @@ use super::{
     Ticks, admit::STEALS_MAX, decision, directory::Directory, holders::Holders, load::bare_mark,
     moves::Mover, scripts, store::Store, watch::Watch,
 };
-use crate::{Changed, GiveBack, Readmitted, Result, mark::Garbled};
+use crate::{Changed, GateFailure, GiveBack, Readmitted, Result, mark::Garbled};
 
 /// Spent keys remembered of one item.
 const SPENT_KEYS_MAX: u64 = 1_000_000;
@@ -34,24 +34,43 @@ impl KnownClaims {
     /// An item that is being loaded, or a server that does not answer, holds up no others: what could
     /// not be given back is asked for again, and for the rest twice is once.
     pub(super) async fn release(&self, units: &[GiveBack]) -> Result<Vec<Changed>> {
-        let mut groups: BTreeMap<(usize, ItemId), Vec<&GiveBack>> = BTreeMap::new();
+        let mut homes: BTreeMap<usize, BTreeMap<ItemId, Vec<&GiveBack>>> = BTreeMap::new();
         let mut done = Ok(());
         for unit in units {
-            let found = self.directory.find(unit.item).await;
-            let home = self.directory.home(unit.item, &unit.user);
-            if let (Ok(()), Some(partition)) = (&found, home) {
-                groups.entry((partition, unit.item)).or_default().push(unit);
+            // Whoever did not answer one need not be asked for the others.
+            let found = if done.is_ok() { self.directory.find(unit.item).await } else { Ok(()) };
+            if let Some(partition) = self.directory.home(unit.item, &unit.user) {
+                homes.entry(partition).or_default().entry(unit.item).or_default().push(unit);
             }
             done = done.and(found);
         }
+        let homes = homes.into_iter();
+        let homes = homes.map(|(partition, items)| self.release_home(partition, items));
         let mut changed = Vec::new();
-        for ((partition, item), units) in groups {
+        for (here, all) in join_all(homes).await {
+            changed.extend(here);
+            done = done.and(all);
+        }
+        done.map(|()| changed)
+    }
+
+    /// A server that does not answer is asked once, and not for every item that lies on it.
+    async fn release_home(
+        &self,
+        partition: usize,
+        items: BTreeMap<ItemId, Vec<&GiveBack>>,
+    ) -> (Vec<Changed>, Result<()>) {
+        let (mut changed, mut done) = (Vec::new(), Ok(()));
+        for (item, units) in items {
             match self.release_group(partition, item, &units).await {
                 Ok(change) => changed.extend(change),
+                Err(error) if error.reason == GateFailure::Unreachable => {
+                    return (changed, Err(error));
+                }
                 Err(error) => done = done.and(Err(error)),
             }
         }
-        done.map(|()| changed)
+        (changed, done)
     }
 
     async fn release_group(

@@ -289,6 +289,14 @@ impl Upkeep for RedisGate {
         self.0.known_claims.readmit(claim).await
     }
 
+    fn fences_loads(&self) -> bool {
+        true
+    }
+
+    fn home_of(&self, item: ItemId, user: &UserId) -> Option<usize> {
+        self.0.directory.home(item, user)
+    }
+
     async fn release(&self, units: &[GiveBack]) -> Result<Vec<Changed>> {
         self.0.known_claims.release(units).await
     }

@@ -23,11 +23,10 @@ use std::{
 };
 
 use mysql_async::{Conn, Opts, Row, prelude::Queryable};
-use tokio::sync::Semaphore;
 
-use super::{Options, session::MysqlSession};
+use super::{Options, permits::Permits, session::MysqlSession};
 use crate::{
-    VERSION_TRIES_MAX,
+    Share, VERSION_TRIES_MAX,
     sql::{
         Access, PieceOfWork,
         columns::get,
@@ -91,7 +90,7 @@ pub(super) struct Pool {
     opts: Opts,
     options: Options,
     idle: Mutex<Vec<Pooled>>,
-    permits: Arc<Semaphore>,
+    permits: Permits,
 }
 
 impl Pool {
@@ -100,16 +99,16 @@ impl Pool {
         Arc::new(Pool {
             opts,
             idle: Mutex::new(Vec::with_capacity(connections)),
-            permits: Arc::new(Semaphore::new(connections)),
+            permits: Permits::new(connections, &options.shares),
             options,
         })
     }
 
     /// A connection, idle or new.
-    pub(super) async fn session(&self) -> Outcome<MysqlSession> {
+    pub(super) async fn session(&self, share: Share, is_long: bool) -> Outcome<MysqlSession> {
         let unknown = |why: &str| Failure::Unknown(why.into());
         let wait = Duration::from_millis(self.options.answer_ms_max);
-        let permit = tokio::time::timeout(wait, self.permits.clone().acquire_owned())
+        let permit = tokio::time::timeout(wait, self.permits.take(share, is_long))
             .await
             .map_err(|_| unknown("all connections to the database were in use for too long"))?
             .map_err(|_| unknown("the ledger is closed"))?;
@@ -181,9 +180,9 @@ impl Pool {
 
     /// A session inside a transaction. A connection that turns out dead here was dead before: those
     /// that were idle with it are let go too, and a new one is opened.
-    async fn begin(&self, how: &str) -> Outcome<MysqlSession> {
+    async fn begin(&self, how: &str, share: Share, is_long: bool) -> Outcome<MysqlSession> {
         loop {
-            let mut session = self.session().await?;
+            let mut session = self.session(share, is_long).await?;
             match session.execute(how, &[]).await {
                 Ok(_) => return Ok(session),
                 Err(failure) if failure.is_gone() && session.reused => self.forget_idle(),
@@ -193,8 +192,9 @@ impl Pool {
     }
 
     /// A piece of work that uses its connection so.
-    pub(super) fn work(self: &Arc<Self>, access: Access) -> Work {
-        Work { pool: self.clone(), access, session: None, stale: false, tries: Tries::default() }
+    pub(super) fn work(self: &Arc<Self>, access: Access, share: Share) -> Work {
+        let (pool, tries) = (self.clone(), Tries::default());
+        Work { pool, access, share, session: None, stale: false, tries }
     }
 }
 
@@ -203,6 +203,7 @@ impl Pool {
 pub(super) struct Work {
     pool: Arc<Pool>,
     access: Access,
+    share: Share,
     /// Present between `begin` and `end`. Work that was cut off by the clock leaves it here, and
     /// `over` closes it.
     session: Option<MysqlSession>,
@@ -231,9 +232,11 @@ impl Work {
 
     async fn begin(&mut self) -> Outcome<&mut MysqlSession> {
         let session = match self.access {
-            Access::Write => self.pool.begin(BEGIN_WRITE).await?,
-            Access::Snapshot | Access::Walk => self.pool.begin(BEGIN_READ).await?,
-            Access::Statement => self.pool.session().await?,
+            Access::Write => self.pool.begin(BEGIN_WRITE, self.share, false).await?,
+            Access::Snapshot | Access::Walk => {
+                self.pool.begin(BEGIN_READ, self.share, true).await?
+            }
+            Access::Statement => self.pool.session(self.share, false).await?,
         };
         Ok(self.session.insert(session))
     }

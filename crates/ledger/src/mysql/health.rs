@@ -78,6 +78,7 @@ fn is_on(value: &str) -> bool {
 pub(super) async fn settings(
     session: &mut dyn Session,
     clock: &dyn Clock,
+    connections_max: usize,
 ) -> Outcome<Vec<ServerSetting>> {
     let version = version(session).await?;
     let old = (Fitness::Bad, "MySQL 8.0.16 or MariaDB 10.6 is the oldest that will do");
@@ -88,7 +89,29 @@ pub(super) async fn settings(
     settings.push(isolation(session).await?);
     settings.push(clock_offset(session, clock).await?);
     settings.push(triggers(session).await?);
+    settings.push(room(session, connections_max).await?);
     Ok(settings)
+}
+
+/// How many instances like this one fit on the server, beside whoever else is connected.
+async fn room(session: &mut dyn Session, connections_max: usize) -> Outcome<ServerSetting> {
+    let number = |text: Option<String>| text.and_then(|text| text.parse::<usize>().ok());
+    let allowed = number(variable(session, "max_connections").await?).unwrap_or(0);
+    let sql = "SHOW GLOBAL STATUS LIKE 'Threads_connected'";
+    let open = number(session.rows(sql, &[], |row| get::<String>(row, 1)).await?.pop());
+    // One is for whoever has to mend the server.
+    let fit = allowed.saturating_sub(1) / connections_max.max(1);
+    let free = allowed.saturating_sub(1 + open.unwrap_or(0));
+    let value = format!(
+        "{allowed} ({free} free): room for {fit} instances with ledger.connections_max = {connections_max}"
+    );
+    let scarce = (
+        Fitness::Risky,
+        "two instances, or one more beside those that are connected now, do not fit: raise max_connections \
+         of the server, or lower ledger.connections_max",
+    );
+    let short = fit < 2 || free < connections_max;
+    Ok(ServerSetting::new("max_connections", value, short.then_some(scarce)))
 }
 
 /// The audit refuses changes by triggers, which a user without the right could not make.
@@ -161,8 +184,7 @@ async fn role(session: &mut dyn Session) -> Outcome<Vec<ServerSetting>> {
          order of stock log ids are each node's own",
     );
     let wsrep = ServerSetting::new("wsrep_on", &value, is_on(&value).then_some(galera));
-    let value = variable(session, "max_connections").await?.unwrap_or_default();
-    Ok(vec![read_only, wsrep, ServerSetting::new("max_connections", value, None)])
+    Ok(vec![read_only, wsrep])
 }
 
 /// The server's default; our own sessions set theirs.

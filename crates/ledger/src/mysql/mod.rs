@@ -11,6 +11,7 @@ mod connections;
 mod failure;
 mod health;
 mod migrations;
+mod permits;
 mod session;
 mod text;
 mod tls;
@@ -25,7 +26,7 @@ use sale::{Millis, SharedClock};
 
 use self::connections::Pool;
 use crate::{
-    LedgerError,
+    LedgerError, Share,
     sql::{
         Access, Engine, PieceOfWork, SqlLedger,
         dialect::Dialect,
@@ -46,11 +47,17 @@ const KEEPALIVE_S: u64 = 30;
 /// Connecting, and waiting for another instance that migrates.
 const OPEN_S_MAX: u64 = 120;
 
+/// One for each share and one to spare. Few, because every instance has them: 31 of them open 124, and a
+/// server takes 151 unless told otherwise.
+pub const CONNECTIONS_MAX_DEFAULT: usize = 4;
+
 /// How the ledger uses its server.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Connections this instance opens at most. Work beyond that waits for one to be free.
     pub connections_max: usize,
+    /// Those among whom they are shared out: each has one of its own.
+    pub shares: Vec<Share>,
     pub connect_ms_max: u64,
     /// How long a transaction may take before its outcome counts as unknown; reads of all orders of
     /// an item may take six times as long.
@@ -67,7 +74,8 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Options {
-            connections_max: 16,
+            connections_max: CONNECTIONS_MAX_DEFAULT,
+            shares: Share::ALL.to_vec(),
             connect_ms_max: 5_000,
             answer_ms_max: 10_000,
             lock_wait_s_max: 2,
@@ -122,7 +130,9 @@ impl Engine for Mysql {
     /// buyer who closes the page must not cost a connection.
     async fn run(&self, access: Access, work: Arc<dyn PieceOfWork>) -> Outcome<()> {
         let ended = |_| Err(Failure::Unknown("the ledger's work ended without an answer".into()));
-        tokio::spawn(self.pool.work(access).run(work)).await.unwrap_or_else(ended)
+        tokio::spawn(self.pool.work(access, Share::of_this_task()).run(work))
+            .await
+            .unwrap_or_else(ended)
     }
 
     fn check(&self) -> Outcome<()> {
@@ -144,7 +154,7 @@ pub async fn open(url: &str, clock: SharedClock, options: Options) -> Result<Sql
 
 async fn prepare(pool: &Pool, place: &str, now_ms: Millis) -> Result<(), OpenError> {
     let failed = |failure: Failure| cannot_use(place, failure);
-    let mut session = pool.session().await.map_err(failed)?;
+    let mut session = pool.session(Share::Web, false).await.map_err(failed)?;
     let version = health::version(&mut session).await.map_err(failed)?;
     if health::too_old(&version) {
         return Err(OpenError::TooOld { place: place.into(), version });
@@ -160,11 +170,15 @@ async fn prepare(pool: &Pool, place: &str, now_ms: Millis) -> Result<(), OpenErr
     Ok(())
 }
 
-/// What the server of this ledger is set to, and what of it is not good for a ledger.
-pub async fn health(ledger: &SqlLedger) -> crate::Result<Vec<ServerSetting>> {
+/// What the server of this ledger is set to, and what of it is not good for a ledger, or for instances
+/// with so many connections each.
+pub async fn health(
+    ledger: &SqlLedger,
+    connections_max: usize,
+) -> crate::Result<Vec<ServerSetting>> {
     ledger
-        .run(Access::Statement, ledger.clock.clone(), |session, clock| {
-            Box::pin(health::settings(session, &**clock))
+        .run(Access::Statement, ledger.clock.clone(), move |session, clock| {
+            Box::pin(health::settings(session, &**clock, connections_max))
         })
         .await
 }
@@ -173,7 +187,7 @@ pub async fn health(ledger: &SqlLedger) -> crate::Result<Vec<ServerSetting>> {
 pub async fn try_out(url: &str, options: Options) -> Result<(), OpenError> {
     let opts = opts(url, &options.tls)?;
     let place = place_of(&opts);
-    let session = Pool::new(opts, options).session().await;
+    let session = Pool::new(opts, options).session(Share::Web, false).await;
     session.map(drop).map_err(|failure| cannot_use(&place, failure))
 }
 

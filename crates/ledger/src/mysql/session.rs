@@ -6,9 +6,8 @@
 use std::borrow::Cow;
 
 use mysql_async::{Conn, Params, prelude::Queryable};
-use tokio::sync::OwnedSemaphorePermit;
 
-use super::{connections::Pooled, text};
+use super::{connections::Pooled, permits::Permit, text};
 use crate::sql::{
     Working,
     dialect::Dialect,
@@ -22,7 +21,7 @@ pub(super) struct MysqlSession {
     pub(super) pooled: Pooled,
     /// It was idle before, so it may have died unnoticed.
     pub(super) reused: bool,
-    pub(super) _permit: OwnedSemaphorePermit,
+    pub(super) _permit: Permit,
 }
 
 impl MysqlSession {

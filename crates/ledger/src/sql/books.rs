@@ -1,15 +1,16 @@
 //! The ledger's side of a comparison with the gate, each answer of one instant.
 
 use async_trait::async_trait;
-use sale::{ItemId, OrderNo};
+use sale::{ItemId, Millis, OrderNo};
 
 use super::{
     Access, SqlLedger, activities,
-    columns::{FromValue, get},
+    columns::{FromValue, get, json},
     dead_letters,
     failure::{Failure, Outcome},
     orders, outbox, payments,
     session::{Row, Session, values},
+    upkeep,
 };
 use crate::{
     Books, ItemBooks, Outstanding, PaymentProblem, Result,
@@ -27,7 +28,7 @@ async fn item_books(
     let item = activities::item(session, id).await?.ok_or(Failure::NotFound)?;
     let (live_orders, live_units) = live(session, id).await?;
     let (user_records, paired) = user_records(session, id).await?;
-    let waiting = outbox::waiting_for_gate(session).await?;
+    let waiting = outbox::waiting_for_gate(session, id).await?;
     Ok(ItemBooks {
         epoch: item.epoch,
         live_units,
@@ -92,6 +93,48 @@ async fn outstanding(session: &mut dyn Session) -> Outcome<Outstanding> {
     Ok(Outstanding { outbox, claims: dead_letters::by_item(session).await? })
 }
 
+/// What an instance has counted, if that is not longer ago: by the server's clock, which all share.
+async fn counted(
+    session: &mut dyn Session,
+    age_ms_max: Millis,
+    for_update: &str,
+) -> Outcome<Counted> {
+    let now_ms = upkeep::now_ms(session, 0).await?;
+    let sql = format!("SELECT counted_at, body FROM tb_outstanding WHERE id = 1 {for_update}");
+    let read = |row: &dyn Row| Ok((get::<Millis>(row, 0)?, json::<Outstanding>(row, 1).ok()));
+    let found = session.first(&sql, &[], read).await?;
+    let there = found.is_some();
+    // A count of the future was made before the server's clock was set back.
+    let young = found.filter(|(at_ms, _)| (0..age_ms_max).contains(&(now_ms - at_ms)));
+    Ok(Counted { now_ms, there, outstanding: young.and_then(|(_, outstanding)| outstanding) })
+}
+
+struct Counted {
+    now_ms: Millis,
+    /// Whether a row is there, though it be old.
+    there: bool,
+    outstanding: Option<Outstanding>,
+}
+
+/// Counts for all. Whoever comes at the same moment waits for the row and finds what was counted.
+async fn count_for_all(tx: &mut dyn Session, age_ms_max: Millis) -> Outcome<Outstanding> {
+    let for_update = tx.dialect().for_update();
+    let Counted { now_ms, there, outstanding: young } = counted(tx, age_ms_max, for_update).await?;
+    if let Some(young) = young {
+        return Ok(young);
+    }
+    let found = outstanding(tx).await?;
+    let body = serde_json::to_string(&found)?;
+    let sql = if there {
+        "UPDATE tb_outstanding SET counted_at = ?, body = ? WHERE id = 1".to_owned()
+    } else {
+        let keep = tx.dialect().keep("id");
+        format!("INSERT INTO tb_outstanding (counted_at, body, id) VALUES (?, ?, 1) {keep}")
+    };
+    tx.execute(&sql, values![now_ms, body]).await?;
+    Ok(found)
+}
+
 #[async_trait]
 impl Books for SqlLedger {
     async fn item_books(&self, item: ItemId, in_flight: &[OrderNo]) -> Result<ItemBooks> {
@@ -110,5 +153,20 @@ impl Books for SqlLedger {
 
     async fn outstanding(&self) -> Result<Outstanding> {
         self.run(Access::Statement, (), |session, ()| Box::pin(outstanding(session))).await
+    }
+
+    async fn outstanding_lately(&self, age_ms_max: Millis) -> Result<Outstanding> {
+        if self.engine.dialect().server_clock().is_none() {
+            return self.outstanding().await;
+        }
+        let lately: Result<Counted> = self
+            .run(Access::Statement, (), move |session, ()| {
+                Box::pin(counted(session, age_ms_max, ""))
+            })
+            .await;
+        if let Some(young) = lately?.outstanding {
+            return Ok(young);
+        }
+        self.run(Access::Write, (), move |tx, ()| Box::pin(count_for_all(tx, age_ms_max))).await
     }
 }

@@ -21,6 +21,7 @@ use crate::{
     Release, Result, StatusCount,
     decide::Owner,
     offer::{EnterAs, Offer, OrderTerms},
+    outbox::release_of,
 };
 
 /// What a new order copies from its item, whose row this locks.
@@ -326,7 +327,7 @@ async fn void(
     dead_letters::resolve(tx, numbers, DeadLetterState::Voided, now_ms).await?;
     voided.extend(given_up);
     let numbers = voided.iter().map(|claim| claim.order_no).collect();
-    outbox::push_releases(tx, voided.iter().copied(), now_ms).await?;
+    outbox::push_releases(tx, voided.iter().map(|claim| release_of(claim)), now_ms).await?;
     let events = voided.iter().map(|claim| (claim.order_no, claim.user.clone())).collect();
     outbox::push_events(tx, events, now_ms).await?;
     Ok(numbers)

@@ -38,6 +38,7 @@ use crate::{
     DeadLetterState, StockLogType,
     decide::{Known, decide},
     offer::{EnterAs, Offer},
+    outbox::release_of,
 };
 
 /// One try; a `careful` one takes nothing for granted. [`Failure::Contended`] if the version of the item
@@ -126,7 +127,7 @@ async fn write_void(
 ) -> Outcome<()> {
     let entries = void.iter().map(|(claim, reason)| (*claim, EnterAs::Void(*reason)));
     orders::insert(tx, offer, entries, now_ms).await?;
-    outbox::push_releases(tx, void.iter().map(|(claim, _)| *claim), now_ms).await
+    outbox::push_releases(tx, void.iter().map(|(claim, _)| release_of(claim)), now_ms).await
 }
 
 #[async_trait]

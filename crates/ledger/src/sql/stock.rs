@@ -199,10 +199,7 @@ pub(super) async fn return_units(
     for (item, releases) in by_item {
         return_to_item(tx, item, &releases, now_ms).await?;
     }
-    if !releases.is_empty() {
-        outbox::push(tx, &OutboxMessage::Release { releases }, now_ms).await?;
-    }
-    Ok(())
+    outbox::push_releases(tx, releases.into_iter(), now_ms).await
 }
 
 async fn return_to_item(

@@ -14,6 +14,7 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0004_due.sql"),
     include_str!("migrations/0005_lease.sql"),
     include_str!("migrations/0006_leases.sql"),
+    include_str!("migrations/0007_outbox.sql"),
 ];
 
 /// The schema this binary writes.

@@ -8,6 +8,7 @@
 mod back_door;
 mod books;
 mod buyers;
+mod connections;
 mod disk;
 mod failed_claims;
 mod leases;
@@ -15,6 +16,7 @@ mod money;
 mod mysql;
 mod nodes;
 mod operators;
+mod outbox;
 mod plans;
 mod sqlite;
 mod tls;
@@ -28,8 +30,8 @@ use std::{
 };
 
 use ledger::{
-    Adjusted, AuditEntry, Closing, Ledger, MarkPages, Moved, OutboxMessage, OutboxQueue, OutboxRow,
-    PaymentNotice, RefundDone, Release, StockLogRow,
+    Adjusted, AuditEntry, Closing, Ledger, MarkPages, Moved, OUTBOX_NOBODY, OutboxKind,
+    OutboxMessage, OutboxRow, PaymentNotice, RefundDone, Release, StockLogRow,
 };
 use sale::{
     Activity, ActivityId, ActivityMove, ActivityState, Claim, CloseReason, Currency, Item, ItemId,
@@ -240,17 +242,33 @@ impl Shop {
         }
     }
 
-    /// What waits, of both queues.
+    /// What is due, of all kinds.
     pub(crate) async fn outbox(&self) -> Vec<OutboxRow> {
-        let mut rows =
-            self.outbox_due(OutboxQueue::GateAndBuyers, self.now(), 1_000).await.unwrap();
-        rows.extend(self.outbox_due(OutboxQueue::Refunds, self.now(), 1_000).await.unwrap());
+        let mut rows = Vec::new();
+        for kind in OutboxKind::ALL {
+            rows.extend(self.due_rows(kind, self.now(), 1_000).await);
+        }
         rows.sort_by_key(|row| row.id);
         rows
     }
 
+    /// What is due of a kind and waits for nobody.
+    pub(crate) async fn due_rows(
+        &self,
+        kind: OutboxKind,
+        now_ms: Millis,
+        limit: usize,
+    ) -> Vec<OutboxRow> {
+        self.outbox_due(kind, OUTBOX_NOBODY, now_ms, limit).await.unwrap()
+    }
+
+    /// How many rows wait, due or not.
+    pub(crate) async fn waiting(&self) -> u64 {
+        self.outstanding().await.unwrap().outbox.iter().map(|kind| kind.rows).sum()
+    }
+
     pub(crate) async fn messages(&self) -> Vec<OutboxMessage> {
-        self.outbox().await.into_iter().map(|row| row.message).collect()
+        self.outbox().await.into_iter().map(|row| row.message.unwrap()).collect()
     }
 
     /// All that waits is delivered.
@@ -258,7 +276,7 @@ impl Shop {
         let rows = self.outbox().await;
         let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
         self.outbox_done(&ids).await.unwrap();
-        rows.into_iter().map(|row| row.message).collect()
+        rows.into_iter().map(|row| row.message.unwrap()).collect()
     }
 
     /// The books of an item add up: conservation, an unbroken chain, one record per live order.

@@ -198,7 +198,7 @@ async fn a_user_who_may_not_make_triggers_gets_a_ledger_without() {
     let grant = format!("GRANT ALL ON `{name}`.* TO shop@'127.0.0.1' IDENTIFIED BY 'x'");
     server.query(&grant).unwrap();
     let ledger = open(&url.replace("root@", "shop:x@")).await.unwrap();
-    let settings = mysql::health(&ledger).await.unwrap();
+    let settings = mysql::health(&ledger, 4).await.unwrap();
     let triggers = settings.iter().find(|setting| setting.name == "audit_triggers").unwrap();
     assert_eq!((triggers.fitness, &*triggers.value), (Fitness::Risky, "0 of 2"));
     let clock = ManualClock::at(NOON_MS);
@@ -361,7 +361,7 @@ async fn two_who_empty_the_outbox_do_each_other_no_harm() {
     one.unwrap();
     two.unwrap();
     other.outbox_later(ids[0], NOON_MS, "too late").await.unwrap();
-    assert_eq!(shop.outbox_depth().await.unwrap(), 0);
+    assert_eq!(shop.waiting().await, 0);
 }
 
 /// Several workers, each delivering batches that overlap with the others', while buyers cancel and
@@ -441,7 +441,7 @@ async fn a_server_that_was_killed_is_used_again_as_soon_as_it_is_back() {
     let item = shop.sale_of(10).await;
     shop.bought(item.id, "ann", 1).await;
     // Several idle connections, all of which will be dead.
-    tokio::try_join!(shop.ping(), shop.ping(), shop.outbox_depth(), shop.item(item.id)).unwrap();
+    tokio::try_join!(shop.ping(), shop.ping(), shop.outstanding(), shop.item(item.id)).unwrap();
 
     server.kill().unwrap();
     let asked = Instant::now();
@@ -529,7 +529,7 @@ async fn no_order_is_lost_or_made_twice_when_the_server_is_killed_under_load() {
 async fn a_doctor_is_told_what_the_server_is_set_to() {
     let url = shared_mariadb().create_database(&unique_name("ledger")).unwrap();
     let ledger = mysql::open(&url, Arc::new(SystemClock), Options::default()).await.unwrap();
-    let settings = mysql::health(&ledger).await.unwrap();
+    let settings = mysql::health(&ledger, 4).await.unwrap();
     let of = |name: &str| settings.iter().find(|setting| setting.name == name).unwrap().clone();
     assert!(of("version").value.contains("MariaDB"));
     assert_eq!(of("innodb_flush_log_at_trx_commit").value, "1");
@@ -541,7 +541,7 @@ async fn a_doctor_is_told_what_the_server_is_set_to() {
         assert!(!of(name).value.is_empty(), "{name}");
     }
     let slow = mysql::open(&url, ManualClock::at(NOON_MS), Options::default()).await.unwrap();
-    let settings = mysql::health(&slow).await.unwrap();
+    let settings = mysql::health(&slow, 4).await.unwrap();
     let offset = settings.iter().find(|setting| setting.name == "clock_offset_ms").unwrap();
     assert_eq!(offset.fitness, Fitness::Risky, "{offset:?}");
 }

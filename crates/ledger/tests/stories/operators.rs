@@ -2,8 +2,7 @@
 
 use ledger::{
     ActivityFilter, ActivityOrder, Adjusted, AuditEntry, KnownAdjustment, LedgerError, Moved,
-    NewJobRun, OUTBOX_PAUSE_MS_MAX, OrderFilter, Origin, OutboxMessage, OutboxQueue, Outstanding,
-    OutstandingClaims, OutstandingRows, Role, StatusCount, StockLogType,
+    NewJobRun, OrderFilter, Origin, OutboxMessage, Role, StatusCount, StockLogType,
 };
 use sale::{
     ActivityId, ActivityMove, ActivityState, CloseReason, ItemId, ItemState, NewActivity, OrderNo,
@@ -253,77 +252,6 @@ async fn stock_is_adjusted_once_per_number_and_never_below_what_is_sold() {
 }
 
 #[tokio::test]
-async fn the_outbox_keeps_order_and_remembers_what_failed() {
-    check(async |shop| {
-        let item = shop.sale_of(10).await;
-        for user in ["ann", "bob", "cat"] {
-            shop.bought(item.id, user, 1).await;
-        }
-        let rows = shop.outbox().await;
-        assert_eq!(shop.outbox_depth().await.unwrap(), 3);
-        assert!(rows.is_sorted_by_key(|row| row.id));
-        shop.outbox_later(rows[0].id, NOON_MS + 1_000, "the gate is down").await.unwrap();
-        let ids = async |now_ms, limit| -> Vec<(i64, u32)> {
-            let due = shop.outbox_due(OutboxQueue::GateAndBuyers, now_ms, limit).await.unwrap();
-            due.iter().map(|row| (row.id, row.tries)).collect()
-        };
-        assert_eq!(ids(NOON_MS, 10).await, [(rows[1].id, 0), (rows[2].id, 0)]);
-        assert_eq!(ids(NOON_MS, 1).await, [(rows[1].id, 0)]);
-        assert_eq!(ids(NOON_MS + 1_000, 2).await, [(rows[0].id, 1), (rows[1].id, 0)]);
-        shop.outbox_done(&[rows[0].id, rows[2].id]).await.unwrap();
-        assert_eq!(ids(NOON_MS + 1_000, 10).await, [(rows[1].id, 0)]);
-        shop.outbox_done(&[rows[1].id]).await.unwrap();
-        assert_eq!(shop.outbox_depth().await.unwrap(), 0);
-        // A number that was used is never used again, or a late "done" would delete the wrong row.
-        shop.bought(item.id, "dan", 1).await;
-        assert!(shop.outbox().await[0].id > rows[2].id);
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn refunds_wait_in_a_queue_of_their_own() {
-    check(async |shop| {
-        let item = shop.sale_of(10).await;
-        let (order, _) = shop.paid(item.id, "ann").await;
-        shop.deliver_all().await;
-        shop.start_refund(order.order_no, shop.now()).await.unwrap();
-        let of = async |queue, limit| -> Vec<bool> {
-            let rows = shop.outbox_due(queue, NOON_MS, limit).await.unwrap();
-            rows.iter().map(|row| matches!(row.message, OutboxMessage::Refund { .. })).collect()
-        };
-        assert_eq!(
-            of(OutboxQueue::GateAndBuyers, 10).await,
-            [false, false],
-            "the release and the news"
-        );
-        assert_eq!(
-            of(OutboxQueue::GateAndBuyers, 1).await,
-            [false],
-            "though the refund was written first"
-        );
-        assert_eq!(of(OutboxQueue::Refunds, 10).await, [true]);
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_clock_that_is_set_back_does_not_stretch_the_pauses_of_the_outbox() {
-    check(async |shop| {
-        let item = shop.sale_of(10).await;
-        shop.bought(item.id, "ann", 1).await;
-        let row = shop.outbox().await[0].id;
-        shop.outbox_later(row, shop.now() + OUTBOX_PAUSE_MS_MAX, "later").await.unwrap();
-        assert!(shop.outbox().await.is_empty(), "the longest pause there is");
-        shop.clock.advance(-1);
-        assert_eq!(shop.outbox().await[0].id, row, "nobody waits longer than that");
-        shop.clock.advance(-3_600_000);
-        assert_eq!(shop.outbox().await[0].id, row);
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn tokens_are_given_replaced_and_taken_away() {
     check(async |shop| {
         let (one, two) = ([1u8; 32], [2u8; 32]);
@@ -430,37 +358,6 @@ async fn numbers_go_on_after_the_largest_the_ledger_has_seen() {
         shop.defer(&[failed(&claim, 1, None)]).await.unwrap();
         assert_eq!(shop.last_order_no().await.unwrap(), Some(claim.order_no));
         shop.ping().await.unwrap();
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn what_waits_is_counted_by_kind_and_by_item() {
-    check(async |shop| {
-        assert_eq!(shop.outstanding().await.unwrap(), Outstanding::default());
-        let (item, other) = (shop.sale_of(10).await, shop.sale_of(10).await);
-        let order = shop.bought(item.id, "ann", 1).await;
-        let [dead, retrying, over] = ["bob", "cat", "dan"].map(|user| shop.claim(item.id, user, 2));
-        let elsewhere = shop.claim(other.id, "eve", 1);
-        let later = Some(shop.now() + 1_000);
-        let failed = [
-            failed(&dead, 3, None),
-            failed(&retrying, 1, later),
-            failed(&over, 1, later),
-            failed(&elsewhere, 1, None),
-        ];
-        shop.defer(&failed).await.unwrap();
-        shop.void(&[over], VoidReason::Operator, shop.now()).await.unwrap();
-        let outstanding = shop.outstanding().await.unwrap();
-        let of = |item, retrying, dead, units| OutstandingClaims { item, retrying, dead, units };
-        assert_eq!(outstanding.claims, [of(item.id, 1, 1, 4), of(other.id, 0, 1, 1)]);
-        // News of the order and of the void claim, and the units of the latter.
-        let rows = |kind: &str, rows| OutstandingRows {
-            kind: kind.into(),
-            rows,
-            oldest_ms: order.created_ms,
-        };
-        assert_eq!(outstanding.outbox, [rows("news", 2), rows("release", 1)]);
     })
     .await;
 }

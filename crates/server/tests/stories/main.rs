@@ -48,6 +48,7 @@ mod kills;
 mod manners;
 mod money;
 mod operators;
+mod outbox;
 mod plans;
 mod rebuild;
 mod rehearse;
