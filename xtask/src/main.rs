@@ -78,7 +78,9 @@ fn torture(options: &[String]) -> Result<(), String> {
     let times = options.first().map_or("1", String::as_str);
     let times: u32 = times.parse().map_err(|_| format!("{times} is not a number of times"))?;
     for _ in 0..times {
-        cargo(&["test", "-p", "server", "--test", "stories", "--", "--ignored", "--nocapture"])?;
+        // One after the other: each measures how long a recovery takes.
+        let alone = ["--ignored", "--nocapture", "--test-threads=1"];
+        cargo(&[&["test", "-p", "server", "--test", "stories", "--"], &alone[..]].concat())?;
     }
     Ok(())
 }
