@@ -104,15 +104,21 @@ impl Warming {
     }
 
     async fn warm_with(&self, id: ItemId, mut anew: bool) -> Result<Warmed, WarmError> {
+        let asked_at = if anew { self.epoch_at_gate(id).await? } else { None };
         for _ in 0..WARM_TRIES_MAX {
             if let Some(warmed) = self.try_to_warm(id, anew).await? {
                 return Ok(warmed);
             }
-            // Whoever overtook us began after we were asked, so theirs is as new as was wanted.
-            anew = false;
+            // Whoever overtook us began after we were asked, so theirs is as new as was wanted. What was
+            // there before is not: a ledger that was restored counts up to it once more.
+            anew = anew && self.epoch_at_gate(id).await? == asked_at;
             tokio::time::sleep(overtaken_pause()).await;
         }
         Err(WarmError::Contended)
+    }
+
+    async fn epoch_at_gate(&self, id: ItemId) -> Result<Option<Epoch>, WarmError> {
+        Ok(self.shared.gate.loaded_item(id).await?.map(|here| here.epoch))
     }
 
     /// `None` if somebody else is at it.
