@@ -133,11 +133,6 @@ impl Shared {
         if self.gate.fences_loads() { None } else { Some(self.gate_turn.lock().await) }
     }
 
-    /// What time it is at the gate; `None` where the gate goes by our own clock.
-    pub(crate) async fn gate_now_ms(&self) -> Result<Option<Millis>, String> {
-        if self.is_cluster() { self.coordination.now_ms().await.map(Some) } else { Ok(None) }
-    }
-
     /// A number for something that is done once. Nothing is numbered while another process may hold
     /// the node.
     pub(crate) fn number(&self) -> Option<OrderNo> {

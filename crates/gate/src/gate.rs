@@ -2,7 +2,7 @@
 //! into it.
 
 use async_trait::async_trait;
-use sale::{Claim, ClaimLog, Epoch, ItemId, OrderNo, UserId};
+use sale::{Claim, ClaimLog, Epoch, ItemId, Millis, OrderNo, UserId};
 
 use crate::{
     AdjustOutcome, Changed, Decision, GateError, GateFailure, GiveBack, Loaded, Loading,
@@ -174,6 +174,12 @@ pub trait Inspection: ClaimLog {
     /// How long the oldest claim on the log has been waiting for the ledger, in milliseconds by the
     /// gate's own clock; `None` if nothing waits.
     async fn oldest_waits_ms(&self) -> Result<Option<u64>>;
+
+    /// What time it is at each part of the gate that has a share of the item; an error where one does not
+    /// answer. Nothing where the gate goes by this process's clock, or does not have the item.
+    async fn clocks(&self, _item: ItemId) -> Vec<Result<Millis>> {
+        Vec::new()
+    }
 
     /// Could it take a claim now? Really writes, unless it has just done so.
     async fn check(&self) -> Writable;

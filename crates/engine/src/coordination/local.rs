@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use sale::{Activity, Millis};
+use sale::Activity;
 use tokio::sync::broadcast;
 
 use super::{Coordination, Hint};
@@ -26,10 +26,6 @@ impl Coordination for LocalCoordination {
 
     fn hints(&self) -> broadcast::Receiver<Hint> {
         self.0.subscribe()
-    }
-
-    async fn now_ms(&self) -> Result<Millis, String> {
-        Ok(0)
     }
 
     async fn catalogue(&self) -> Option<Vec<Activity>> {

@@ -10,7 +10,7 @@ mod redis;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use sale::{Activity, Millis, OrderNo, UserId};
+use sale::{Activity, OrderNo, UserId};
 use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast;
 
@@ -40,9 +40,6 @@ pub trait Coordination: Send + Sync {
 
     /// What the other instances tell.
     fn hints(&self) -> broadcast::Receiver<Hint>;
-
-    /// What time it is at the gate.
-    async fn now_ms(&self) -> Result<Millis, String>;
 
     /// The activities that pages show, if somebody has put them there.
     async fn catalogue(&self) -> Option<Vec<Activity>>;

@@ -5,12 +5,13 @@
 //! | `…:{<name>}:lease`, `…:{<name>}:fence` | who tells that the ledger is down, and how many have |
 //! | `…:{node:<n>}:lease`, `…:fence` | which process makes order numbers of node n, see [`crate::node`] |
 //! | `…:catalog`, `…:catalog:<activity>` | ids of the activities shown; a hash for each |
-//! | channel `…:hints` | news, and a beat now and then |
+//! | channel `…:hints` | news |
+//! | channel `…:hints:<instance>` | a beat for that instance alone |
 //!
 //! Leases last for seconds and are renewed by being asked for.
 //!
 //! **A line that died without a word** looks like one on which nobody has news. Every instance
-//! sends a beat, so that silence means a dead line: it is opened anew.
+//! sends itself a beat, so that silence means a dead line: it is opened anew, at another server.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +19,7 @@ use async_trait::async_trait;
 use futures_util::StreamExt;
 use redis::{Cmd, FromRedisValue, RedisError, RedisResult};
 use redis_link::{Call, LinkOptions, RedisLink, RedisServers, Script};
-use sale::{Activity, Item, Millis};
+use sale::{Activity, Item};
 use tokio::sync::{broadcast, mpsc};
 
 use super::{Coordination, Hint};
@@ -28,17 +29,18 @@ const LEASE_MS: i64 = 5_000;
 const NODE_LEASE_MS: i64 = 60_000;
 const CATALOGUE_KEPT_MS: i64 = 60_000;
 const HINTS_WAITING_MAX: usize = 4_096;
-/// Hints that wait to be passed on while a server takes its time; the next ones are lost.
-const TELLING_MAX: usize = 1_024;
 const RECONNECT: Duration = Duration::from_millis(500);
-const BEAT_EVERY: Duration = Duration::from_secs(5);
+/// So many servers are tried with a hint, of so many that a key can name.
+const PUBLISH_TRIES_MAX: u32 = 6;
+const ROUTES: u32 = 64;
+const BEAT_EVERY: Duration = Duration::from_secs(1);
 /// Without even a beat for so long, the line is dead.
-const SILENCE_MAX: Duration = Duration::from_secs(15);
+const SILENCE_MAX: Duration = Duration::from_secs(4);
 /// No hint; whoever hears it knows that the line lives.
 const BEAT: &str = "beat";
 
 static LEAD: Script = Script::new(include_str!("lua/lead.lua"));
-static CLOCK: Script = Script::new(include_str!("lua/clock.lua"));
+static PUBLISH: Script = Script::new(include_str!("lua/publish.lua"));
 
 #[derive(Clone, Debug)]
 pub struct RedisCoordinationOptions {
@@ -53,8 +55,13 @@ pub struct RedisCoordination {
     options: RedisCoordinationOptions,
     link: RedisLink,
     hints: broadcast::Sender<Hint>,
-    /// What is to be told to the others.
-    telling: mpsc::Sender<String>,
+    outgoing: mpsc::Sender<Message>,
+}
+
+/// What is published.
+struct Message {
+    channel: String,
+    text: String,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -72,16 +79,17 @@ impl RedisCoordination {
             connections: 1,
             may_ask_twice: true,
         };
-        let (telling, told) = mpsc::channel(TELLING_MAX);
+        let (outgoing, waiting) = mpsc::channel(HINTS_WAITING_MAX);
         let coordination = RedisCoordination {
             link: options.servers.link(link).await?,
-            telling,
             hints: broadcast::Sender::new(HINTS_WAITING_MAX),
+            outgoing,
             options,
         };
+        let key = coordination.key("hints");
+        tokio::spawn(publish(coordination.link.clone(), key, waiting));
         let coordination = Arc::new(coordination);
         tokio::spawn(beat(Arc::downgrade(&coordination)));
-        tokio::spawn(pass_on(Arc::downgrade(&coordination), told));
         tokio::spawn(listen(Arc::downgrade(&coordination)));
         Ok(coordination)
     }
@@ -102,11 +110,16 @@ impl RedisCoordination {
         self.link.run(&call.arg(holder).number(ttl_ms)).await
     }
 
-    async fn publish(&self, message: &str) {
-        let publish = redis::cmd("PUBLISH").arg(self.key("hints")).arg(message).to_owned();
-        if let Err(error) = self.ask::<i64>(&publish).await {
-            tracing::debug!(%error, "a hint was not passed on");
+    /// Nobody waits for a server that hangs. What does not fit is lost, as hints may be.
+    fn publish(&self, channel: String, text: String) {
+        if self.outgoing.try_send(Message { channel, text }).is_err() {
+            tracing::debug!("too many hints wait for Redis: one was not passed on");
         }
+    }
+
+    /// On which nobody but this process speaks and listens.
+    fn own_channel(&self) -> String {
+        self.key(format_args!("hints:{}", self.options.instance))
     }
 
     async fn read_catalogue(&self) -> RedisResult<Option<Vec<Activity>>> {
@@ -157,23 +170,28 @@ fn json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
-/// Passes on what is told, beside those who tell it.
-async fn pass_on(
-    coordination: std::sync::Weak<RedisCoordination>,
-    mut told: mpsc::Receiver<String>,
-) {
-    while let Some(hint) = told.recv().await {
-        let Some(coordination) = coordination.upgrade() else { return };
-        coordination.publish(&hint).await;
+/// Any server of a cluster passes on what is published. So what one does not take, the next one gets; the
+/// key that is named decides which one that is.
+async fn publish(link: RedisLink, key: String, mut waiting: mpsc::Receiver<Message>) {
+    let mut route = 0;
+    while let Some(Message { channel, text }) = waiting.recv().await {
+        for _ in 0..PUBLISH_TRIES_MAX {
+            let call = Call::new(&PUBLISH, [format!("{key}:{{{route}}}")]);
+            match link.run::<i64>(&call.arg(&channel).arg(&text)).await {
+                Ok(_) => break,
+                Err(error) => tracing::debug!(%error, "a hint was not passed on"),
+            }
+            route = (route + 1) % ROUTES;
+        }
     }
 }
 
-/// Lets those who listen know that their lines live.
+/// Lets us know that our own line lives.
 async fn beat(coordination: std::sync::Weak<RedisCoordination>) {
     loop {
         tokio::time::sleep(BEAT_EVERY).await;
         let Some(coordination) = coordination.upgrade() else { return };
-        coordination.publish(BEAT).await;
+        coordination.publish(coordination.own_channel(), BEAT.into());
     }
 }
 
@@ -181,11 +199,12 @@ async fn beat(coordination: std::sync::Weak<RedisCoordination>) {
 async fn listen(coordination: std::sync::Weak<RedisCoordination>) {
     loop {
         let Some(strong) = coordination.upgrade() else { return };
-        let (servers, channel) = (strong.options.servers.clone(), strong.key("hints"));
+        let (servers, channels) =
+            (strong.options.servers.clone(), [strong.key("hints"), strong.own_channel()]);
         let sender = strong.hints.clone();
         drop(strong);
         let heard = tokio::select! {
-            heard = hear(&servers, &channel, &sender, &coordination, SILENCE_MAX) => heard,
+            heard = hear(&servers, &channels, &sender, &coordination, SILENCE_MAX) => heard,
             // News come from the primary, and that is another one now.
             () = servers.moved() => Ok(()),
         };
@@ -198,12 +217,13 @@ async fn listen(coordination: std::sync::Weak<RedisCoordination>) {
 
 async fn hear(
     servers: &RedisServers,
-    channel: &str,
+    [channel, own_channel]: &[String; 2],
     sender: &broadcast::Sender<Hint>,
     coordination: &std::sync::Weak<RedisCoordination>,
     silence_max: Duration,
 ) -> RedisResult<()> {
     let mut subscription = servers.subscribe(channel).await?;
+    in_time(silence_max, subscription.subscribe(own_channel)).await??;
     let mut messages = subscription.on_message();
     while let Some(message) = in_time(silence_max, messages.next()).await? {
         if coordination.strong_count() == 0 {
@@ -232,18 +252,11 @@ impl Coordination for RedisCoordination {
     /// Whoever tells waits for nobody. Hints that find no room are lost; those they are for look by
     /// themselves.
     async fn tell(&self, hint: &Hint) {
-        if self.telling.try_send(json(hint)).is_err() {
-            tracing::debug!("too many hints wait to be passed on");
-        }
+        self.publish(self.key("hints"), json(hint));
     }
 
     fn hints(&self) -> broadcast::Receiver<Hint> {
         self.hints.subscribe()
-    }
-
-    async fn now_ms(&self) -> Result<Millis, String> {
-        let now_ms = self.link.run(&Call::new(&CLOCK, [self.key("clock")])).await;
-        now_ms.map_err(|error| error.to_string())
     }
 
     async fn catalogue(&self) -> Option<Vec<Activity>> {
@@ -285,7 +298,8 @@ mod tests {
         let (weak, sender) = (Arc::downgrade(&coordination), coordination.hints.clone());
         let silence = Duration::from_millis(100);
         let servers = &coordination.options.servers;
-        let heard = hear(servers, &unique_name("nobody"), &sender, &weak, silence).await;
+        let channels = [unique_name("nobody"), unique_name("nobody")];
+        let heard = hear(servers, &channels, &sender, &weak, silence).await;
         assert!(heard.unwrap_err().is_timeout());
     }
 }

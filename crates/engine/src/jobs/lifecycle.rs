@@ -6,6 +6,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use gate::{Loaded, Presence, Shut};
 use sale::{Activity, ActivityMove, Item, ItemId, ItemState, Millis};
 
@@ -17,7 +18,7 @@ use crate::{
     warming::Warming,
 };
 
-/// The servers of a cluster's gate have a clock each, of which we ask one.
+/// The servers of a cluster's gate have a clock each, and so have we.
 const END_GRACE_MS: Millis = 5_000;
 
 pub(crate) struct Lifecycle {
@@ -36,6 +37,7 @@ impl Lifecycle {
             .iter()
             .flat_map(|activity| activity.items.iter().map(move |item| (item.id, (activity, item))))
             .collect();
+        let mut failed = None;
         let mut untold: BTreeMap<_, Vec<ItemId>> = BTreeMap::new();
         for here in loaded {
             let Some((activity, item)) = items.get(&here.item) else { continue };
@@ -46,25 +48,43 @@ impl Lifecycle {
             }
             if item.state == ItemState::Ended
                 && !kept
-                && self.shared.gate.in_flight(item.id).await?.is_empty()
+                && let Err(error) = self.unload(item.id).await
             {
-                self.shared.gate.unload(item.id).await?;
-                self.shared.lanes.forget(item.id);
-                tracing::info!(item = %item.id, "item has left the gate");
+                failed = Some(error);
             }
         }
         for (activity, items) in untold {
-            self.warming.tell_gate_again(activity, &items).await?;
+            if let Err(error) = self.warming.tell_gate_again(activity, &items).await {
+                failed = Some(error.into());
+            }
+        }
+        // A part of the gate that does not answer keeps the others from nothing.
+        failed.map_or(Ok(()), Err)
+    }
+
+    async fn unload(&self, item: ItemId) -> Result<(), AnyError> {
+        if self.shared.gate.in_flight(item).await?.is_empty() {
+            self.shared.gate.unload(item).await?;
+            self.shared.lanes.forget(item);
+            tracing::info!(%item, "item has left the gate");
         }
         Ok(())
     }
 
-    /// A time that has come by the gate's clock as well as by ours. The gate closes a sale by its own;
-    /// a host whose clock is ahead must not end it early.
-    async fn surely_ms(&self) -> Result<Millis, AnyError> {
-        let our_ms = self.shared.now_ms();
-        let gates_ms = self.shared.gate_now_ms().await?;
-        Ok(gates_ms.map_or(our_ms, |gates_ms| our_ms.min(gates_ms) - END_GRACE_MS))
+    /// Is it over by the clocks of the gate as well? It closes a sale by its own, and a host whose clock is
+    /// ahead must not end it early. A part that does not answer sells nothing: then the others tell.
+    async fn is_over_at_gate(&self, activity: &Activity) -> Result<bool, AnyError> {
+        let over_ms = activity.closes_ms.saturating_add(END_GRACE_MS);
+        let clocks = activity.items.iter().map(|item| self.shared.gate.clocks(item.id));
+        let clocks: Vec<_> = join_all(clocks).await.into_iter().flatten().collect();
+        if clocks.iter().flatten().any(|now_ms| *now_ms < over_ms) {
+            return Ok(false);
+        }
+        let answered = clocks.iter().any(Result::is_ok);
+        match clocks.into_iter().find_map(Result::err) {
+            Some(error) if !answered => Err(error.into()),
+            _ => Ok(true),
+        }
     }
 
     async fn end(&self, activity: &Activity, now_ms: Millis) -> Result<(), AnyError> {
@@ -92,13 +112,16 @@ impl Job for Lifecycle {
         let now_ms = self.shared.now_ms();
         let mut loaded = self.shared.gate.loaded().await?;
         loaded.retain(|here| here.presence != Presence::Unknown);
-        let surely_ms = self.surely_ms().await?;
         let mut failed = None;
-        let over = due::published().map(|filter| filter.closing_by(surely_ms));
+        let over = due::published().map(|filter| filter.closing_by(now_ms));
         let mut pages = Pages::of(&*self.shared.ledger, over);
         while let Some(page) = pages.next().await? {
             for activity in &page {
-                if let Err(error) = self.end(activity, now_ms).await {
+                let ended = match self.is_over_at_gate(activity).await {
+                    Ok(true) => self.end(activity, now_ms).await,
+                    not_yet => not_yet.map(drop),
+                };
+                if let Err(error) = ended {
                     // Somebody may hold one of its items; the other activities end all the same.
                     tracing::warn!(activity = %activity.id, %error, "an activity could not be ended yet");
                     failed = Some(error);
@@ -106,13 +129,12 @@ impl Job for Lifecycle {
             }
             self.catalogue.reload().await;
         }
-        if let Some(error) = failed {
-            return Err(error);
-        }
         for some in loaded.chunks(PAGE_ACTIVITIES) {
-            self.take_from_gate(some, now_ms).await?;
+            if let Err(error) = self.take_from_gate(some, now_ms).await {
+                failed = Some(error);
+            }
         }
-        Ok(Progress::CaughtUp)
+        failed.map_or(Ok(Progress::CaughtUp), Err)
     }
 }
 

@@ -17,10 +17,9 @@
 
 use std::sync::Arc;
 
-use gate::{GateError, GateFailure};
 use ledger::EditedActivity;
 use sale::{
-    Activity, ActivityEdit, ActivityId, ActivityState, DraftPlan, Invalid, ItemState, Millis,
+    Activity, ActivityEdit, ActivityId, ActivityState, DraftPlan, Invalid, Item, ItemState, Millis,
     NewActivity, check_window, iso_time,
 };
 use serde_json::{Value, json};
@@ -113,7 +112,7 @@ impl Plans {
         }
         let window =
             (edit.opens_ms.unwrap_or(before.opens_ms), edit.closes_ms.unwrap_or(before.closes_ms));
-        let now_ms = self.latest_ms().await?;
+        let now_ms = self.latest_ms(&before.items).await?;
         if !before.is_awaited(now_ms) {
             return Err(OperateError::Conflict("open"));
         }
@@ -160,15 +159,15 @@ impl Plans {
         Ok(())
     }
 
-    /// Not before what the clock of the gate says, nor before ours.
-    async fn latest_ms(&self) -> Result<Millis> {
-        let our_ms = self.shared.now_ms();
-        let gates_ms = self
-            .shared
-            .gate_now_ms()
-            .await
-            .map_err(|why| GateError::new(GateFailure::Unreachable, why))?;
-        Ok(gates_ms.map_or(our_ms, |gates_ms| gates_ms.max(our_ms)))
+    /// Not before what the clocks of the gate say where these items are, nor before ours.
+    async fn latest_ms(&self, items: &[Item]) -> Result<Millis> {
+        let mut latest_ms = self.shared.now_ms();
+        for item in items {
+            for clock in self.shared.gate.clocks(item.id).await {
+                latest_ms = latest_ms.max(clock?);
+            }
+        }
+        Ok(latest_ms)
     }
 }
 

@@ -65,6 +65,13 @@ impl Comparison {
         }
     }
 
+    /// The ledger's side alone, of an item whose part of the gate does not answer.
+    pub(super) async fn check_books(&self, item: ItemId) -> Result<ItemReport, StoreError> {
+        let books = self.shared.ledger.item_books(item, &[]).await?;
+        let sides = Sides { gate: None, marks: Vec::default(), books, moving: true };
+        self.report_of(&sides).await
+    }
+
     async fn read_both_sides(&self, item: ItemId) -> Result<Sides, StoreError> {
         let before = self.shared.gate.reading(item).await?;
         let marks = self.shared.gate.marks(item).await?;

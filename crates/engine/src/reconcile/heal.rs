@@ -46,6 +46,11 @@ impl Healing {
         Ok(report)
     }
 
+    /// The ledger's side alone.
+    pub(super) async fn check_books(&self, item: ItemId) -> Result<ItemReport, StoreError> {
+        self.comparison.check_books(item).await
+    }
+
     /// `None` if it has to wait.
     async fn heal_gate(
         &self,

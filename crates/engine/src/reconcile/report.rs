@@ -65,7 +65,8 @@ pub struct ItemReport {
 pub enum ItemVerdict {
     Agree,
     Differ,
-    /// It changed during every reading and was not compared; the ledger's own books were checked.
+    /// It changed during every reading, or its part of the gate did not answer, and was not compared; the
+    /// ledger's own books were checked.
     Moving,
     /// Not at the gate; only the ledger's own books were checked.
     NotAtGate,

@@ -60,6 +60,8 @@ struct Held {
     claims: Vec<Claim>,
     /// Why some items could not tell.
     unsure: Option<GateError>,
+    /// Has any part of the gate answered?
+    answered: bool,
     /// Is the directory as it was thought to be? `None`: it was not asked.
     as_known: Option<bool>,
 }
@@ -72,6 +74,7 @@ impl Held {
     fn add(&mut self, other: Held) {
         self.claims.extend(other.claims);
         self.unsure = self.unsure.take().or(other.unsure);
+        self.answered |= other.answered;
         self.as_known = self.as_known.or(other.as_known);
     }
 }
@@ -135,11 +138,13 @@ impl BuyerClaims {
     }
 
     pub(super) async fn queued_of(&self, user: &UserId) -> Result<Vec<Claim>> {
-        let Held { mut claims, unsure, .. } =
+        let Held { mut claims, unsure, answered, .. } =
             self.held_of(user, &self.directory.copy(), false).await;
         match unsure {
-            // One item that is being loaded does not hide the others.
-            Some(error) if error.reason != GateFailure::BeingLoaded => return Err(error),
+            // One item that is being loaded, or a part of the gate that is away, does not hide the others.
+            Some(error) if error.reason != GateFailure::BeingLoaded && !answered => {
+                return Err(error);
+            }
             _ => {}
         }
         claims.sort_by_key(|claim| Reverse(claim.order_no));
@@ -165,7 +170,8 @@ impl BuyerClaims {
         let mut held = Held::default();
         for answer in join_all(calls).await {
             let failed = |error| Held { unsure: Some(error), ..Held::default() };
-            held.add(answer.unwrap_or_else(failed));
+            let answered = answer.is_ok();
+            held.add(Held { answered, ..answer.unwrap_or_else(failed) });
         }
         held
     }

@@ -65,7 +65,7 @@ use async_trait::async_trait;
 use parking_lot::{Mutex, RwLock};
 use redis::RedisError;
 use redis_link::RedisServers;
-use sale::{Claim, ClaimLog, EntryId, Epoch, ItemId, LogEntry, LogError, OrderNo, UserId};
+use sale::{Claim, ClaimLog, EntryId, Epoch, ItemId, LogEntry, LogError, Millis, OrderNo, UserId};
 
 use self::{
     adjust::Adjuster, admit::Admitter, buyer_claims::BuyerClaims, directory::Directory,
@@ -386,6 +386,10 @@ impl Inspection for RedisGate {
 
     async fn reading(&self, item: ItemId) -> Result<Option<Reading>> {
         self.0.inspector.reading(item).await
+    }
+
+    async fn clocks(&self, item: ItemId) -> Vec<Result<Millis>> {
+        self.0.inspector.clocks(item).await
     }
 
     async fn in_flight(&self, item: ItemId) -> Result<Vec<Claim>> {

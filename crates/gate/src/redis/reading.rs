@@ -3,7 +3,8 @@
 use std::{collections::HashSet, sync::Arc};
 
 use futures_util::future::join_all;
-use sale::{Claim, ItemId, OrderNo, UserId};
+use redis_link::Call;
+use sale::{Claim, ItemId, Millis, OrderNo, UserId};
 
 use super::{
     Lefts, SCAN_ROWS,
@@ -12,6 +13,7 @@ use super::{
     directory::Directory,
     moves::Mover,
     on_log::OnLog,
+    scripts,
     shards::{ShardReader, presence, whole},
     store::Store,
 };
@@ -99,6 +101,18 @@ impl Inspector {
     }
 
     /// Every buyer marked on an item.
+    /// What time it is where its shards are.
+    pub(super) async fn clocks(&self, item: ItemId) -> Vec<Result<Millis>> {
+        if let Err(error) = self.directory.find(item).await {
+            return vec![Err(error)];
+        }
+        let asking = self.directory.partitions_of(item).into_iter().map(async |partition| {
+            let call = Call::new(&scripts::CLOCK, [self.store.keys.meta(partition, item)]);
+            Ok(self.store.run(&call).await?)
+        });
+        join_all(asking).await
+    }
+
     pub(super) async fn marks(&self, item: ItemId) -> Result<Vec<(UserId, OrderNo)>> {
         let held = held_in(&self.store, self.directory.partitions_of(item), item).await?;
         Ok(held.into_iter().map(|claim| (claim.user, claim.order_no)).collect())

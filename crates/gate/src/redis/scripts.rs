@@ -11,6 +11,7 @@ pub(super) static BEGIN_LOAD: Script = Script::new(include_str!("lua/begin_load.
 pub(super) static FILL: Script = Script::new(include_str!("lua/fill.lua"));
 pub(super) static FINISH_LOAD: Script = Script::new(include_str!("lua/finish_load.lua"));
 pub(super) static SAME_SERVER: Script = Script::new(include_str!("lua/same_server.lua"));
+pub(super) static CLOCK: Script = Script::new(include_str!("lua/clock.lua"));
 pub(super) static SHUT: Script = Script::new(include_str!("lua/shut.lua"));
 pub(super) static ACK: Script = Script::new(include_str!("lua/ack.lua"));
 pub(super) static TAKE_UNITS: Script = Script::new(include_str!("lua/take_units.lua"));

@@ -47,6 +47,7 @@ mod handbook;
 mod kills;
 mod manners;
 mod money;
+mod one_of_many;
 mod operators;
 mod outbox;
 mod plans;
