@@ -176,7 +176,7 @@ impl Jobs {
         }
         self.start_job("warm", &self.warm, every(settings.warm_poll_ms).woken_by(&wake.warm));
         self.start_job("publish", &self.publish, every(settings.warm_poll_ms));
-        // Each for itself: whichever of them is asked for its numbers has them.
+        // Everywhere: whichever of them is asked for its numbers has them. One counts, the others read that.
         self.start_job("count", &self.count, every(settings.count_every_ms).everywhere());
         self.start_job("lifecycle", &self.lifecycle, every(settings.warm_poll_ms));
         self.start_job("timeout", &self.timeout, every(settings.timeout_poll_ms));

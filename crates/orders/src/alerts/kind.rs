@@ -96,8 +96,8 @@ alert_kinds! {
         "Settle it with the provider. The refund is tried again until it succeeds.";
     /// The outbox owes something for a minute.
     Undelivered, "undelivered", once,
-        "The cause says who does not take it: gate, buyers' copies, or a provider. \
-         It is delivered again until it is taken.";
+        "It says which partition of the gate, provider or row it is, and why. It is delivered again until \
+         it is taken; nothing else waits for it.";
     /// A sale did not take place.
     PublishMissed, "publish_missed", once,
         "Give the activity a new window and publish it, or end it. See why no process with the role \
