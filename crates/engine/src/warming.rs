@@ -239,8 +239,14 @@ impl Warming {
     /// Warm what opens soon, warm again what the gate lost, and see to it that the gate is shut
     /// when and only when the ledger says so. One item's failure is not another's.
     pub(crate) async fn warm_due(&self, now_ms: Millis) -> Result<(), WarmError> {
-        let loaded: HashMap<ItemId, Loaded> =
-            self.shared.gate.loaded().await?.into_iter().map(|here| (here.item, here)).collect();
+        let loaded: HashMap<ItemId, Loaded> = self
+            .shared
+            .gate
+            .loaded_lately()
+            .await?
+            .into_iter()
+            .map(|here| (here.item, here))
+            .collect();
         let soon = now_ms + self.shared.settings.gate.warm_before_ms as Millis;
         let wanted = due::published().map(|filter| {
             let filter = filter.opening_by(soon).closing_after(now_ms);

@@ -129,6 +129,12 @@ pub trait Inspection: ClaimLog {
     /// The items at the gate, whole or not.
     async fn loaded(&self) -> Result<Vec<Loaded>>;
 
+    /// The same, as it may have been a moment ago: for jobs that look at everything all the time, and
+    /// look again at what they are about to change.
+    async fn loaded_lately(&self) -> Result<Vec<Loaded>> {
+        self.loaded().await
+    }
+
     /// One of them, as it is now; `None` if it is not at the gate.
     async fn loaded_item(&self, item: ItemId) -> Result<Option<Loaded>> {
         Ok(self.loaded().await?.into_iter().find(|here| here.item == item))

@@ -13,13 +13,18 @@
 //! **A line that died without a word** looks like one on which nobody has news. Every instance
 //! sends itself a beat, so that silence means a dead line: it is opened anew, at another server.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
+use parking_lot::Mutex;
 use redis::{Cmd, FromRedisValue, RedisError, RedisResult};
 use redis_link::{Call, LinkOptions, RedisLink, RedisServers, Script};
-use sale::{Activity, Item};
+use sale::{Activity, ActivityId, Item};
 use tokio::sync::{broadcast, mpsc};
 
 use super::{Coordination, Hint};
@@ -28,6 +33,10 @@ const LEASE_MS: i64 = 5_000;
 /// The witness of a node is asked to remember it far more often.
 const NODE_LEASE_MS: i64 = 60_000;
 const CATALOGUE_KEPT_MS: i64 = 60_000;
+/// One activity of it, which nobody looks for without the list; it is put there again when it changed, or
+/// after a part of that time.
+const ACTIVITY_KEPT_MS: i64 = 600_000;
+const ACTIVITY_AGAIN: Duration = Duration::from_secs(300);
 const HINTS_WAITING_MAX: usize = 4_096;
 const RECONNECT: Duration = Duration::from_millis(500);
 /// So many servers are tried with a hint, of so many that a key can name.
@@ -55,6 +64,7 @@ pub struct RedisCoordination {
     options: RedisCoordinationOptions,
     link: RedisLink,
     hints: broadcast::Sender<Hint>,
+    put: Mutex<PutActivities>,
     outgoing: mpsc::Sender<Message>,
 }
 
@@ -83,6 +93,7 @@ impl RedisCoordination {
         let coordination = RedisCoordination {
             link: options.servers.link(link).await?,
             hints: broadcast::Sender::new(HINTS_WAITING_MAX),
+            put: Mutex::default(),
             outgoing,
             options,
         };
@@ -146,7 +157,8 @@ impl RedisCoordination {
     }
 
     async fn write_catalogue(&self, activities: &[Arc<Activity>]) -> RedisResult<()> {
-        for activity in activities {
+        let due = self.put.lock().due(activities);
+        for activity in &due {
             let mut head = Activity::clone(activity);
             let items = std::mem::take(&mut head.items);
             let key = self.key(format_args!("catalog:{}", activity.id));
@@ -156,13 +168,31 @@ impl RedisCoordination {
                 hash.arg(item.id.0).arg(json(item));
             }
             self.ask::<i64>(&hash).await?;
-            let expire = redis::cmd("PEXPIRE").arg(&key).arg(CATALOGUE_KEPT_MS).to_owned();
+            let expire = redis::cmd("PEXPIRE").arg(&key).arg(ACTIVITY_KEPT_MS).to_owned();
             self.ask::<i64>(&expire).await?;
+            self.put.lock().0.insert(activity.id, (Instant::now(), activity.clone()));
         }
         let ids: Vec<i64> = activities.iter().map(|activity| activity.id.0).collect();
         let mut index = redis::cmd("SET");
         index.arg(self.key("catalog")).arg(json(&ids)).arg("PX").arg(CATALOGUE_KEPT_MS);
         self.ask::<()>(&index).await
+    }
+}
+
+/// The activities that this process has put into Redis, and when.
+#[derive(Default)]
+struct PutActivities(HashMap<ActivityId, (Instant, Arc<Activity>)>);
+
+impl PutActivities {
+    /// Those that have to be put there again.
+    fn due(&mut self, activities: &[Arc<Activity>]) -> Vec<Arc<Activity>> {
+        let shown: HashSet<ActivityId> = activities.iter().map(|activity| activity.id).collect();
+        self.0.retain(|id, _| shown.contains(id));
+        let is_there = |activity: &Arc<Activity>| {
+            let put = self.0.get(&activity.id);
+            put.is_some_and(|(at, put)| put == activity && at.elapsed() < ACTIVITY_AGAIN)
+        };
+        activities.iter().filter(|activity| !is_there(activity)).cloned().collect()
     }
 }
 

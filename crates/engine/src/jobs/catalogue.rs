@@ -18,14 +18,14 @@ impl Job for RefreshCatalogue {
     /// Pages of a process without jobs come from the copy that the others keep for it; only
     /// if there is none is the ledger asked.
     async fn run(&self) -> JobResult {
-        match self.shared.coordination.catalogue().await {
-            Some(activities) if !self.shared.settings.does(ProcessRole::Jobs) => {
-                self.catalogue.show(activities);
-            }
-            _ => {
-                self.catalogue.refresh().await?;
-                self.shared.coordination.put_catalogue(&self.catalogue.snapshot().activities).await;
-            }
+        let coordination = &self.shared.coordination;
+        let has_jobs = self.shared.settings.does(ProcessRole::Jobs);
+        let copy = if has_jobs { None } else { coordination.catalogue().await };
+        if let Some(activities) = copy {
+            self.catalogue.show(activities);
+        } else {
+            self.catalogue.refresh().await?;
+            coordination.put_catalogue(&self.catalogue.snapshot().activities).await;
         }
         self.health.catalogue_is_fresh();
         Ok(Progress::CaughtUp)

@@ -110,7 +110,7 @@ impl Job for Lifecycle {
     /// End what is over, and take it from the gate when nobody needs it there any more.
     async fn run(&self) -> JobResult {
         let now_ms = self.shared.now_ms();
-        let mut loaded = self.shared.gate.loaded().await?;
+        let mut loaded = self.shared.gate.loaded_lately().await?;
         loaded.retain(|here| here.presence != Presence::Unknown);
         let mut failed = None;
         let over = due::published().map(|filter| filter.closing_by(now_ms));

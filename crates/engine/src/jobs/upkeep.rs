@@ -47,7 +47,7 @@ impl Job for Upkeep {
         let kept = self.shared.gate.upkeep().await;
         self.mend_suspects().await;
         // Reading what is there also refreshes what pages show of it.
-        let read = self.shared.gate.loaded().await;
+        let read = self.shared.gate.loaded_lately().await;
         kept.and(read)?;
         Ok(Progress::CaughtUp)
     }

@@ -61,6 +61,7 @@ impl Adjuster {
             keys.meta(partition, item),
             keys.stock(partition, item),
             keys.adjusts(partition, item),
+            keys.changed(partition),
         ];
         let call = Call::new(&scripts::ADJUST, names)
             .number(adjust_no)
@@ -182,6 +183,7 @@ impl Adjuster {
                 keys.meta(partition, item),
                 keys.stock(partition, item),
                 keys.adjusts(partition, item),
+                keys.changed(partition),
             ];
             let call = Call::new(&scripts::FORGET_ADJUST, names).number(adjust_no);
             let reply: Vec<i64> = self.store.run(&call).await?;

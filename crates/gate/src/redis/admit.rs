@@ -204,6 +204,7 @@ impl Admitter {
             keys.spent(partition, item),
             keys.orders(partition),
             keys.backlog(partition),
+            keys.changed(partition),
         ];
         let mut users: Vec<u64> =
             requests.iter().map(|(_, request)| self.holders.hash(&request.user)).collect();

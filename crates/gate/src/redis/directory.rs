@@ -82,6 +82,17 @@ impl Directory {
         (0..shards).map(|shard| self.partition(item, shard)).collect()
     }
 
+    pub(super) fn is_in(&self, item: ItemId, partition: usize) -> bool {
+        self.partitions_of(item).contains(&partition)
+    }
+
+    /// The items that have a shard in this partition.
+    pub(super) fn items_in(&self, partition: usize) -> Vec<ItemId> {
+        let mut items = self.items();
+        items.retain(|item| self.is_in(*item, partition));
+        items
+    }
+
     /// The partition that holds what this buyer has of the item.
     pub(super) fn home(&self, item: ItemId, user: &UserId) -> Option<usize> {
         let shards = self.shards(item)?;
@@ -104,6 +115,20 @@ impl Directory {
             *read = Some(begun);
         }
         Ok(())
+    }
+
+    /// Reads it anew if its length is another one, or somebody knows that it has changed. If it does not
+    /// answer, the copy stands: the items themselves are elsewhere.
+    pub(super) async fn follow(&self, changed: bool) {
+        let length = redis::cmd("HLEN").arg(self.store.keys.items()).to_owned();
+        let read = match self.store.ask::<usize>(&length).await {
+            Ok(length) if length == self.shards.read().len() && !changed => return,
+            Ok(_) => self.read_now().await,
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = read {
+            tracing::debug!(%error, "the list of items at the gate does not answer");
+        }
     }
 
     /// To be called by whoever holds `read`.

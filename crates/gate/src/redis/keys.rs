@@ -68,6 +68,12 @@ impl Keys {
         self.of_partition(partition, "probe")
     }
 
+    /// sorted set: item → how many changes there had been in this partition when it last changed; under
+    /// the empty name, how many there have been
+    pub(super) fn changed(&self, partition: usize) -> String {
+        self.of_partition(partition, "changed")
+    }
+
     /// hash: move → item:epoch:to:units:ms, stock that left this partition and may not have arrived
     pub(super) fn moves(&self, partition: usize) -> String {
         self.of_partition(partition, "moves")

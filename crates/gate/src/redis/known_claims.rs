@@ -85,6 +85,7 @@ impl KnownClaims {
             keys.stock(partition, item),
             keys.users(partition, item),
             keys.spent(partition, item),
+            keys.changed(partition),
         ];
         let spent_max = spent_keys_max(&self.directory, item);
         let mut call = Call::new(&scripts::RELEASE, names).number(spent_max);
@@ -140,6 +141,7 @@ impl KnownClaims {
             keys.users(partition, item),
             keys.orders(partition),
             keys.backlog(partition),
+            keys.changed(partition),
         ];
         let call = Call::new(&scripts::READMIT, names)
             .number(item.0)
@@ -197,8 +199,12 @@ impl KnownClaims {
         if older.is_empty() {
             return Ok(older);
         }
-        let names =
-            [keys.meta(partition, item), keys.stock(partition, item), keys.users(partition, item)];
+        let names = [
+            keys.meta(partition, item),
+            keys.stock(partition, item),
+            keys.users(partition, item),
+            keys.changed(partition),
+        ];
         let mut call = Call::new(&scripts::ADOPT, names);
         for claim in &older {
             call.push(claim.user.as_str());

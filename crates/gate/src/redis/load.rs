@@ -107,8 +107,7 @@ impl Loader {
         self.directory.add(item, shards).await?;
         let begun = self
             .step(item, shards, |partition| {
-                Call::new(&scripts::BEGIN_LOAD, [self.store.keys.meta(partition, item)])
-                    .number(epoch)
+                Call::new(&scripts::BEGIN_LOAD, self.counted(partition, item)).number(epoch)
             })
             .await?;
         if begun {
@@ -175,7 +174,7 @@ impl Loader {
             }
         }
         let opened = self.step(item, shards, |partition| {
-            Call::new(&scripts::FINISH_LOAD, [self.store.keys.meta(partition, item)])
+            Call::new(&scripts::FINISH_LOAD, self.counted(partition, item))
                 .number(epoch)
                 .number(shut_code(loading.shut))
         });
@@ -185,6 +184,11 @@ impl Loader {
         self.watch.forget(item);
         self.lefts.write().insert(item, loading.left);
         Ok(true)
+    }
+
+    /// The state of an item, and where changes of it are counted.
+    fn counted(&self, partition: usize, item: ItemId) -> [String; 2] {
+        [self.store.keys.meta(partition, item), self.store.keys.changed(partition)]
     }
 
     /// One step in every partition of the item. False if one of them refuses it.
@@ -402,6 +406,8 @@ impl Loader {
                 .arg(keys.spent(partition, item))
                 .arg(keys.adjusts(partition, item));
             self.store.ask::<i64>(&gone).await?;
+            let uncounted = redis::cmd("ZREM").arg(keys.changed(partition)).arg(item.0).to_owned();
+            self.store.ask::<i64>(&uncounted).await?;
         }
         // Last, so that one who dies before leaves an item that can be seen to be half gone.
         self.directory.remove(item).await?;
@@ -415,8 +421,8 @@ impl Loader {
     pub(super) async fn shut(&self, item: ItemId, shut: Option<Shut>) -> Result<bool> {
         self.directory.find(item).await?;
         let calls = self.directory.partitions_of(item).into_iter().map(|partition| {
-            let call = Call::new(&scripts::SHUT, [self.store.keys.meta(partition, item)])
-                .number(shut_code(shut));
+            let call =
+                Call::new(&scripts::SHUT, self.counted(partition, item)).number(shut_code(shut));
             async move { self.store.run::<i64>(&call).await }
         });
         let done = try_join_all(calls).await?;

@@ -43,7 +43,9 @@ use crate::Result;
 
 const GROUP: &str = "workers";
 /// How long a read waits for something to come.
-const BLOCK_MS: u64 = 1_000;
+const BLOCK_MS: u64 = 2_000;
+/// What a silent worker has left is looked for so many times within `takeover_ms`.
+const TAKEOVER_LOOKS: u64 = 4;
 /// A connection for commands that block it. A blocking read is answered within this, or it is dead.
 const BLOCKING: LinkOptions =
     LinkOptions { answer_within: Duration::from_secs(5), connections: 1, may_ask_twice: false };
@@ -225,18 +227,9 @@ impl StreamLog {
         self.backlogs.iter().map(|known| known.load(Ordering::Acquire)).sum()
     }
 
-    /// Of partitions that do not answer nothing is known.
-    pub(super) async fn oldest_waits_ms(&self) -> Result<Option<u64>> {
-        let ages = (0..self.store.partitions).map(|partition| async move {
-            let call = Call::new(&scripts::OLDEST, [self.store.keys.orders(partition)]);
-            self.store.run::<Option<u64>>(&call).await
-        });
-        let ages = join_all(ages).await;
-        let known = ages.iter().filter_map(|age| age.as_ref().ok()).flatten().max().copied();
-        match ages.into_iter().find_map(std::result::Result::err) {
-            Some(error) if known.is_none() => Err(error.into()),
-            _ => Ok(known),
-        }
+    /// As a partition told by the way.
+    pub(super) fn note_backlog(&self, partition: usize, backlog: u64) {
+        self.backlogs[partition].store(backlog, Ordering::Release);
     }
 
     /// Look through the consumers of the streams, now and then.
@@ -276,9 +269,9 @@ struct Reader {
 
 impl Reader {
     async fn run(self) {
-        let mut link = None;
+        let (mut link, mut looked) = (None, None);
         while !self.sender.is_closed() {
-            let done = self.round(&mut link).await;
+            let done = self.round(&mut link, &mut looked).await;
             if let Err(error) = done {
                 tracing::debug!(partition = self.partition, %error, "the claim log does not answer");
                 link = None;
@@ -287,15 +280,26 @@ impl Reader {
         }
     }
 
-    async fn round(&self, link: &mut Option<RedisLink>) -> Result<()> {
+    /// `looked`: when it was last seen what others have left.
+    async fn round(
+        &self,
+        link: &mut Option<RedisLink>,
+        looked: &mut Option<Instant>,
+    ) -> Result<()> {
         if link.is_none() {
             let opened = self.log.servers.link(BLOCKING).await?;
             self.make_group(&opened).await?;
             *link = Some(opened);
         }
         let Some(link) = link else { return Ok(()) };
-        for entry in self.take_over(link).await? {
-            self.pass_on(entry).await;
+        let every = Duration::from_millis(self.log.takeover_ms / TAKEOVER_LOOKS);
+        if looked.is_none_or(|looked| looked.elapsed() >= every) {
+            let left = self.take_over(link).await?;
+            // After a full page there may be more.
+            *looked = (left.len() < READ_ENTRIES).then(Instant::now);
+            for entry in left {
+                self.pass_on(entry).await;
+            }
         }
         for entry in self.read(link).await? {
             self.pass_on(entry).await;

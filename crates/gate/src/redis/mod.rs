@@ -46,11 +46,13 @@ mod load;
 mod log;
 mod moves;
 mod on_log;
+mod pulses;
 mod reading;
 mod scripts;
 mod shards;
 mod store;
 mod streams;
+mod survey;
 mod watch;
 
 use std::{
@@ -68,9 +70,22 @@ use redis_link::RedisServers;
 use sale::{Claim, ClaimLog, EntryId, Epoch, ItemId, LogEntry, LogError, Millis, OrderNo, UserId};
 
 use self::{
-    adjust::Adjuster, admit::Admitter, buyer_claims::BuyerClaims, directory::Directory,
-    holders::Holders, known_claims::KnownClaims, load::Loader, log::StreamLog, moves::Mover,
-    on_log::OnLog, reading::Inspector, shards::ShardReader, store::Store, watch::Watch,
+    adjust::Adjuster,
+    admit::Admitter,
+    buyer_claims::BuyerClaims,
+    directory::Directory,
+    holders::Holders,
+    known_claims::KnownClaims,
+    load::Loader,
+    log::StreamLog,
+    moves::Mover,
+    on_log::OnLog,
+    pulses::{Pulses, first_error},
+    reading::Inspector,
+    shards::ShardReader,
+    store::Store,
+    survey::{Known, Survey},
+    watch::Watch,
 };
 use crate::{
     AdjustOutcome, Admission, Changed, Decision, GateError, GateFailure, GiveBack, Inspection,
@@ -120,6 +135,8 @@ struct Parts {
     known_claims: KnownClaims,
     loader: Loader,
     inspector: Inspector,
+    pulses: Arc<Pulses>,
+    survey: Survey,
 }
 
 /// Units left of each item as last known here.
@@ -183,6 +200,7 @@ impl Parts {
             shards: shards.clone(),
             ticks: ticks.clone(),
         });
+        let pulses = Arc::new(Pulses::new(store.clone()));
         let on_log = Arc::new(OnLog::new(store.clone(), directory.clone()));
         let buyer_claims = Arc::new(BuyerClaims::new(store.clone(), directory.clone()));
         Ok(Parts {
@@ -216,12 +234,21 @@ impl Parts {
             inspector: Inspector {
                 store: store.clone(),
                 directory: directory.clone(),
-                shards,
+                shards: shards.clone(),
                 mover: mover.clone(),
                 adjuster: adjuster.clone(),
                 on_log: on_log.clone(),
-                lefts,
+                lefts: lefts.clone(),
             },
+            survey: Survey {
+                directory: directory.clone(),
+                shards,
+                pulses: pulses.clone(),
+                lefts,
+                last: tokio::sync::Mutex::default(),
+                known: Mutex::new(Known::nothing(store.partitions)),
+            },
+            pulses,
             log: Arc::new(StreamLog::new(store.clone(), options)),
             store,
             directory,
@@ -357,12 +384,17 @@ impl Upkeep for RedisGate {
 
     /// A step that fails keeps the others from nothing: each part of the gate may be at another server.
     async fn upkeep(&self) -> Result<()> {
-        let Parts { store, directory, watch, mover, on_log, log, .. } = &*self.0;
+        let Parts { survey, mover, on_log, log, .. } = &*self.0;
         on_log.forget_old_reads();
+        let answers = survey.make().await;
+        for (partition, pulse) in answers.iter().enumerate() {
+            if let Ok(pulse) = pulse {
+                log.note_backlog(partition, pulse.backlog);
+            }
+        }
         let steps = [
-            log.read_backlog().await,
-            watch.check_servers(store, directory).await,
-            mover.finish_moves().await,
+            first_error(&answers).map_or(Ok(()), Err),
+            mover.finish_moves(&answers).await,
             log.ack_again().await,
             log.tidy_groups().await,
         ];
@@ -377,11 +409,15 @@ impl Inspection for RedisGate {
     }
 
     async fn loaded(&self) -> Result<Vec<Loaded>> {
-        self.0.inspector.loaded().await
+        Ok(self.0.survey.loaded().await)
+    }
+
+    async fn loaded_lately(&self) -> Result<Vec<Loaded>> {
+        Ok(self.0.survey.loaded_lately().await)
     }
 
     async fn loaded_item(&self, item: ItemId) -> Result<Option<Loaded>> {
-        self.0.inspector.loaded_item(item).await
+        self.0.survey.loaded_item(item).await
     }
 
     async fn reading(&self, item: ItemId) -> Result<Option<Reading>> {
@@ -426,10 +462,10 @@ impl Inspection for RedisGate {
     }
 
     async fn oldest_waits_ms(&self) -> Result<Option<u64>> {
-        self.0.log.oldest_waits_ms().await
+        self.0.pulses.oldest_waits_ms().await
     }
 
     async fn check(&self) -> Writable {
-        self.0.store.check().await
+        self.0.pulses.check().await
     }
 }

@@ -30,6 +30,7 @@ use sale::{Epoch, ItemId};
 
 use super::{
     directory::Directory,
+    pulses::Pulse,
     scripts,
     shards::{ShardReader, ShardState, whole},
     store::Store,
@@ -40,6 +41,8 @@ use crate::{GateError, GateFailure, Result};
 const OPEN_MAX: Duration = Duration::from_secs(1);
 /// How long it is remembered that a move was given, and that it is over.
 const NOTES_KEPT: Duration = Duration::from_secs(600);
+/// How often those are looked for that need not be remembered any more.
+const FORGET_EVERY: Duration = Duration::from_secs(30);
 
 pub(super) struct Mover {
     store: Arc<Store>,
@@ -49,6 +52,8 @@ pub(super) struct Mover {
     name: u64,
     count: AtomicU64,
     seen: FirstSeen,
+    /// When notes were last looked through.
+    looked: Mutex<Option<Instant>>,
 }
 
 /// When this process first saw each note, by the place it is noted at. Holds what is noted now.
@@ -84,7 +89,15 @@ impl Mover {
         getrandom::fill(&mut name)
             .map_err(|error| GateError::new(GateFailure::Unreachable, error))?;
         let (name, count) = (u64::from_le_bytes(name), AtomicU64::new(0));
-        Ok(Mover { store, directory, shards, name, count, seen: FirstSeen::default() })
+        Ok(Mover {
+            store,
+            directory,
+            shards,
+            name,
+            count,
+            seen: FirstSeen::default(),
+            looked: Mutex::default(),
+        })
     }
 
     fn next(&self) -> String {
@@ -164,8 +177,13 @@ impl Mover {
         };
         let id = self.next();
         let keys = &self.store.keys;
-        let names =
-            [keys.meta(from, item), keys.stock(from, item), keys.moves(from), keys.settled(from)];
+        let names = [
+            keys.meta(from, item),
+            keys.stock(from, item),
+            keys.moves(from),
+            keys.settled(from),
+            keys.changed(from),
+        ];
         let since_ms = now_ms();
         let call = Call::new(&scripts::TAKE_UNITS, names)
             .number(epoch)
@@ -198,6 +216,7 @@ impl Mover {
             keys.meta(stock.to, stock.item),
             keys.stock(stock.to, stock.item),
             keys.given(stock.to),
+            keys.changed(stock.to),
         ];
         let call = Call::new(&scripts::GIVE_UNITS, names)
             .number(stock.epoch)
@@ -260,18 +279,33 @@ impl Mover {
 
     /// Finish what somebody left open, then forget what was over long ago. In this order: a move that
     /// is still open may have been given, and only the note of it says so.
-    pub(super) async fn finish_moves(&self) -> Result<()> {
+    pub(super) async fn finish_moves(&self, answers: &[Result<Pulse>]) -> Result<()> {
+        let of = |wanted: fn(&Pulse) -> bool| {
+            let pulses = answers.iter().enumerate();
+            pulses.filter(move |(_, pulse)| pulse.as_ref().is_ok_and(wanted)).map(|(at, _)| at)
+        };
         // All at once: one that does not answer is waited for, and the others are not kept waiting.
-        let partitions = 0..self.store.partitions;
-        let finished = join_all(partitions.clone().map(|at| self.finish_open(at))).await;
-        let finished: Vec<bool> = finished.into_iter().collect::<Result<_>>()?;
-        if !finished.into_iter().all(|all| all) {
+        let open = of(|pulse| pulse.moves > 0).map(|at| self.finish_open(at));
+        let finished: Vec<bool> = join_all(open).await.into_iter().collect::<Result<_>>()?;
+        // One that does not answer may have open moves, of which only the notes of others tell.
+        let all_answer = answers.iter().all(Result::is_ok);
+        if !all_answer || !finished.into_iter().all(|all| all) || !self.may_forget() {
             return Ok(());
         }
-        let notes =
-            partitions.flat_map(|at| [self.store.keys.given(at), self.store.keys.settled(at)]);
+        let notes = of(|pulse| pulse.has_notes)
+            .flat_map(|at| [self.store.keys.given(at), self.store.keys.settled(at)]);
         let forgotten = notes.map(|notes| async move { self.forget_old(&notes).await });
         join_all(forgotten).await.into_iter().collect()
+    }
+
+    /// Notes are kept so long that nobody need look at them all the time.
+    fn may_forget(&self) -> bool {
+        let mut looked = self.looked.lock();
+        let due = looked.is_none_or(|looked| looked.elapsed() > FORGET_EVERY);
+        if due {
+            *looked = Some(Instant::now());
+        }
+        due
     }
 
     /// False if some of those that have been open for long still are.

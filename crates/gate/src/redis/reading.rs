@@ -1,6 +1,6 @@
 //! Reading what the gate holds: for reconcile and for operators.
 
-use std::{collections::HashSet, sync::Arc};
+use std::sync::Arc;
 
 use futures_util::future::join_all;
 use redis_link::Call;
@@ -14,13 +14,10 @@ use super::{
     moves::Mover,
     on_log::OnLog,
     scripts,
-    shards::{ShardReader, presence, whole},
+    shards::{ShardReader, whole},
     store::Store,
 };
-use crate::{Loaded, Presence, Reading, Result, mark::Garbled};
-
-/// Items that are read in one go.
-pub(super) const ITEMS_READ_AT_ONCE: usize = 64;
+use crate::{Reading, Result, mark::Garbled};
 
 pub(super) struct Inspector {
     pub(super) store: Arc<Store>,
@@ -62,45 +59,6 @@ impl Inspector {
         }))
     }
 
-    /// What is at the gate, whole or not: also what a crash left half loaded or half gone.
-    pub(super) async fn loaded(&self) -> Result<Vec<Loaded>> {
-        self.directory.read_now().await?;
-        let mut items: Vec<ItemId> = self.directory.items();
-        items.sort_unstable();
-        let mut loaded = Vec::with_capacity(items.len());
-        for some in items.chunks(ITEMS_READ_AT_ONCE) {
-            let shards = join_all(some.iter().map(|item| self.shards.read_all(*item))).await;
-            for (item, shards) in some.iter().zip(shards) {
-                let here = presence(*item, shards.ok().as_deref());
-                self.note_left(&here);
-                loaded.push(here.0);
-            }
-        }
-        let known: HashSet<ItemId> = items.into_iter().collect();
-        self.lefts.write().retain(|item, _| known.contains(item));
-        Ok(loaded)
-    }
-
-    pub(super) async fn loaded_item(&self, item: ItemId) -> Result<Option<Loaded>> {
-        self.directory.find(item).await?;
-        if self.directory.shards(item).is_none() {
-            return Ok(None);
-        }
-        let here = presence(item, Some(&self.shards.read_all(item).await?));
-        self.note_left(&here);
-        Ok(Some(here.0))
-    }
-
-    fn note_left(&self, (here, left): &(Loaded, Option<i64>)) {
-        match left {
-            Some(left) => drop(self.lefts.write().insert(here.item, *left)),
-            // What cannot be read now may still be shown as it was.
-            None if here.presence == Presence::Unknown => {}
-            None => drop(self.lefts.write().remove(&here.item)),
-        }
-    }
-
-    /// Every buyer marked on an item.
     /// What time it is where its shards are.
     pub(super) async fn clocks(&self, item: ItemId) -> Vec<Result<Millis>> {
         if let Err(error) = self.directory.find(item).await {
@@ -113,6 +71,7 @@ impl Inspector {
         join_all(asking).await
     }
 
+    /// Every buyer marked on an item.
     pub(super) async fn marks(&self, item: ItemId) -> Result<Vec<(UserId, OrderNo)>> {
         let held = held_in(&self.store, self.directory.partitions_of(item), item).await?;
         Ok(held.into_iter().map(|claim| (claim.user, claim.order_no)).collect())
@@ -120,11 +79,7 @@ impl Inspector {
 }
 
 /// Every claim that is marked on an item in these partitions.
-pub(super) async fn held_in(
-    store: &Store,
-    partitions: Vec<usize>,
-    item: ItemId,
-) -> Result<Vec<Claim>> {
+async fn held_in(store: &Store, partitions: Vec<usize>, item: ItemId) -> Result<Vec<Claim>> {
     let mut found = Vec::new();
     for partition in partitions {
         let mut cursor: u64 = 0;

@@ -6,8 +6,16 @@ use futures_util::future::try_join_all;
 use redis_link::Call;
 use sale::{Epoch, ItemId, Millis};
 
-use super::{directory::Directory, scripts, store::Store, watch::Watch};
-use crate::{Loaded, Presence, Result, Shut};
+use super::{
+    directory::Directory,
+    scripts,
+    store::Store,
+    watch::{Seen, Watch},
+};
+use crate::{Loaded, Presence, Result, Shut, mark::Garbled};
+
+/// What is answered for an item that cannot be read.
+const UNREADABLE: i64 = -1;
 
 /// One shard of an item at one instant.
 #[derive(Clone, Copy, Debug)]
@@ -22,12 +30,14 @@ pub(super) struct ShardState {
     pub(super) left: i64,
     /// It is being loaded, and the last step of that was so long ago.
     pub(super) quiet_ms: Option<u64>,
+    /// The server process it was loaded in, if that is noted.
+    server: Option<u64>,
 }
 
 impl ShardState {
     /// `None` if it is not there, or not whole.
     fn read(partition: usize, reply: &[i64]) -> Option<ShardState> {
-        let [epoch, seq, shut, opens_ms, closes_ms, units, left, quiet_ms] = *reply else {
+        let [epoch, seq, shut, opens_ms, closes_ms, units, left, quiet_ms, server] = *reply else {
             return None;
         };
         Some(ShardState {
@@ -45,7 +55,19 @@ impl ShardState {
             units,
             left,
             quiet_ms: u64::try_from(quiet_ms).ok(),
+            server: u64::try_from(server).ok().filter(|server| *server != 0),
         })
+    }
+
+    pub(super) fn is_loading(&self) -> bool {
+        self.quiet_ms.is_some()
+    }
+
+    /// Is it with another server process than the one it was loaded in? One that is being loaded or has
+    /// ended is no worry.
+    fn is_elsewhere(&self, server: u64) -> bool {
+        let noted = self.server.is_some_and(|noted| noted != server);
+        noted && !self.is_loading() && self.shut != Some(Shut::Ended)
     }
 }
 
@@ -74,14 +96,42 @@ pub(super) struct ShardReader {
 
 impl ShardReader {
     async fn read(&self, partition: usize, item: ItemId) -> Result<Option<ShardState>> {
-        let names = [self.store.keys.meta(partition, item), self.store.keys.stock(partition, item)];
-        let seen = self.watch.seen(partition, item);
-        let reply: Vec<i64> = self.store.run(&Call::new(&scripts::READ_SHARD, names)).await?;
-        let shard = ShardState::read(partition, &reply);
-        if let Some(shard) = &shard {
-            self.watch.note(partition, item, seen, (shard.epoch, shard.seq), false);
+        let shard = self.read_some(partition, &[item], None).await?.pop().flatten();
+        Ok(shard.ok_or(Garbled("item"))?)
+    }
+
+    /// Some items of a partition in one call: each as it is there, or nothing if it cannot be read. An
+    /// item that is not with this server, if it is given, is suspect.
+    pub(super) async fn read_some(
+        &self,
+        partition: usize,
+        items: &[ItemId],
+        server: Option<u64>,
+    ) -> Result<Vec<Option<Option<ShardState>>>> {
+        let keys = &self.store.keys;
+        let names = items
+            .iter()
+            .flat_map(|item| [keys.meta(partition, *item), keys.stock(partition, *item)]);
+        let seen: Vec<Seen> = items.iter().map(|item| self.watch.seen(partition, *item)).collect();
+        let call = Call::new(&scripts::READ_SHARDS, names);
+        let replies: Vec<Vec<i64>> = self.store.run(&call).await?;
+        if replies.len() != items.len() {
+            return Err(Garbled("answer of read_shards.lua").into());
         }
-        Ok(shard)
+        let read = items.iter().zip(seen).zip(&replies).map(|((item, seen), reply)| {
+            if reply[..] == [UNREADABLE] {
+                return None;
+            }
+            let shard = ShardState::read(partition, reply);
+            if let Some(shard) = &shard {
+                self.watch.note(partition, *item, seen, (shard.epoch, shard.seq), false);
+                if server.is_some_and(|server| shard.is_elsewhere(server)) {
+                    self.watch.suspect(partition, *item);
+                }
+            }
+            Some(shard)
+        });
+        Ok(read.collect())
     }
 
     /// Every shard of an item, in their order.

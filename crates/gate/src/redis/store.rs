@@ -1,17 +1,12 @@
-//! The partitions of one deployment: how they are reached, what everything in them is called, and
-//! whether they can be written.
+//! The partitions of one deployment: how they are reached, and what everything in them is called.
 
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue, RedisResult};
 use redis_link::{Call, LinkOptions, RedisLink};
 
 use super::{RedisOptions, keys::Keys};
-use crate::{Result, Writable};
-
-/// What a check writes is forgotten after this.
-const PROBE_KEPT_MS: u64 = 60_000;
+use crate::Result;
 
 /// Connections per server, shared by the partitions.
 const CONNECTIONS: usize = 8;
@@ -67,19 +62,5 @@ impl Store {
             tracing::warn!(partition, wanted, have, "too few replicas have the claims");
         }
         have >= i64::from(wanted)
-    }
-
-    /// A PING would be answered by a server that cannot write, by a replica, and by any one of many;
-    /// so something is written in every partition.
-    pub(super) async fn check(&self) -> Writable {
-        let probes = (0..self.partitions).map(|partition| async move {
-            let mut set = redis::cmd("SET");
-            set.arg(self.keys.probe(partition)).arg(1).arg("PX").arg(PROBE_KEPT_MS);
-            self.ask::<()>(&set).await
-        });
-        let failed = join_all(probes).await.into_iter().filter_map(std::result::Result::err);
-        let causes: Vec<String> = failed.map(|error| error.to_string()).collect();
-        let (partitions, silent) = (self.partitions, causes.len());
-        Writable { partitions, silent, cause: causes.into_iter().next() }
     }
 }

@@ -7,13 +7,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use futures_util::future::join_all;
 use parking_lot::Mutex;
-use redis_link::Call;
 use sale::{Epoch, ItemId};
-
-use super::{directory::Directory, reading::ITEMS_READ_AT_ONCE, scripts, store::Store};
-use crate::Result;
 
 pub(super) type Seen = Option<(Epoch, u64)>;
 
@@ -54,26 +49,11 @@ impl Watch {
         true
     }
 
-    /// Suspect items that are served by another server process than the one they were loaded in.
-    pub(super) async fn check_servers(&self, store: &Store, directory: &Directory) -> Result<()> {
-        let mut done = Ok(());
-        for some in directory.items().chunks(ITEMS_READ_AT_ONCE) {
-            let shards = some.iter().flat_map(|item| {
-                directory.partitions_of(*item).into_iter().map(|partition| (partition, *item))
-            });
-            let checks = shards.map(|(partition, item)| self.check_server(store, partition, item));
-            done = done.and(join_all(checks).await.into_iter().collect());
-        }
-        done
-    }
-
-    async fn check_server(&self, store: &Store, partition: usize, item: ItemId) -> Result<()> {
-        let call = Call::new(&scripts::SAME_SERVER, [store.keys.meta(partition, item)]);
-        if store.run::<i64>(&call).await? == 0 {
+    /// It is served by another server process than the one it was loaded in.
+    pub(super) fn suspect(&self, partition: usize, item: ItemId) {
+        if self.suspects.lock().insert(item) {
             tracing::warn!(%item, partition, "another server has the item now");
-            self.suspects.lock().insert(item);
         }
-        Ok(())
     }
 
     pub(super) fn is_suspect(&self, item: ItemId) -> bool {

@@ -165,7 +165,8 @@ async fn a_step_of_a_load_that_is_sent_twice_is_made_once() {
     };
     assert_eq!(put("2"), "0", "a chunk is missing");
     assert_eq!(put("1"), "1");
-    let finish = || script(&home, FINISH_LOAD, &[of("meta")], &["1", "0"]);
+    let counted = [of("meta"), key(&home, 2, "changed")];
+    let finish = || script(&home, FINISH_LOAD, &counted, &["1", "0"]);
     assert_eq!(finish(), "1");
     admitted(&one(&gate, home.request("b", 1)).await);
     gate.shut(ITEM, Some(Shut::Paused)).await.unwrap();
@@ -230,7 +231,7 @@ async fn a_loader_that_lives_is_seen_to_live_while_it_reads() {
 async fn others_see_that_an_item_is_being_loaded_torn_or_out_of_reach() {
     let home = RedisHome::new();
     let (gate, other) = (home.open_as("one").await, home.open_as("other").await);
-    let presence = async || other.loaded().await.unwrap()[0].presence;
+    let presence = async || other.loaded_item(ITEM).await.unwrap().unwrap().presence;
     load(&gate, loading(&home, 1, 5, 2)).await;
     assert_eq!(presence().await, Presence::Whole);
     gate.begin_load(ITEM, 2, 2).await.unwrap();
@@ -317,7 +318,8 @@ async fn a_move_that_is_over_does_not_begin_again() {
     let home = RedisHome::new();
     let gate = home.open_as("one").await;
     load(&gate, loading(&home, 1, 20, 2)).await;
-    let keys = ["meta:42", "stock:42", "moves", "settled"].map(|what| key(&home, 3, what));
+    let keys =
+        ["meta:42", "stock:42", "moves", "settled", "changed"].map(|what| key(&home, 3, what));
     let take = || script(&home, TAKE_UNITS, &keys, &["1", "mover-1", "42", "2", "4", "0"]);
     assert_eq!((take(), take()), ("5".into(), "5".into()), "noted, and told again");
     gate.upkeep().await.unwrap();

@@ -44,6 +44,7 @@ mod failover;
 mod failures;
 mod fixtures;
 mod handbook;
+mod idle;
 mod kills;
 mod manners;
 mod money;

@@ -1,6 +1,6 @@
 -- Change the units left by `delta`, once: `had` is what the caller knows of this number here.
 --
--- KEYS  meta  stock  adjusts
+-- KEYS  meta  stock  adjusts  changed
 -- ARGV  adjust_no  delta  mode  had (empty: nothing)
 -- mode: `refuse` to go below zero, `take` no more than there is, `force`
 -- Answers {'D', seq, applied} | {'R'} the amount here is another one than the caller knows of, be it
@@ -21,4 +21,5 @@ local now = tonumber(has or '0') + delta
 -- What was taken back altogether never was: a zero would say that the load contained it.
 if now == 0 then redis.call('HDEL', KEYS[3], ARGV[1]) else redis.call('HSET', KEYS[3], ARGV[1], now) end
 redis.call('SET', KEYS[2], left + delta)
+redis.call('ZADD', KEYS[#KEYS], redis.call('ZINCRBY', KEYS[#KEYS], 1, ''), string.match(KEYS[1], '%d+$'))
 return {'D', redis.call('HINCRBY', KEYS[1], 'seq', 1), delta}

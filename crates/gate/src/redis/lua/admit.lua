@@ -1,6 +1,6 @@
 -- Decide a batch of attempts on one item in one partition.
 --
--- KEYS  meta  stock  users  spent  orders  backlog
+-- KEYS  meta  stock  users  spent  orders  backlog  changed
 -- ARGV  item  log_claims_max  n  epoch  units  most  keyed  winners
 -- Answers {epoch, seq, now_ms, backlog}: everybody is admitted; or the same and n decisions; or an
 -- empty list if the item is not here. A decision is a letter and what belongs to it;
@@ -38,6 +38,7 @@ local function write(new_marks, units, count, winners)
   redis.call('HSET', KEYS[1], 'seq', seq + 1, 'units', tonumber(meta[7] or '0') + units)
   redis.call('XADD', KEYS[5], '*', 'i', ARGV[1], 'b',
     struct.pack('<I8I8I8', epoch, now, count) .. winners)
+  redis.call('ZADD', KEYS[#KEYS], redis.call('ZINCRBY', KEYS[#KEYS], 1, ''), string.match(KEYS[1], '%d+$'))
 end
 
 local function everybody_wins()

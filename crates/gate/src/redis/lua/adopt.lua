@@ -2,7 +2,7 @@
 -- failover took them from the log while a worker had them in hand. They take their units and mark
 -- their buyers; whoever is marked is left alone.
 --
--- KEYS  meta  stock  users
+-- KEYS  meta  stock  users  changed
 -- ARGV  per claim: user  epoch  mark (24 bytes)
 -- Answers {epoch, seq, units}; an empty list if the item is not here.
 local meta = redis.call('HMGET', KEYS[1], 'epoch', 'shut', 'seq', 'loading')
@@ -16,5 +16,6 @@ for at = 1, #ARGV, 3 do
 end
 if units == 0 then return {epoch, tonumber(meta[3]), 0} end
 redis.call('DECRBY', KEYS[2], units)
+redis.call('ZADD', KEYS[#KEYS], redis.call('ZINCRBY', KEYS[#KEYS], 1, ''), string.match(KEYS[1], '%d+$'))
 redis.call('HINCRBY', KEYS[1], 'units', units)
 return {epoch, redis.call('HINCRBY', KEYS[1], 'seq', 1), units}

@@ -3,7 +3,7 @@
 -- is refused; only then does the loader read what it will load. A later epoch, and an item that has
 -- ended, are left alone. Again under the same epoch it says that the loader is still at it.
 --
--- KEYS  meta      ARGV  epoch
+-- KEYS  meta  changed      ARGV  epoch
 -- Answers 1, or 0 if this epoch is loaded or a later one is here.
 local meta = redis.call('HMGET', KEYS[1], 'epoch', 'loading', 'shut')
 if meta[3] == '3' then return 0 end
@@ -20,4 +20,5 @@ if here < mine then
   redis.call('HINCRBY', KEYS[1], 'seq', 1)
 end
 redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'shut', 2, 'loading', string.format('%.0f', now))
+redis.call('ZADD', KEYS[#KEYS], redis.call('ZINCRBY', KEYS[#KEYS], 1, ''), string.match(KEYS[1], '%d+$'))
 return 1

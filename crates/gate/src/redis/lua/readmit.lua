@@ -1,7 +1,7 @@
 -- Admit a claim again that was acknowledged once and lost. The window does not matter: it was kept
 -- when the claim was made.
 --
--- KEYS  meta  stock  users  orders  backlog
+-- KEYS  meta  stock  users  orders  backlog  changed
 -- ARGV  item  user  quantity  order_no (8 bytes)  claimed_ms  epoch of the claim  key (8 bytes)
 local meta = redis.call('HMGET', KEYS[1], 'epoch', 'shut', 'loading')
 if not meta[1] then return {'N'} end
@@ -22,4 +22,5 @@ redis.call('INCRBY', KEYS[5], 1)
 redis.call('XADD', KEYS[4], '*', 'i', ARGV[1], 'b',
   struct.pack('<I8I8I8', tonumber(meta[1]), tonumber(ARGV[5]), 1)
   .. mark .. struct.pack('<I2', #ARGV[2]) .. ARGV[2])
+redis.call('ZADD', KEYS[#KEYS], redis.call('ZINCRBY', KEYS[#KEYS], 1, ''), string.match(KEYS[1], '%d+$'))
 return {'A'}

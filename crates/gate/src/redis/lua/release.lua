@@ -1,7 +1,7 @@
 -- Give units back. Acts only where the buyer's mark still carries this order number, so that twice
 -- is once; what comes back is what the mark took, whatever the message says.
 --
--- KEYS  meta  stock  users  spent
+-- KEYS  meta  stock  users  spent  changed
 -- ARGV  spent keys at most, then per unit: user  order_no (8 bytes)
 -- Answers {epoch, seq, units}; an empty list if the item is not here. While the item is being
 -- loaded nobody can say whether the load contains these units: try again.
@@ -23,5 +23,6 @@ for at = 2, #ARGV, 2 do
 end
 if units == 0 then return {tonumber(epoch), tonumber(redis.call('HGET', KEYS[1], 'seq')), 0} end
 redis.call('INCRBY', KEYS[2], units)
+redis.call('ZADD', KEYS[#KEYS], redis.call('ZINCRBY', KEYS[#KEYS], 1, ''), string.match(KEYS[1], '%d+$'))
 redis.call('HINCRBY', KEYS[1], 'units', -units)
 return {tonumber(epoch), redis.call('HINCRBY', KEYS[1], 'seq', 1), units}

@@ -1,4 +1,4 @@
--- Stop or resume admitting. KEYS meta  ARGV shut.  Answers 0 if the item is not here.
+-- Stop or resume admitting. KEYS meta  changed  ARGV shut.  Answers 0 if the item is not here.
 --
 -- Ended is for good. An item in doubt stays frozen until it is loaded anew, whatever an operator
 -- resumes meanwhile: what it admitted would be in nobody's books. The load that is under way ends as
@@ -13,4 +13,5 @@ if now == '2' and ARGV[1] ~= '3' then
 end
 redis.call('HSET', KEYS[1], 'shut', ARGV[1])
 redis.call('HINCRBY', KEYS[1], 'seq', 1)
+redis.call('ZADD', KEYS[#KEYS], redis.call('ZINCRBY', KEYS[#KEYS], 1, ''), string.match(KEYS[1], '%d+$'))
 return 1

@@ -1,7 +1,7 @@
 -- The first step of a move: take half of what is here (at least `wanted`, if there is as much) and
 -- note where it goes. A move that is noted already answers what it took; one that is settled is over.
 --
--- KEYS  meta  stock  moves  settled      ARGV  epoch  move  item  to  wanted  now_ms
+-- KEYS  meta  stock  moves  settled  changed      ARGV  epoch  move  item  to  wanted  now_ms
 -- Answers the units taken; 0 if there are none; -1 if the shard is being loaded or has another
 -- epoch, so that nobody can say.
 local meta = redis.call('HMGET', KEYS[1], 'epoch', 'loading')
@@ -16,4 +16,5 @@ redis.call('HSET', KEYS[3], ARGV[2],
   ARGV[3] .. ':' .. ARGV[1] .. ':' .. ARGV[4] .. ':' .. units .. ':' .. ARGV[6])
 redis.call('SET', KEYS[2], left - units)
 redis.call('HINCRBY', KEYS[1], 'seq', 1)
+redis.call('ZADD', KEYS[#KEYS], redis.call('ZINCRBY', KEYS[#KEYS], 1, ''), string.match(KEYS[1], '%d+$'))
 return units
