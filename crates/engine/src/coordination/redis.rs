@@ -141,7 +141,7 @@ impl RedisCoordination {
         for id in ids {
             let key = self.key(format_args!("catalog:{id}"));
             let hash = redis::cmd("HGETALL").arg(key).to_owned();
-            let fields: std::collections::HashMap<String, String> = self.ask(&hash).await?;
+            let fields: HashMap<String, String> = self.ask(&hash).await?;
             let Some(head) = fields.get("activity") else { return Ok(None) };
             let Ok(mut activity) = serde_json::from_str::<Activity>(head) else { return Ok(None) };
             let mut items: Vec<Item> = fields

@@ -9,15 +9,6 @@ pub(crate) enum Dialect {
 }
 
 impl Dialect {
-    /// Behind a table's name: it is read by this index, and from where the condition on all its columns
-    /// begins.
-    pub(crate) fn by_index(self, index: &str) -> String {
-        match self {
-            Dialect::Sqlite => format!("INDEXED BY {index}"),
-            Dialect::Mysql => format!("FORCE INDEX ({index})"),
-        }
-    }
-
     /// Holds the rows that are read until the transaction ends. In SQLite there is one writer, which
     /// holds the whole file.
     pub(crate) fn for_update(self) -> &'static str {
