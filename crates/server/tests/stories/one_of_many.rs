@@ -25,8 +25,9 @@ enum Trouble {
     Hung,
 }
 
-/// Nothing that concerns the living may take longer, with the worst of time-outs in between.
-const STEP_MAX: Duration = Duration::from_secs(10);
+/// Nothing that concerns the living may take longer. The longest is a push whose first hint went to a line
+/// that had just died: pages are opened twice, and each waits 2 s for the part that hangs.
+const STEP_MAX: Duration = Duration::from_secs(20);
 /// A hint that is not heard by then is lost.
 const HEARD_WITHIN: Duration = Duration::from_secs(3);
 /// How long buyers of the sale that times out have to pay.
@@ -158,7 +159,12 @@ impl Story {
 
     /// What was given up, or timed out, while it was away can be bought again.
     async fn bought_back(&mut self) {
+        let login = self.sale.deployment.login();
         for (mut buyer, no) in std::mem::take(&mut self.stranded) {
+            // Nobody keeps a silent connection open for minutes.
+            let address = self.webs()[0];
+            let jwt = login.token(&mut Api::new(address, None), &buyer.user).await.unwrap();
+            buyer.api = Api::new(address, Some(&jwt));
             if buyer.order(&no).await["status"] != "unpaid" {
                 self.buys_again(&mut buyer).await;
             }
