@@ -107,7 +107,9 @@ impl Pool {
     /// A connection, idle or new.
     pub(super) async fn session(&self, share: Share, is_long: bool) -> Outcome<MysqlSession> {
         let unknown = |why: &str| Failure::Unknown(why.into());
-        let wait = Duration::from_millis(self.options.answer_ms_max);
+        // A long read may have to wait for another one.
+        let times = if is_long { LONG_READ_FACTOR } else { 1 };
+        let wait = Duration::from_millis(self.options.answer_ms_max) * times;
         let permit = tokio::time::timeout(wait, self.permits.take(share, is_long))
             .await
             .map_err(|_| unknown("all connections to the database were in use for too long"))?
