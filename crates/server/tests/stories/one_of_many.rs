@@ -179,6 +179,7 @@ impl Story {
             self.returns(address).await;
             self.times_out(address).await;
             self.reconciles(address).await;
+            self.shows_all_at_a_glance(address).await;
         }
     }
 
@@ -237,11 +238,27 @@ impl Story {
         self.took("return after a time-out", bought);
     }
 
-    async fn reconciles(&mut self, address: SocketAddr) {
-        let asked = Instant::now();
+    /// Its operator.
+    fn admin(&self, address: SocketAddr) -> Api {
         let place =
             WEBS.iter().find(|place| self.sale.process(**place).address == address).unwrap();
-        let mut admin = self.sale.process(*place).admin();
+        self.sale.process(*place).admin()
+    }
+
+    /// An operator looks there when something is down.
+    async fn shows_all_at_a_glance(&mut self, address: SocketAddr) {
+        let asked = Instant::now();
+        let overview: Value = self.admin(address).read("/api/v1/admin/overview").await.unwrap();
+        self.took("overview", asked);
+        let living = self.patient.in_partition(self.living);
+        let items = overview["items"].as_array().unwrap();
+        let shown = items.iter().find(|item| item["item_id"] == living).unwrap();
+        assert!(shown["in_flight"].is_u64(), "{overview:#}");
+    }
+
+    async fn reconciles(&mut self, address: SocketAddr) {
+        let asked = Instant::now();
+        let mut admin = self.admin(address);
         let report: Value = admin.write("/api/v1/admin/reconcile", &json!({})).await.unwrap();
         self.took("reconcile", asked);
         let living = self.patient.in_partition(self.living);

@@ -3,6 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use axum::extract::State;
+use futures_util::future::join_all;
 use gate::Shut;
 use sale::{Activity, ActivityState, Item, ItemId, Millis};
 use serde::Serialize;
@@ -21,6 +22,8 @@ const ITEMS_MAX: usize = 1_000;
 /// The claims on a longer log are not told apart by item: looking through it would hold up the very
 /// rush that made it long.
 const COUNTED_CLAIMS_MAX: u64 = 20_000;
+/// Items whose claims are counted at the same time.
+const COUNTED_AT_ONCE_MAX: usize = 64;
 
 #[derive(Serialize, ToSchema)]
 pub(in super::super) struct Overview {
@@ -142,7 +145,8 @@ pub(in super::super) struct LiveItem {
     gate_left: Option<i64>,
     /// Units the ledger has not sold.
     ledger_stock: i64,
-    /// Units of claims on their way to the ledger; null if they are too many to count quickly.
+    /// Units of claims on their way to the ledger; null if they are too many to count quickly,
+    /// or the gate does not tell.
     in_flight: Option<u64>,
     #[schema(schema_with = schemas::shut)]
     shut: Option<&'static str>,
@@ -247,25 +251,38 @@ async fn live_items(
     let loaded = if gate_is_up { engine.records().at_gate().await? } else { Vec::new() };
     let shut: HashMap<ItemId, Shut> =
         loaded.iter().filter_map(|here| Some((here.item, here.shut?))).collect();
-    let countable = gate_is_up && engine.records().backlog() <= COUNTED_CLAIMS_MAX;
     let activities = live_activities(app, readiness, now_ms).await?;
-    let mut items = Vec::new();
-    for activity in activities {
-        for item in &activity.items {
-            if items.len() == ITEMS_MAX {
-                return Ok((items, true));
-            }
-            let in_flight = if countable {
-                Some(engine.records().units_in_flight(item.id).await?)
-            } else {
-                None
-            };
-            let gate_left = engine.records().left(item.id);
-            let shut = shut.get(&item.id).copied();
-            items.push(live_item(&activity, item, gate_left, in_flight, shut, now_ms));
+    let all = activities
+        .iter()
+        .flat_map(|activity| activity.items.iter().map(move |item| (activity, item)));
+    let mut all: Vec<(&Activity, &Item)> = all.take(ITEMS_MAX + 1).collect();
+    let more = all.len() > ITEMS_MAX;
+    all.truncate(ITEMS_MAX);
+    let ids: Vec<ItemId> = all.iter().map(|(_, item)| item.id).collect();
+    let countable = gate_is_up && engine.records().backlog() <= COUNTED_CLAIMS_MAX;
+    let in_flight = if countable { units_in_flight(app, &ids).await } else { HashMap::new() };
+    let view = |(activity, item): (&Activity, &Item)| {
+        let (gate_left, in_flight) = (engine.records().left(item.id), in_flight.get(&item.id));
+        let shut = shut.get(&item.id).copied();
+        live_item(activity, item, gate_left, in_flight.copied(), shut, now_ms)
+    };
+    Ok((all.into_iter().map(view).collect(), more))
+}
+
+/// Of items whose part of the gate does not answer nothing is known. Once one did not, the rest is not
+/// asked for: each might be waited for as long.
+async fn units_in_flight(app: &App, items: &[ItemId]) -> HashMap<ItemId, u64> {
+    let mut known = HashMap::new();
+    for some in items.chunks(COUNTED_AT_ONCE_MAX) {
+        let counts = some.iter().map(|item| app.engine.records().units_in_flight(*item));
+        let counts = join_all(counts).await;
+        let silent = counts.iter().any(Result::is_err);
+        known.extend(some.iter().zip(counts).filter_map(|(id, count)| Some((*id, count.ok()?))));
+        if silent {
+            break;
         }
     }
-    Ok((items, false))
+    known
 }
 
 fn live_item(
