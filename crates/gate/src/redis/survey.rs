@@ -51,6 +51,8 @@ pub(super) struct Survey {
 
 /// What the last survey found.
 pub(super) struct Known {
+    /// Items, and how many shards each has.
+    directory: HashMap<ItemId, u32>,
     /// Who answered, and how many changes there were; nothing of a partition that did not answer.
     partitions: Vec<Option<(u64, Option<u64>)>>,
     /// The shards; nothing if it is not here. One that could not be read is not in the list.
@@ -64,6 +66,7 @@ pub(super) struct Known {
 impl Known {
     pub(super) fn nothing(partitions: usize) -> Known {
         Known {
+            directory: HashMap::new(),
             partitions: vec![None; partitions],
             shards: HashMap::new(),
             unsettled: HashSet::new(),
@@ -139,19 +142,20 @@ impl Survey {
         answers
     }
 
-    /// True if it is another one than before.
+    /// True if it is another one than at the last survey, whoever has read or changed it since.
     async fn follow_directory(&self, answers: &Answers) -> bool {
         let before = self.directory.copy();
         let changed = answers.iter().flatten().flat_map(|pulse| &pulse.changed);
         let unknown = changed.into_iter().any(|item| !before.contains_key(item));
         self.directory.follow(unknown).await;
         let now = self.directory.copy();
-        if now == before {
+        let mut known = self.known.lock();
+        if known.directory == now {
             return false;
         }
-        let mut known = self.known.lock();
         known.shards.retain(|(_, item), _| now.contains_key(item));
         known.unsettled.retain(|(_, item)| now.contains_key(item));
+        known.directory = now;
         true
     }
 

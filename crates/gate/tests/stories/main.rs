@@ -8,4 +8,5 @@ mod fixture;
 mod redis;
 mod redis_claims;
 mod redis_fences;
+mod redis_survey;
 mod solo;
