@@ -8,8 +8,11 @@ mod tidy;
 use std::{
     path::{Path, PathBuf},
     process::{Command, ExitCode},
-    time::{Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
+
+/// Tests that take longer hang, and whoever waits for them should hear so.
+const TESTS_MAX: Duration = Duration::from_secs(75 * 60);
 
 const HELP: &str = "\
 cargo xtask <command>
@@ -55,7 +58,9 @@ fn test() -> Result<(), String> {
     cargo(&["fmt", "--all", "--check"])?;
     cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
     run("node", &["--test", "web/tests/"])?;
-    cargo(&["test", "--workspace"])?;
+    // One that fails does not hide the others.
+    let all = ["test", "--workspace", "--no-fail-fast"];
+    run_within(TESTS_MAX, &cargo_program(), &all, &[])?;
     println!("\nxtask: all checks passed in {} s", started.elapsed().as_secs());
     Ok(())
 }
@@ -115,15 +120,35 @@ fn run(program: &str, args: &[&str]) -> Result<(), String> {
 }
 
 fn run_with(program: &str, args: &[&str], env: &[(&str, &str)]) -> Result<(), String> {
+    run_within(Duration::MAX, program, args, env)
+}
+
+fn run_within(
+    limit: Duration,
+    program: &str,
+    args: &[&str],
+    env: &[(&str, &str)],
+) -> Result<(), String> {
     let name = if program.ends_with("cargo") { "cargo" } else { program };
     println!("\n$ {name} {}", args.join(" "));
     let started = Instant::now();
-    let status = Command::new(program)
+    let mut child = Command::new(program)
         .args(args)
         .envs(env.iter().copied())
         .current_dir(root())
-        .status()
+        .spawn()
         .map_err(|e| format!("{name} could not be started: {e}"))?;
+    let status = loop {
+        match child.try_wait().map_err(|e| format!("{name} cannot be waited for: {e}"))? {
+            Some(status) => break status,
+            None if started.elapsed() > limit => {
+                let _ = child.kill();
+                let limit_min = limit.as_secs() / 60;
+                return Err(format!("{name} still ran after {limit_min} min: the last test hangs"));
+            }
+            None => std::thread::sleep(Duration::from_millis(50)),
+        }
+    };
     println!("  … {} s", started.elapsed().as_secs());
     if status.success() { Ok(()) } else { Err(format!("`{name} {}` failed", args.join(" "))) }
 }

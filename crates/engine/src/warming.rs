@@ -149,7 +149,8 @@ impl Warming {
         // there must not wait for the end of one that takes a minute.
         let _turn = (!self.shared.is_cluster()).then_some(turn);
         let loaded = self.load(&item, epoch).await;
-        if loaded.is_err() {
+        if !matches!(loaded, Ok(Some(_))) {
+            // Where a later epoch is, nothing is left to abandon. Where ours is, nobody need wait for us.
             self.shared.gate.abandon_load(id, epoch).await;
         }
         let warmed = loaded?;

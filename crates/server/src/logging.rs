@@ -32,7 +32,7 @@ static KEPT_BACK: Mutex<Option<Vec<u8>>> = Mutex::new(None);
 /// More than that is not kept back: something is wrong, and somebody should read it.
 const KEPT_BACK_BYTES_MAX: usize = 64 * 1024;
 /// A start that takes longer than this tells what it is waiting for.
-const KEPT_BACK_MAX: Duration = Duration::from_secs(2);
+const KEPT_BACK_MAX: Duration = Duration::from_secs(5);
 
 /// Log lines wait while this lives, so that a person reads the greeting first and the log after it; but
 /// not for long, and not if the start fails.
