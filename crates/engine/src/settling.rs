@@ -38,7 +38,12 @@ impl OrderBook for WakingBook {
         if let Some(adopter) = &self.adopter {
             adopter.settled(claims, &settled.created);
         }
-        self.wake.outbox_written();
+        if settled.void.is_empty() {
+            // Nothing goes back to the gate: only buyers have to hear.
+            self.wake.news.notify_one();
+        } else {
+            self.wake.outbox_written();
+        }
         Ok(settled)
     }
 

@@ -40,7 +40,7 @@ pub use ids::{ActivityId, InvalidUserId, ItemId, USER_ID_CHARS_MAX, UserId};
 pub use log::{ClaimLog, EntryId, LogEntry, LogError};
 pub use money::{Currency, InvalidAmount, InvalidCurrency, Money};
 pub use order::{CloseReason, IllegalMove, Order, OrderStatus, Reason, VoidReason};
-pub use order_no::{InvalidOrderNo, NODES_MAX, OrderNo, OrderNumbers};
+pub use order_no::{InvalidOrderNo, NODES_MAX, OrderNo, OrderNoText, OrderNumbers};
 pub use receipt::{RECEIPT_CHARS_MAX, Receipt};
 pub use sale_token::SaleToken;
 pub use secret::{REDACTED, Secret};

@@ -19,6 +19,7 @@ const FIRST_MS: Millis = 1_704_067_200_000;
 const MILLIS_BITS: u32 = 41;
 const NODE_BITS: u32 = 10;
 const SEQUENCE_BITS: u32 = 12;
+const PREFIX: &str = "SK";
 const DIGITS: usize = 19;
 
 /// How many instances may hand out numbers at the same time.
@@ -54,9 +55,31 @@ impl OrderNo {
     }
 }
 
+/// A number as it is written, without an allocation: a batch of orders writes thousands of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OrderNoText([u8; PREFIX.len() + DIGITS]);
+
+impl OrderNoText {
+    pub fn as_str(&self) -> &str {
+        str::from_utf8(&self.0).expect("letters and digits")
+    }
+}
+
+impl From<OrderNo> for OrderNoText {
+    fn from(no: OrderNo) -> Self {
+        let (mut text, mut rest) = ([b'0'; PREFIX.len() + DIGITS], no.0);
+        text[..PREFIX.len()].copy_from_slice(PREFIX.as_bytes());
+        for digit in text[PREFIX.len()..].iter_mut().rev() {
+            *digit = b'0' + (rest % 10) as u8;
+            rest /= 10;
+        }
+        OrderNoText(text)
+    }
+}
+
 impl fmt::Display for OrderNo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SK{:0DIGITS$}", self.0)
+        f.write_str(OrderNoText::from(*self).as_str())
     }
 }
 
@@ -69,7 +92,7 @@ impl fmt::Debug for OrderNo {
 impl FromStr for OrderNo {
     type Err = InvalidOrderNo;
     fn from_str(s: &str) -> Result<Self, Self::Err> {
-        let digits = s.strip_prefix("SK").ok_or(InvalidOrderNo)?;
+        let digits = s.strip_prefix(PREFIX).ok_or(InvalidOrderNo)?;
         if digits.len() != DIGITS || !digits.bytes().all(|b| b.is_ascii_digit()) {
             return Err(InvalidOrderNo);
         }
@@ -79,7 +102,7 @@ impl FromStr for OrderNo {
 
 impl Serialize for OrderNo {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_str(self)
+        s.serialize_str(OrderNoText::from(*self).as_str())
     }
 }
 

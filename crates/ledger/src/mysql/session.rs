@@ -114,6 +114,7 @@ fn params(values: &[Value<'_>]) -> Params {
     let values = values.iter().map(|value| match value {
         Value::Int(number) => mysql_async::Value::Int(*number),
         Value::Text(text) => mysql_async::Value::from(text.as_ref()),
+        Value::OrderNo(no) => mysql_async::Value::from(no.as_str()),
         Value::Bytes(bytes) => mysql_async::Value::from(*bytes),
         Value::Null | Value::List(_) => mysql_async::Value::NULL,
     });

@@ -22,12 +22,24 @@ pub(super) fn quoted(text: &str) -> String {
     mysql_async::Value::from(text).as_sql(false)
 }
 
+/// Most texts are ids, in which nothing has to be escaped.
+fn push_quoted(text: &mut String, words: &str) {
+    if words.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')) {
+        text.push('\'');
+        text.push_str(words);
+        text.push('\'');
+    } else {
+        text.push_str(&quoted(words));
+    }
+}
+
 fn push_literal(text: &mut String, value: &Value<'_>) {
     match value {
         Value::Null => text.push_str("NULL"),
         // Writing to a string cannot fail.
         Value::Int(number) => drop(write!(text, "{number}")),
-        Value::Text(words) => text.push_str(&quoted(words)),
+        Value::Text(words) => push_quoted(text, words),
+        Value::OrderNo(no) => push_quoted(text, no.as_str()),
         Value::Bytes(bytes) => text.push_str(&mysql_async::Value::from(*bytes).as_sql(false)),
         Value::List(values) => push_list(text, values),
     }
@@ -113,6 +125,13 @@ mod tests {
 
     #[test]
     fn nothing_a_buyer_calls_himself_gets_out_of_its_quotes() {
+        let quoted = |words| {
+            let mut text = String::new();
+            push_quoted(&mut text, words);
+            text
+        };
+        assert_eq!(quoted("ann-1_B"), "'ann-1_B'");
+        assert_eq!(quoted(""), "''");
         assert_eq!(quoted("o'hara"), r"'o\'hara'");
         assert_eq!(quoted(r"\"), r"'\\'");
         assert_eq!(quoted(r"\' OR 1=1 -- "), r"'\\\' OR 1=1 -- '");

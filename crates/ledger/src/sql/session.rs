@@ -9,7 +9,7 @@
 
 use std::borrow::Cow;
 
-use sale::{ActivityId, ItemId, OrderNo, UserId};
+use sale::{ActivityId, ItemId, OrderNo, OrderNoText, UserId};
 
 use super::{Working, dialect::Dialect, failure::Outcome};
 
@@ -19,6 +19,8 @@ pub(crate) enum Value<'v> {
     Null,
     Int(i64),
     Text(Cow<'v, str>),
+    /// Text, too.
+    OrderNo(OrderNoText),
     Bytes(&'v [u8]),
     /// The values behind `IN ?`. MySQL is asked in pieces; several lists of one statement are equally
     /// long and cut at the same places.
@@ -94,7 +96,7 @@ impl<'v> From<&'v [u8]> for Value<'v> {
 
 impl From<OrderNo> for Value<'_> {
     fn from(no: OrderNo) -> Self {
-        no.to_string().into()
+        Value::OrderNo(no.into())
     }
 }
 

@@ -52,6 +52,7 @@ impl ToSql for Value<'_> {
             Value::Null => ToSqlOutput::Borrowed(ValueRef::Null),
             Value::Int(number) => ToSqlOutput::Borrowed(ValueRef::Integer(*number)),
             Value::Text(text) => ToSqlOutput::Borrowed(ValueRef::Text(text.as_bytes())),
+            Value::OrderNo(no) => ToSqlOutput::Borrowed(ValueRef::Text(no.as_str().as_bytes())),
             Value::Bytes(bytes) => ToSqlOutput::Borrowed(ValueRef::Blob(bytes)),
             Value::List(values) => ToSqlOutput::from(json_array(values)),
         })
@@ -63,6 +64,7 @@ fn json_array(values: &[Value<'_>]) -> String {
     let values = values.iter().map(|value| match value {
         Value::Int(number) => serde_json::Value::from(*number),
         Value::Text(text) => serde_json::Value::from(text.as_ref()),
+        Value::OrderNo(no) => serde_json::Value::from(no.as_str()),
         Value::Null | Value::Bytes(_) | Value::List(_) => serde_json::Value::Null,
     });
     serde_json::Value::Array(values.collect()).to_string()
