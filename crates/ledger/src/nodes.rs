@@ -49,8 +49,8 @@ pub trait Nodes: Send + Sync {
         numbers_ms: Millis,
     ) -> Result<Option<NodeLease>>;
 
-    /// Nothing if somebody else holds it. A node of which the ledger knows nothing, because it was restored
-    /// from a backup, is `holder`'s again.
+    /// Nothing if somebody else holds it, or held it and may have made numbers of `numbers_ms` or later. A
+    /// node of which the ledger knows nothing, because it was restored from a backup, is `holder`'s again.
     async fn renew_node(
         &self,
         node: u16,

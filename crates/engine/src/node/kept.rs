@@ -1,4 +1,4 @@
-//! What the data directory keeps of a node, for a process that is started again without the ledger.
+//! What the data directory keeps of a node: a process that was killed cannot give it back, the next one can.
 
 use std::{fs, io, path::Path};
 
@@ -8,18 +8,14 @@ use serde::{Deserialize, Serialize};
 /// In the data directory.
 pub(super) const FILE: &str = "node.json";
 
-/// All times are by this machine's clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct KeptNode {
     pub(super) node: u16,
     /// In whose name the ledger knows it.
     pub(super) holder: String,
-    /// A copy of the directory on another machine is worth nothing.
+    /// On another machine this is a copy, and the holder may live.
     pub(super) host: String,
-    pub(super) given_ms: Millis,
-    /// Numbers may be made with it until then.
-    pub(super) until_ms: Millis,
-    /// Numbers up to this time may have been made with it.
+    /// Numbers up to this time, by this machine's clock, may have been made with it.
     pub(super) used_to_ms: Millis,
 }
 

@@ -1,21 +1,22 @@
 //! The node of this process: the part of its order numbers that no other process has at the same time.
 //!
-//! The ledger gives it, for hours, and the data directory keeps it: so order numbers are made through the
-//! loss of any Redis server and through hours without the ledger, also by a process that is started again
-//! meanwhile. Without a node that is surely ours nobody is admitted.
+//! The ledger gives it, for hours: so order numbers are made through the loss of any Redis server and through
+//! hours without the ledger. A process that starts needs the ledger. Without a node that is surely ours
+//! nobody is admitted.
 //!
 //! **Two never make numbers with one node at a time.** The ledger gives it to one. The holder uses it for
-//! half of the time it was given, by the clock on the wall and by the machine's own. The data directory is
-//! held by one process, which gives back what the one before it left there, and takes another.
+//! half of the time it was given, by the clock on the wall and by the machine's own. What a killed process
+//! held is in its data directory; the next one there gives it back, and takes another.
 //!
 //! **Numbers of one holder are not made again by the next**, although their clocks differ or are set back:
-//! the ledger remembers how far the numbers of a node may have come, and gives it only to those whose clock
-//! is past that. What the data directory keeps says the same, a few seconds ahead.
+//! the ledger remembers how far the numbers of a node may have come, and gives it only to those whose
+//! numbers are past that. Whoever has told the ledger a time makes no number of an earlier one.
 //!
 //! **A ledger that was restored from a backup** has forgotten who holds what. So there is a witness, a lease
-//! in Redis: whoever is given a node asks it, and leaves the node to the living process that it names.
-//! The witness may be away: it is asked when a node is taken, and cannot end what the ledger gave. Processes
-//! of releases before this one hold their nodes by the same lease, so none of theirs is taken.
+//! in Redis, which every holder renews, also while the ledger is away: whoever is given a node asks it, and
+//! leaves the node to the living process that it names. A witness that is away changes nothing; one that
+//! names another process ends what the ledger gave, for then two may have it. Processes of releases before
+//! this one hold their nodes by the same lease and by nothing else, so none of theirs is taken.
 
 mod kept;
 
@@ -29,7 +30,6 @@ use std::{
 };
 
 use ledger::{NodeLease, Nodes};
-use parking_lot::Mutex;
 use sale::{Millis, NODES_MAX, OrderNo, OrderNumbers, SharedClock};
 
 use self::kept::KeptNode;
@@ -41,8 +41,8 @@ const RENEW_EVERY: Duration = Duration::from_secs(10);
 const RENEW_SOON: Duration = Duration::from_secs(2);
 /// How far ahead of the clock the numbers are noted that may have been made when the process is killed.
 const AHEAD_MS: Millis = 30_000;
-/// What a process that was killed left in the data directory is given to others after this time: should
-/// somebody run on a copy of the directory, they renew it meanwhile.
+/// What a process that was killed left in the data directory is given to others after this time: should it
+/// live on a copy of the directory, on a machine of the same name, it renews it meanwhile.
 const GIVE_BACK_AFTER_MS: Millis = 60_000;
 /// How many nodes are tried that a living process holds, or for which no witness can be asked.
 const TRIES_MAX: usize = 16;
@@ -139,18 +139,39 @@ pub(crate) struct NodeKeeper {
     ledger: Arc<dyn Nodes>,
     witness: Arc<dyn Coordination>,
     options: NodeOptions,
-    /// In whose name the node is held: that of the process before us if we go on with its node.
-    holder: String,
-    /// What the data directory should say. Nothing when the node is given back.
-    kept: Mutex<Option<KeptNode>>,
     /// One at a time renews the node, takes another or gives it back.
-    turn: tokio::sync::Mutex<()>,
+    has: tokio::sync::Mutex<Has>,
     /// Somebody writes it down, or waits for a disk that does not answer.
     is_writing: Arc<AtomicBool>,
 }
 
+/// What a keeper has.
+#[derive(Clone, Copy)]
+enum Has {
+    Node(u16),
+    /// It was lost to somebody else, and there is no other one yet.
+    Nothing,
+    /// It was given back, and no other one is wanted.
+    Ended,
+}
+
+/// A node that the ledger gave us.
+struct Taken {
+    lease: NodeLease,
+    asked: Moment,
+    /// Those who had it before made numbers of earlier times only.
+    numbers_ms: Millis,
+}
+
+/// What became of a node that was to be renewed.
+enum Renewed {
+    Ours,
+    Anothers,
+    /// The ledger does not answer.
+    Unknown,
+}
+
 impl NodeKeeper {
-    /// A node from the ledger or, without it, the one in the data directory.
     pub(crate) async fn open(
         options: NodeOptions,
         ledger: Arc<dyn Nodes>,
@@ -159,22 +180,21 @@ impl NodeKeeper {
         clock: SharedClock,
     ) -> Result<Arc<NodeKeeper>, NodeError> {
         let found = KeptNode::read(&options.data);
-        let mut keeper = NodeKeeper {
+        let keeper = NodeKeeper {
             node: Arc::new(Node::nobodys(clock)),
-            holder: options.instance.clone(),
             numbers,
             ledger,
             witness,
             options,
-            kept: Mutex::default(),
-            turn: tokio::sync::Mutex::default(),
+            has: tokio::sync::Mutex::new(Has::Nothing),
             is_writing: Arc::default(),
         };
-        if let Err(error) = keeper.begin(found.as_ref()).await {
-            let found = found.filter(|kept| keeper.is_good(kept)).ok_or(error)?;
-            keeper.go_on_with(found);
+        if let Some(found) = found {
+            keeper.give_back_found(&found).await;
         }
-        keeper.write_down().await;
+        let node = keeper.take().await?;
+        *keeper.has.lock().await = Has::Node(node);
+        keeper.write_down(node).await;
         let keeper = Arc::new(keeper);
         tokio::spawn(renewing(Arc::downgrade(&keeper)));
         Ok(keeper)
@@ -184,143 +204,141 @@ impl NodeKeeper {
         self.node.clone()
     }
 
-    /// Another node than the one that a killed process left: its last numbers may be ahead of our clock.
-    async fn begin(&self, found: Option<&KeptNode>) -> Result<(), NodeError> {
-        if let Some(KeptNode { node, holder, used_to_ms, .. }) = found {
-            self.ledger.give_back_node(*node, holder, *used_to_ms, GIVE_BACK_AFTER_MS).await?;
+    fn holder(&self) -> &str {
+        &self.options.instance
+    }
+
+    /// What a killed process left. We take another: its last numbers may be ahead of our clock. In a copy of
+    /// a data directory from another machine it may be the node of a living process, which keeps it.
+    async fn give_back_found(&self, found: &KeptNode) {
+        if found.host != self.options.host {
+            return;
         }
-        self.take().await
-    }
-
-    /// A clock that says a time before it was given was set back, by who knows how much.
-    fn is_good(&self, kept: &KeptNode) -> bool {
-        let now_ms = self.node.now().wall_ms;
-        kept.host == self.options.host && (kept.given_ms..kept.until_ms).contains(&now_ms)
-    }
-
-    fn go_on_with(&mut self, kept: KeptNode) {
-        tracing::warn!(
-            node = kept.node,
-            until_ms = kept.until_ms,
-            "the ledger does not answer: order numbers go on with the node of the data directory"
-        );
-        let now = self.node.now();
-        let used_for_ms = kept.until_ms - now.wall_ms;
-        self.numbers.start_after(OrderNo::floor(kept.used_to_ms));
-        self.node.hold(kept.node, now, used_for_ms);
-        self.holder = kept.holder.clone();
-        *self.kept.get_mut() = Some(kept);
+        // On a full disk it is of long ago.
+        let used_to_ms = found.used_to_ms.max(self.latest_ms() + AHEAD_MS);
+        let returning =
+            self.ledger.give_back_node(found.node, &found.holder, used_to_ms, GIVE_BACK_AFTER_MS);
+        log_kept(found.node, returning.await);
     }
 
     /// A node that the ledger gives us and the witness leaves us.
-    async fn take(&self) -> Result<(), NodeError> {
+    async fn take(&self) -> Result<u16, NodeError> {
         let mut unwitnessed = Vec::new();
         let taken = match self.take_witnessed(&mut unwitnessed).await? {
             // Without Redis those of whom it would tell make no numbers either.
             None => unwitnessed.pop(),
             taken => taken,
         };
-        for (lease, _) in unwitnessed {
-            self.return_unused(lease.node).await;
+        for unused in unwitnessed {
+            self.return_unused(&unused).await;
         }
-        let (lease, asked) = taken.ok_or(NodeError::AllHeld)?;
-        self.hold(lease, asked);
-        Ok(())
+        let Taken { lease, asked, .. } = taken.ok_or(NodeError::AllHeld)?;
+        self.node.hold(lease.node, asked, lease.used_for_ms());
+        Ok(lease.node)
     }
 
     async fn take_witnessed(
         &self,
-        unwitnessed: &mut Vec<(NodeLease, Moment)>,
-    ) -> Result<Option<(NodeLease, Moment)>, NodeError> {
+        unwitnessed: &mut Vec<Taken>,
+    ) -> Result<Option<Taken>, NodeError> {
         for _ in 0..TRIES_MAX {
-            let asked = self.node.now();
-            let given = self.ledger.take_node(&self.holder, anywhere(), self.latest_ms()).await?;
+            let (asked, numbers_ms) = (self.node.now(), self.latest_ms());
+            let given = self.ledger.take_node(self.holder(), anywhere(), numbers_ms).await?;
             let Some(lease) = given else { break };
-            match self.witness.witness_node(lease.node, &self.holder).await {
-                Ok(true) => return Ok(Some((lease, asked))),
-                Ok(false) => self.return_unused(lease.node).await,
+            let taken = Taken { lease, asked, numbers_ms };
+            match self.witness.witness_node(lease.node, self.holder()).await {
+                Ok(true) => return Ok(Some(taken)),
+                Ok(false) => self.return_unused(&taken).await,
                 // For another node another server of Redis may answer.
-                Err(_) => unwitnessed.push((lease, asked)),
+                Err(_) => unwitnessed.push(taken),
             }
         }
         Ok(None)
     }
 
-    async fn return_unused(&self, node: u16) {
-        let returned = self.ledger.give_back_node(node, &self.holder, self.latest_ms(), 0).await;
-        if let Err(error) = returned {
-            tracing::debug!(%error, node, "a node that is not used stays held for an hour");
-        }
+    /// All numbers that were made with it are of times before it was given to us. The ledger is told no more,
+    /// or whoever holds it would have to be past our clock to renew it.
+    async fn return_unused(&self, taken: &Taken) {
+        self.return_to_ledger(taken.lease.node, taken.numbers_ms - 1).await;
     }
 
-    /// Of what time the latest number may be.
+    async fn return_to_ledger(&self, node: u16, used_to_ms: Millis) {
+        let returning = self.ledger.give_back_node(node, self.holder(), used_to_ms, 0);
+        log_kept(node, returning.await);
+    }
+
+    /// Of what time the latest number may be. From now on none is made of an earlier one, even if the clock
+    /// is set back: by this time the ledger judges whether we are past the numbers of others.
     fn latest_ms(&self) -> Millis {
-        self.node.now().wall_ms.max(self.numbers.latest_ms())
+        let latest_ms = self.node.now().wall_ms.max(self.numbers.latest_ms());
+        self.numbers.start_after(OrderNo::floor(latest_ms));
+        latest_ms
     }
 
-    fn hold(&self, lease: NodeLease, asked: Moment) {
-        self.node.hold(lease.node, asked, lease.used_for_ms());
-        *self.kept.lock() = Some(KeptNode {
-            node: lease.node,
-            holder: self.holder.clone(),
-            host: self.options.host.clone(),
-            given_ms: asked.wall_ms,
-            until_ms: asked.wall_ms + lease.used_for_ms(),
-            used_to_ms: self.latest_ms(),
-        });
-    }
-
-    /// False if the ledger does not answer.
+    /// False if the ledger does not answer, or there is no node: it is tried again soon.
     async fn renew(&self) -> bool {
-        let _turn = self.turn.lock().await;
-        if self.kept.lock().is_none() {
-            return true;
-        }
-        let (node, asked) = (self.node.number(), self.node.now());
-        let renewed = self.ledger.renew_node(node, &self.holder, self.latest_ms()).await;
-        let ours = match renewed {
-            Ok(Some(lease)) => {
-                self.hold(lease, asked);
-                self.witness.witness_node(node, &self.holder).await != Ok(false)
-            }
-            Ok(None) => false,
-            Err(_) => {
-                self.write_down().await;
-                return false;
-            }
+        let mut has = self.has.lock().await;
+        let renewed = match *has {
+            Has::Ended => return true,
+            Has::Nothing => Renewed::Anothers,
+            Has::Node(node) => self.renew_node(node).await,
         };
-        let mut answered = true;
-        if !ours {
-            answered = self.take_another(node).await;
+        if let Renewed::Anothers = renewed {
+            *has = self.take_another(*has).await;
         }
-        self.write_down().await;
-        answered
+        let Has::Node(node) = *has else { return false };
+        self.write_down(node).await;
+        !matches!(renewed, Renewed::Unknown)
     }
 
-    /// Somebody else has it: the ledger was restored, or Redis knows a living process.
-    async fn take_another(&self, node: u16) -> bool {
-        self.node.let_go();
-        self.return_unused(node).await;
-        let taken = self.take().await;
-        match &taken {
-            Ok(()) => {
-                let new = self.node.number();
-                tracing::warn!(
-                    node,
-                    new,
-                    "another process has our node: order numbers go on with a new one"
-                );
+    /// It is held only after the witness has been asked: it may have been lost meanwhile.
+    async fn renew_node(&self, node: u16) -> Renewed {
+        let asked = self.node.now();
+        let (renewed, witnessed) = tokio::join!(
+            self.ledger.renew_node(node, self.holder(), self.latest_ms()),
+            self.witness.witness_node(node, self.holder()),
+        );
+        match renewed {
+            _ if witnessed == Ok(false) => Renewed::Anothers,
+            Ok(None) => Renewed::Anothers,
+            Ok(Some(lease)) => {
+                self.node.hold(node, asked, lease.used_for_ms());
+                Renewed::Ours
             }
-            Err(error) => tracing::error!(%error, node,
-                "another process has our node, and there is no new one yet: nobody is admitted here"),
+            Err(_) => Renewed::Unknown,
         }
-        taken.is_ok()
     }
 
-    /// In the data directory. What cannot be written is missed only by a start without the ledger.
-    async fn write_down(&self) {
-        let Some(mut kept) = self.kept.lock().clone() else { return };
-        kept.used_to_ms = self.latest_ms() + AHEAD_MS;
+    /// Somebody else has ours: the ledger was restored, or Redis knows a living process.
+    async fn take_another(&self, has: Has) -> Has {
+        self.node.let_go();
+        if let Has::Node(node) = has {
+            tracing::error!(
+                node,
+                "another process has our node: nobody is admitted here until there is a new one"
+            );
+            self.return_to_ledger(node, self.latest_ms()).await;
+        }
+        match self.take().await {
+            Ok(node) => {
+                tracing::warn!(node, "order numbers go on with a new node");
+                Has::Node(node)
+            }
+            Err(error) => {
+                tracing::debug!(%error, "there is no new node yet");
+                Has::Nothing
+            }
+        }
+    }
+
+    /// In the data directory. What cannot be written there is held until its time is over if we are killed.
+    async fn write_down(&self, node: u16) {
+        let kept = KeptNode {
+            node,
+            holder: self.holder().to_owned(),
+            host: self.options.host.clone(),
+            used_to_ms: self.latest_ms() + AHEAD_MS,
+        };
         let (data, is_writing) = (self.options.data.clone(), self.is_writing.clone());
         if is_writing.swap(true, Ordering::Relaxed) {
             return;
@@ -342,18 +360,29 @@ impl NodeKeeper {
     /// No more numbers are made here, and others may have the node at once.
     pub(crate) async fn give_back(&self) {
         let giving_back = async {
-            let _turn = self.turn.lock().await;
+            let mut has = self.has.lock().await;
             self.node.let_go();
-            *self.kept.lock() = None;
-            let (node, latest_ms) = (self.node.number(), self.latest_ms());
-            self.ledger.give_back_node(node, &self.holder, latest_ms, 0).await
+            match std::mem::replace(&mut *has, Has::Ended) {
+                Has::Node(node) => {
+                    self.ledger.give_back_node(node, self.holder(), self.latest_ms(), 0).await
+                }
+                Has::Nothing | Has::Ended => Ok(()),
+            }
         };
         match tokio::time::timeout(GIVE_BACK_MAX, giving_back).await {
+            // If we are killed before this, the next process gives it back again, unless another has it.
             Ok(Ok(())) => KeptNode::forget(&self.options.data),
             _ => tracing::warn!(
-                "the ledger does not answer: the node is held until its time is over"
+                "the ledger does not answer: the node is held until the next start here gives it back, \
+                 or until its time is over"
             ),
         }
+    }
+}
+
+fn log_kept(node: u16, returned: ledger::Result<()>) {
+    if let Err(error) = returned {
+        tracing::debug!(%error, node, "a node that is not used stays held until its time is over");
     }
 }
 
@@ -363,7 +392,7 @@ async fn renewing(keeper: Weak<NodeKeeper>) {
         tokio::time::sleep(if answered { RENEW_EVERY } else { RENEW_SOON }).await;
         let Some(keeper) = keeper.upgrade() else { return };
         let answers = keeper.renew().await;
-        if answered && !answers {
+        if answered && !answers && keeper.node.is_ours() {
             tracing::warn!(
                 "the node for order numbers is not renewed: it is good for hours without the ledger"
             );

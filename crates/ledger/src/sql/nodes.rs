@@ -32,6 +32,13 @@ struct Held {
     reach_ms: Millis,
 }
 
+impl Held {
+    /// May those who ask make numbers with it that its holder, another one, neither made nor will make?
+    fn is_free_for(&self, asked: &Asked, now_ms: Millis) -> bool {
+        self.until_ms <= now_ms && self.reach_ms < asked.numbers_ms
+    }
+}
+
 const COLUMNS: &str = "node, holder, taken_at, until_at, reach";
 
 fn held(row: &dyn Row) -> Outcome<Held> {
@@ -54,8 +61,7 @@ async fn take_node(tx: &mut dyn Session, asked: &Asked, first: u16) -> Outcome<O
     let known: BTreeMap<u16, Held> = known.into_iter().map(|held| (held.node, held)).collect();
     for node in (0..NODES_MAX).map(|n| (first % NODES_MAX + n) % NODES_MAX) {
         let before = known.get(&node);
-        let free =
-            before.is_none_or(|held| held.until_ms <= now_ms && held.reach_ms < asked.numbers_ms);
+        let free = before.is_none_or(|held| held.is_free_for(asked, now_ms));
         // If it is not given to us, somebody was faster.
         if free && let Some(lease) = give(tx, asked, node, before, now_ms).await? {
             return Ok(Some(lease));
@@ -108,7 +114,7 @@ async fn renew_node(tx: &mut dyn Session, asked: &Asked, node: u16) -> Outcome<O
             tx.execute(sql, values![until_ms, reach_ms, u32::from(node)]).await?;
             Ok(Some(lease))
         }
-        Some(before) if before.until_ms > now_ms => Ok(None),
+        Some(before) if !before.is_free_for(asked, now_ms) => Ok(None),
         before => give(tx, asked, node, before.as_ref(), now_ms).await,
     }
 }

@@ -71,6 +71,22 @@ async fn a_node_that_is_given_back_goes_to_those_whose_clock_is_past_it() {
 }
 
 #[tokio::test]
+async fn a_node_is_not_taken_back_by_those_whose_clock_is_not_past_its_last_holder() {
+    check(async |shop| {
+        assert_eq!(take(&shop, "ann", 7).await, Some(7));
+        later(&shop, NODE_LEASE_MS_MIN + 1).await;
+        let past_ms = NOON_MS + NODE_LEASE_MS_MIN;
+        assert_eq!(shop.take_node("bob", 7, past_ms).await.unwrap().unwrap().node, 7);
+        shop.give_back_node(7, "bob", past_ms + 5, 0).await.unwrap();
+        for not_past_ms in [past_ms - 60_000, past_ms + 5] {
+            assert_eq!(shop.renew_node(7, "ann", not_past_ms).await.unwrap(), None);
+        }
+        assert!(shop.renew_node(7, "ann", past_ms + 6).await.unwrap().is_some());
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_ledger_that_was_restored_leaves_nodes_to_those_who_hold_them() {
     check(async |shop| {
         assert_eq!(take(&shop, "ann", 7).await, Some(7));
