@@ -17,7 +17,8 @@ pub trait Leases: Send + Sync {
     /// Of which of these may `holder` be the only one to do it, for so long from now by the ledger's clock?
     /// Asking takes a lease or renews it; for no time at all gives it up. Answers, in their order, the
     /// number of the holder, which grows with every new one, or nothing while somebody else holds it.
-    /// Whoever holds nothing, and can have nothing, costs one statement that locks nothing.
+    /// Whoever holds nothing, and can have nothing, costs one statement that locks nothing. Whoever freezes
+    /// while they ask holds nobody up.
     async fn take_leases(
         &self,
         names: &[&str],

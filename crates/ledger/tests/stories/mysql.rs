@@ -8,7 +8,7 @@ use std::{
 
 use faults::services::{MariaDb, MariaDbOptions, shared_mariadb, unique_name};
 use ledger::{
-    Credit, LedgerError, OrderFilter, Orders, Outbox, Payments, SqlLedger, Upkeep,
+    Credit, Leases, LedgerError, OrderFilter, Orders, Outbox, Payments, SqlLedger, Upkeep,
     VERSION_TRIES_MAX,
     mysql::{self, Fitness, LOCK_TRIES_MAX, OpenError, Options, SCHEMA_VERSION},
 };
@@ -170,6 +170,37 @@ async fn a_worker_frozen_in_a_transaction_stops_one_item_and_not_for_long() {
     assert!(asked.elapsed() > Duration::from_secs(1), "it was really frozen");
     shop.books_add_up(frozen).await;
     settling.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_frozen_while_it_asks_for_leases_keeps_nobody_from_theirs() {
+    let server = shared_mariadb();
+    let options = Options { lock_wait_s_max: 1, silence_s_max: 60, ..Options::default() };
+    let (shop, url) = shop_on(server, options.clone()).await;
+    let line = Line::to(server.address()).await;
+    let far_url = url.replace(&server.address().to_string(), &line.address.to_string());
+    let patient = Options { lock_wait_s_max: 30, answer_ms_max: 60_000, ..options };
+    let frozen = mysql::open(&far_url, shop.clock.clone(), patient).await.unwrap();
+    let names = ["end", "timeout", "warm"];
+    assert_eq!(shop.take_leases(&["end"], "bob", 30_000).await.unwrap(), [Some(1)]);
+    shop.take_leases(&names[1..], "joe", 0).await.unwrap();
+
+    // It waits for the last of those that are free, and freezes.
+    let mut intruder = back_door(&url).await;
+    intruder.query_drop("BEGIN").await.unwrap();
+    let last = "SELECT name FROM tb_lease WHERE name = 'warm' FOR UPDATE";
+    intruder.query_drop(last).await.unwrap();
+    let asking = tokio::spawn(async move { frozen.take_leases(&names, "ann", 30_000).await });
+    let mut looking = back_door(&url).await;
+    let other = "SELECT name FROM tb_lease WHERE name = 'timeout' FOR UPDATE NOWAIT";
+    while looking.query_drop(other).await.is_ok() {}
+    line.silent.send_replace(true);
+    intruder.query_drop("ROLLBACK").await.unwrap();
+
+    assert_eq!(shop.take_leases(&["end"], "bob", 30_000).await.unwrap(), [Some(1)]);
+    let answered = shop.take_leases(&names, "bob", 30_000).await.unwrap();
+    assert_eq!(answered[0], Some(1), "{answered:?}");
+    asking.abort();
 }
 
 #[tokio::test]
