@@ -52,6 +52,10 @@ pub struct GateControls {
     pub shut_asked: AtomicU64,
     /// What happens before the gate is next asked to shut or open an item.
     pub before_shut: Mutex<Option<Meanwhile>>,
+    /// What it may have lost writes of.
+    pub suspects: Mutex<Vec<ItemId>>,
+    /// How often it was looked after.
+    pub upkeeps: AtomicU64,
 }
 
 pub type Meanwhile = BoxFuture<'static, ()>;
@@ -202,6 +206,15 @@ impl Upkeep for MovingGate {
 
     async fn unload(&self, item: ItemId) -> Result<()> {
         self.gate.unload(item).await
+    }
+
+    fn suspects(&self) -> Vec<ItemId> {
+        self.controls.suspects.lock().clone()
+    }
+
+    async fn upkeep(&self) -> Result<()> {
+        self.controls.upkeeps.fetch_add(1, Ordering::SeqCst);
+        self.gate.upkeep().await
     }
 }
 

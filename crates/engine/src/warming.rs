@@ -25,7 +25,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, future::join_all, stream};
 use gate::{Loaded, Loading, Presence, Shut};
-use ledger::{ActivityOrder, LedgerError};
+use ledger::{ActivityOrder, LedgerError, WalkTurn};
 use sale::{
     Activity, ActivityId, ActivityState, Claim, Epoch, Item, ItemId, ItemState, Millis, OrderNo,
 };
@@ -123,6 +123,12 @@ impl Warming {
 
     /// `None` if somebody else is at it.
     async fn try_to_warm(&self, id: ItemId, anew: bool) -> Result<Option<Warmed>, WarmError> {
+        // Before our turn at the gate, and before the item is frozen: a large one may have to wait until
+        // another one is read.
+        let walk = match self.shared.ledger.walk_turn(id).await {
+            Err(LedgerError::NotFound) => return Err(WarmError::UnknownItem),
+            walk => walk?,
+        };
         let turn = self.shared.gate_turn.lock().await;
         let item = self.shared.ledger.item(id).await?.ok_or(WarmError::UnknownItem)?;
         let activity =
@@ -148,7 +154,7 @@ impl Warming {
         // At a gate that several processes share a load is fenced by its epoch, and what others carry
         // there must not wait for the end of one that takes a minute.
         let _turn = (!self.shared.is_cluster()).then_some(turn);
-        let loaded = self.load(&item, epoch).await;
+        let loaded = self.load(&item, epoch, walk).await;
         if !matches!(loaded, Ok(Some(_))) {
             // Where a later epoch is, nothing is left to abandon. Where ours is, nobody need wait for us.
             self.shared.gate.abandon_load(id, epoch).await;
@@ -178,13 +184,18 @@ impl Warming {
     }
 
     /// Steps 2 to 5. `None` if a later epoch is at the gate.
-    async fn load(&self, item: &Item, epoch: Epoch) -> Result<Option<Warmed>, WarmError> {
+    async fn load(
+        &self,
+        item: &Item,
+        epoch: Epoch,
+        walk: WalkTurn,
+    ) -> Result<Option<Warmed>, WarmError> {
         if !self.shared.gate.begin_load(item.id, epoch, item.shards).await? {
             return Ok(None);
         }
         let item = item.id;
         let loaded = tokio::select! {
-            loaded = self.carry_to_gate(item, epoch) => loaded?,
+            loaded = self.carry_to_gate(item, epoch, walk) => loaded?,
             () = self.beat_until_overtaken(item, epoch) => None,
         };
         let Some(left) = loaded else { return Ok(None) };
@@ -206,11 +217,16 @@ impl Warming {
     }
 
     /// Steps 3 and 4. Answers how many units are left; `None` if a later epoch is at the gate.
-    async fn carry_to_gate(&self, item: ItemId, epoch: Epoch) -> Result<Option<i64>, WarmError> {
+    async fn carry_to_gate(
+        &self,
+        item: ItemId,
+        epoch: Epoch,
+        walk: WalkTurn,
+    ) -> Result<Option<i64>, WarmError> {
         let gate = &self.shared.gate;
         let in_flight = gate.in_flight(item).await?;
         let numbers: Vec<OrderNo> = in_flight.iter().map(|claim| claim.order_no).collect();
-        let (basis, mut marks) = self.shared.ledger.warm_basis(item, &numbers).await?;
+        let (basis, mut marks) = self.shared.ledger.warm_basis(walk, item, &numbers).await?;
         while let Some(page) = marks.next().await? {
             if !gate.fill(item, epoch, page).await? {
                 return Ok(None);

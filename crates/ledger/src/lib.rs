@@ -45,7 +45,7 @@ pub use books::{
 };
 pub use dead_letters::{DeadLetter, DeadLetterState, DeadLetters};
 pub use leases::{LEASE_MS_MAX, Leases};
-pub use mark_pages::MarkPages;
+pub use mark_pages::{MarkPages, WalkTurn};
 pub use nodes::{NODE_LEASE_LIVES, NODE_LEASE_MS_MAX, NODE_LEASE_MS_MIN, NodeLease, Nodes};
 pub use operators::{AdminToken, AuditEntry, AuditRow, Operators, Origin, Role};
 pub use orders::{Closing, OrderCount, OrderFilter, Orders, Overdue, StatusCount};

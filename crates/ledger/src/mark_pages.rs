@@ -6,10 +6,14 @@ use std::time::Duration;
 use sale::Claim;
 use tokio::sync::mpsc;
 
-use crate::{LedgerError, Result, WarmBasis};
+use crate::{LedgerError, Result, WarmBasis, sql::LongTurn};
 
 /// A part that does not come within this does not come at all.
 const PART_WITHIN: Duration = Duration::from_secs(60);
+
+/// The right to read all orders of an item, see [`Stock::walk_turn`](crate::Stock::walk_turn). `None` for
+/// an item with so few that reading them is like any other reading.
+pub struct WalkTurn(pub(crate) Option<LongTurn>);
 
 /// What is read of an item that is to be loaded, one after the other.
 #[derive(Debug)]
@@ -25,6 +29,16 @@ pub(crate) enum Part {
 pub struct MarkPages(pub(crate) mpsc::Receiver<Result<Part>>);
 
 impl MarkPages {
+    /// All that there are.
+    pub(crate) fn of_one(page: Vec<Claim>) -> MarkPages {
+        let (parts, taken) = mpsc::channel(2);
+        for part in [Part::Marks(page), Part::End] {
+            // There is room for both, and somebody who takes them.
+            let _ = parts.try_send(Ok(part));
+        }
+        MarkPages(taken)
+    }
+
     /// `None` behind the last page. After an error no more will come.
     pub async fn next(&mut self) -> Result<Option<Vec<Claim>>> {
         match self.part().await? {

@@ -4,7 +4,10 @@ use async_trait::async_trait;
 use sale::{Activity, Claim, Epoch, Item, ItemId, Millis, OrderNo};
 use serde::Serialize;
 
-use crate::{AuditEntry, OrderNos, Result, mark_pages::MarkPages};
+use crate::{
+    AuditEntry, OrderNos, Result,
+    mark_pages::{MarkPages, WalkTurn},
+};
 
 /// What warming and operators do with the units of an item.
 #[async_trait]
@@ -13,11 +16,16 @@ pub trait Stock: Send + Sync {
     /// `expected`. Answers the new epoch, or `None` if somebody else was faster.
     async fn begin_warm(&self, item: ItemId, expected: Epoch) -> Result<Option<Epoch>>;
 
+    /// The right to read all orders of this item. Few large items are read at a time, so it may have to
+    /// be waited for: by whoever has not frozen anything yet. A small item waits for nobody.
+    async fn walk_turn(&self, item: ItemId) -> Result<WalkTurn>;
+
     /// What the gate must be loaded with, all of one instant: the marks, of which there may be millions,
     /// come page by page. `in_flight` are the claims on the log; the answer says which of them are
     /// orders (or void) already.
     async fn warm_basis(
         &self,
+        turn: WalkTurn,
         item: ItemId,
         in_flight: &[OrderNo],
     ) -> Result<(WarmBasis, MarkPages)>;

@@ -8,6 +8,7 @@ mod count;
 mod delivery;
 mod hints;
 mod lifecycle;
+mod mend;
 mod news;
 mod publish;
 mod reconcile;
@@ -28,9 +29,9 @@ use tokio::{
 };
 
 use self::{
-    catalogue::RefreshCatalogue, count::Count, hints::hear_hints, lifecycle::Lifecycle, news::News,
-    publish::Publish, reconcile::ReconcileAll, refund::Refund, release::Release, runner::Runner,
-    timeout::Timeout, upkeep::Upkeep, warm::Warm,
+    catalogue::RefreshCatalogue, count::Count, hints::hear_hints, lifecycle::Lifecycle, mend::Mend,
+    news::News, publish::Publish, reconcile::ReconcileAll, refund::Refund, release::Release,
+    runner::Runner, timeout::Timeout, upkeep::Upkeep, warm::Warm,
 };
 use crate::{
     Catalogue, Payments, Push,
@@ -112,6 +113,7 @@ pub(crate) struct Jobs {
     pub(crate) timeout: Arc<Timeout>,
     pub(crate) warm: Arc<Warm>,
     catalogue: Arc<RefreshCatalogue>,
+    mend: Arc<Mend>,
     reconcile: Arc<ReconcileAll>,
     upkeep: Arc<Upkeep>,
     stop: watch::Sender<bool>,
@@ -149,7 +151,8 @@ impl Jobs {
                 health: health.clone(),
             }),
             reconcile: Arc::new(ReconcileAll { reconcile }),
-            upkeep: Arc::new(Upkeep { shared: s(), warming: warming() }),
+            mend: Arc::new(Mend { shared: s(), warming: warming() }),
+            upkeep: Arc::new(Upkeep { shared: s() }),
             stop: watch::Sender::new(false),
             tasks: Mutex::default(),
             payments,
@@ -169,7 +172,10 @@ impl Jobs {
             &self.catalogue,
             every(settings.catalogue_refresh_ms).everywhere(),
         );
-        self.start_job("upkeep", &self.upkeep, every(settings.warm_poll_ms).everywhere());
+        let upkeep = || every(settings.warm_poll_ms).everywhere();
+        self.start_job("upkeep", &self.upkeep, upkeep());
+        // A load may take minutes; one that is cut off is begun anew by another process.
+        self.spawn(self.looped("mend", &self.mend, upkeep()));
         self.spawn(hear_hints(self.shared.clone(), self.push.clone()));
         if !self.shared.settings.does(ProcessRole::Jobs) {
             return;
@@ -191,11 +197,19 @@ impl Jobs {
     }
 
     fn start_job<J: Job + 'static>(&self, name: &'static str, job: &Arc<J>, schedule: Schedule) {
+        self.tasks.lock().push(tokio::spawn(self.looped(name, job, schedule)));
+    }
+
+    fn looped<J: Job + 'static>(
+        &self,
+        name: &'static str,
+        job: &Arc<J>,
+        schedule: Schedule,
+    ) -> impl Future<Output = ()> + Send + 'static {
         let (shared, health, stop) =
             (self.shared.clone(), self.health.clone(), self.stop.subscribe());
         let runner = Runner { name, job: job.clone(), schedule, shared, health, stop };
-        let job = ledger::in_share(ledger::Share::Jobs, runner.run());
-        self.tasks.lock().push(tokio::spawn(job));
+        ledger::in_share(ledger::Share::Jobs, runner.run())
     }
 
     /// One process of the cluster plays the bank.

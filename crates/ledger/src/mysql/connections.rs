@@ -23,8 +23,13 @@ use std::{
 };
 
 use mysql_async::{Conn, Opts, Row, prelude::Queryable};
+use tokio::sync::AcquireError;
 
-use super::{Options, permits::Permits, session::MysqlSession};
+use super::{
+    Options,
+    permits::{LongTurn, Permit, Permits},
+    session::MysqlSession,
+};
 use crate::{
     Share, VERSION_TRIES_MAX,
     sql::{
@@ -48,7 +53,8 @@ const LOCK_PAUSE_MS_MAX: u64 = 20;
 const AGE_MS_MAX: u64 = 10 * 60 * 1_000;
 /// Saying goodbye to a server that may not listen.
 const GOODBYE_MS_MAX: u64 = 1_000;
-/// Reads that walk through all orders of an item may take this many times as long as others.
+/// Reads of several statements, or through all orders of an item, may take this many times as long as
+/// others.
 const LONG_READ_FACTOR: u32 = 6;
 /// A walk is over when whoever takes its pages has waited too long for the next one; this is only so
 /// that none lasts for ever.
@@ -104,17 +110,40 @@ impl Pool {
         })
     }
 
-    /// A connection, idle or new.
-    pub(super) async fn session(&self, share: Share, is_long: bool) -> Outcome<MysqlSession> {
-        let unknown = |why: &str| Failure::Unknown(why.into());
-        // A long read may have to wait for another one.
-        let times = if is_long { LONG_READ_FACTOR } else { 1 };
+    /// The right to a connection.
+    pub(super) async fn permit(&self, share: Share) -> Outcome<Permit> {
+        self.in_time(1, self.permits.take(share)).await
+    }
+
+    async fn long_permit(&self, turn: LongTurn) -> Outcome<Permit> {
+        self.in_time(1, self.permits.take_long(turn)).await
+    }
+
+    /// A long read may have to wait for another one.
+    pub(super) async fn long_turn(&self) -> Outcome<LongTurn> {
+        self.in_time(LONG_READ_FACTOR, self.permits.long_turn()).await
+    }
+
+    pub(super) fn long_turn_now(&self) -> Outcome<LongTurn> {
+        let turn = self.permits.long_turn_now();
+        turn.ok_or_else(|| unknown("others read all orders of an item at the moment"))
+    }
+
+    async fn in_time<T>(
+        &self,
+        times: u32,
+        taking: impl Future<Output = Result<T, AcquireError>>,
+    ) -> Outcome<T> {
         let wait = Duration::from_millis(self.options.answer_ms_max) * times;
-        let permit = tokio::time::timeout(wait, self.permits.take(share, is_long))
+        tokio::time::timeout(wait, taking)
             .await
             .map_err(|_| unknown("all connections to the database were in use for too long"))?
-            .map_err(|_| unknown("the ledger is closed"))?;
-        let session = |pooled, reused| MysqlSession { pooled, reused, _permit: permit };
+            .map_err(|_| unknown("the ledger is closed"))
+    }
+
+    /// A connection, idle or new.
+    pub(super) async fn session(&self, permit: Permit) -> Outcome<MysqlSession> {
+        let session = |pooled, reused| MysqlSession { pooled, reused, permit };
         if let Some(pooled) = self.idle() {
             return Ok(session(pooled, true));
         }
@@ -182,22 +211,32 @@ impl Pool {
 
     /// A session inside a transaction. A connection that turns out dead here was dead before: those
     /// that were idle with it are let go too, and a new one is opened.
-    async fn begin(&self, how: &str, share: Share, is_long: bool) -> Outcome<MysqlSession> {
+    async fn begin(&self, how: &str, mut permit: Permit) -> Outcome<MysqlSession> {
         loop {
-            let mut session = self.session(share, is_long).await?;
+            let mut session = self.session(permit).await?;
             match session.execute(how, &[]).await {
                 Ok(_) => return Ok(session),
                 Err(failure) if failure.is_gone() && session.reused => self.forget_idle(),
                 Err(failure) => return Err(failure),
             }
+            permit = session.permit;
         }
     }
 
-    /// A piece of work that uses its connection so.
-    pub(super) fn work(self: &Arc<Self>, access: Access, share: Share) -> Work {
+    /// A piece of work that uses its connection so, perhaps in a turn that it has waited for before.
+    pub(super) fn work(
+        self: &Arc<Self>,
+        access: Access,
+        share: Share,
+        turn: Option<LongTurn>,
+    ) -> Work {
         let (pool, tries) = (self.clone(), Tries::default());
-        Work { pool, access, share, session: None, stale: false, tries }
+        Work { pool, access, share, turn, session: None, stale: false, tries }
     }
+}
+
+fn unknown(why: &str) -> Failure {
+    Failure::Unknown(why.into())
 }
 
 /// One piece of work, begun as often as it must be: `begin`, the statements, `end`, and `over` says
@@ -206,6 +245,8 @@ pub(super) struct Work {
     pool: Arc<Pool>,
     access: Access,
     share: Share,
+    /// Of its first try.
+    turn: Option<LongTurn>,
     /// Present between `begin` and `end`. Work that was cut off by the clock leaves it here, and
     /// `over` closes it.
     session: Option<MysqlSession>,
@@ -233,12 +274,19 @@ impl Work {
     }
 
     async fn begin(&mut self) -> Outcome<&mut MysqlSession> {
-        let session = match self.access {
-            Access::Write => self.pool.begin(BEGIN_WRITE, self.share, false).await?,
-            Access::Snapshot | Access::Walk => {
-                self.pool.begin(BEGIN_READ, self.share, true).await?
+        let permit = match self.turn.take() {
+            Some(turn) => self.pool.long_permit(turn).await?,
+            None if self.access.is_long() => {
+                self.pool.long_permit(self.pool.long_turn().await?).await?
             }
-            Access::Statement => self.pool.session(self.share, false).await?,
+            None => self.pool.permit(self.share).await?,
+        };
+        let session = match self.access {
+            Access::Write => self.pool.begin(BEGIN_WRITE, permit).await?,
+            Access::Snapshot | Access::LongSnapshot | Access::Walk => {
+                self.pool.begin(BEGIN_READ, permit).await?
+            }
+            Access::Statement => self.pool.session(permit).await?,
         };
         Ok(self.session.insert(session))
     }
@@ -257,7 +305,7 @@ impl Work {
                 true
             }
             // Closing the connection rolls back as well; this only keeps it for others.
-            (Access::Write | Access::Snapshot | Access::Walk, _) => {
+            (Access::Write | Access::Snapshot | Access::LongSnapshot | Access::Walk, _) => {
                 session.execute("ROLLBACK", &[]).await.is_ok()
             }
             (Access::Statement, _) => true,
@@ -289,7 +337,7 @@ impl Work {
         let usual = Duration::from_millis(self.pool.options.answer_ms_max);
         match self.access {
             Access::Write | Access::Statement => usual,
-            Access::Snapshot => usual * LONG_READ_FACTOR,
+            Access::Snapshot | Access::LongSnapshot => usual * LONG_READ_FACTOR,
             Access::Walk => WALK_MAX,
         }
     }

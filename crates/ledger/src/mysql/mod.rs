@@ -16,7 +16,7 @@ mod session;
 mod text;
 mod tls;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{any::Any, path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 // Named so that addresses of servers are read without tables of all of Unicode (Cargo.toml says why).
@@ -28,7 +28,7 @@ use self::connections::Pool;
 use crate::{
     LedgerError, Share,
     sql::{
-        Access, Engine, PieceOfWork, SqlLedger,
+        Access, Engine, LongTurn, PieceOfWork, SqlLedger,
         dialect::Dialect,
         failure::{Failure, Outcome},
     },
@@ -128,11 +128,28 @@ impl Engine for Mysql {
 
     /// In a task of its own: half a conversation with a server cannot be taken up by anybody else, and a
     /// buyer who closes the page must not cost a connection.
-    async fn run(&self, access: Access, work: Arc<dyn PieceOfWork>) -> Outcome<()> {
+    async fn run(
+        &self,
+        access: Access,
+        turn: Option<LongTurn>,
+        work: Arc<dyn PieceOfWork>,
+    ) -> Outcome<()> {
         let ended = |_| Err(Failure::Unknown("the ledger's work ended without an answer".into()));
-        tokio::spawn(self.pool.work(access, Share::of_this_task()).run(work))
-            .await
-            .unwrap_or_else(ended)
+        let turn: Option<Box<dyn Any>> = turn.map(|turn| turn as _);
+        let turn = turn.and_then(|turn| turn.downcast::<permits::LongTurn>().ok());
+        tokio::spawn(
+            self.pool.work(access, Share::of_this_task(), turn.map(|turn| *turn)).run(work),
+        )
+        .await
+        .unwrap_or_else(ended)
+    }
+
+    async fn long_turn(&self) -> Outcome<LongTurn> {
+        Ok(Box::new(self.pool.long_turn().await?))
+    }
+
+    fn long_turn_now(&self) -> Outcome<LongTurn> {
+        Ok(Box::new(self.pool.long_turn_now()?))
     }
 
     fn check(&self) -> Outcome<()> {
@@ -154,7 +171,8 @@ pub async fn open(url: &str, clock: SharedClock, options: Options) -> Result<Sql
 
 async fn prepare(pool: &Pool, place: &str, now_ms: Millis) -> Result<(), OpenError> {
     let failed = |failure: Failure| cannot_use(place, failure);
-    let mut session = pool.session(Share::Web, false).await.map_err(failed)?;
+    let permit = pool.permit(Share::Web).await.map_err(failed)?;
+    let mut session = pool.session(permit).await.map_err(failed)?;
     let version = health::version(&mut session).await.map_err(failed)?;
     if health::too_old(&version) {
         return Err(OpenError::TooOld { place: place.into(), version });
@@ -187,8 +205,9 @@ pub async fn health(
 pub async fn try_out(url: &str, options: Options) -> Result<(), OpenError> {
     let opts = opts(url, &options.tls)?;
     let place = place_of(&opts);
-    let session = Pool::new(opts, options).session(Share::Web, false).await;
-    session.map(drop).map_err(|failure| cannot_use(&place, failure))
+    let pool = Pool::new(opts, options);
+    let asking = async { pool.session(pool.permit(Share::Web).await?).await };
+    asking.await.map(drop).map_err(|failure| cannot_use(&place, failure))
 }
 
 /// Without user and password.

@@ -1,8 +1,8 @@
 //! Who may have a connection: every share has one of its own, the rest is for whoever comes first.
 //!
 //! Long reads (all orders of an item) take minutes where others take milliseconds, so they use none of
-//! those that belong to a share, and at most half of the rest: while one is under way a lease is still
-//! renewed in time.
+//! those that belong to a share, and at most half of the rest: while one is under way everything else
+//! goes on, if by one connection for each share.
 
 use std::sync::Arc;
 
@@ -19,8 +19,12 @@ pub(super) struct Permits {
 /// The right to one connection.
 pub(super) struct Permit {
     _one: OwnedSemaphorePermit,
-    /// Of a long read.
-    _long: Option<OwnedSemaphorePermit>,
+    _long: Option<LongTurn>,
+}
+
+/// The right to be one of the few long reads. Whoever has it waits for a connection no longer than others.
+pub(super) struct LongTurn {
+    _turn: OwnedSemaphorePermit,
 }
 
 impl Permits {
@@ -36,17 +40,26 @@ impl Permits {
         }
     }
 
-    pub(super) async fn take(&self, share: Share, is_long: bool) -> Result<Permit, AcquireError> {
-        if is_long {
-            let _long = Some(self.long.clone().acquire_owned().await?);
-            return Ok(Permit { _one: self.rest.clone().acquire_owned().await?, _long });
-        }
+    pub(super) async fn take(&self, share: Share) -> Result<Permit, AcquireError> {
         let _one = tokio::select! {
             biased;
             own = self.own[share as usize].clone().acquire_owned() => own?,
             one = self.rest.clone().acquire_owned() => one?,
         };
         Ok(Permit { _one, _long: None })
+    }
+
+    pub(super) async fn long_turn(&self) -> Result<LongTurn, AcquireError> {
+        Ok(LongTurn { _turn: self.long.clone().acquire_owned().await? })
+    }
+
+    /// If it can be had at this moment.
+    pub(super) fn long_turn_now(&self) -> Option<LongTurn> {
+        Some(LongTurn { _turn: self.long.clone().try_acquire_owned().ok()? })
+    }
+
+    pub(super) async fn take_long(&self, turn: LongTurn) -> Result<Permit, AcquireError> {
+        Ok(Permit { _one: self.rest.clone().acquire_owned().await?, _long: Some(turn) })
     }
 }
 
@@ -59,39 +72,45 @@ mod tests {
 
     use super::*;
 
-    /// At once, or not at all.
-    fn take(permits: &Permits, share: Share, is_long: bool) -> Option<Permit> {
-        match pin!(permits.take(share, is_long)).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(permit) => permit.ok(),
+    fn at_once<T>(taking: impl Future<Output = Result<T, AcquireError>>) -> Option<T> {
+        match pin!(taking).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(taken) => taken.ok(),
             Poll::Pending => None,
         }
+    }
+
+    fn take(permits: &Permits, share: Share) -> Option<Permit> {
+        at_once(permits.take(share))
     }
 
     #[test]
     fn every_share_has_one_whatever_the_others_do() {
         let permits = Permits::new(4, &Share::ALL);
-        let long = take(&permits, Share::Jobs, true).unwrap();
-        assert!(take(&permits, Share::Jobs, true).is_none(), "one long read at a time");
-        let jobs = take(&permits, Share::Jobs, false).unwrap();
-        assert!(take(&permits, Share::Jobs, false).is_none());
-        let _web = take(&permits, Share::Web, false).unwrap();
-        let _worker = take(&permits, Share::Worker, false).unwrap();
-        assert!(Share::ALL.iter().all(|share| take(&permits, *share, false).is_none()), "four");
+        let turn = at_once(permits.long_turn()).unwrap();
+        assert!(at_once(permits.long_turn()).is_none(), "one long read at a time");
+        assert!(permits.long_turn_now().is_none());
+        let long = at_once(permits.take_long(turn)).unwrap();
+        let jobs = take(&permits, Share::Jobs).unwrap();
+        assert!(take(&permits, Share::Jobs).is_none());
+        let _web = take(&permits, Share::Web).unwrap();
+        let _worker = take(&permits, Share::Worker).unwrap();
+        assert!(Share::ALL.iter().all(|share| take(&permits, *share).is_none()), "four");
         drop((long, jobs));
-        let _one = take(&permits, Share::Web, false).unwrap();
-        assert!(take(&permits, Share::Web, false).is_none(), "that of the jobs is theirs");
-        assert!(take(&permits, Share::Jobs, false).is_some());
+        assert!(permits.long_turn_now().is_some());
+        let _one = take(&permits, Share::Web).unwrap();
+        assert!(take(&permits, Share::Web).is_none(), "that of the jobs is theirs");
+        assert!(take(&permits, Share::Jobs).is_some());
     }
 
     #[test]
     fn a_process_of_one_role_uses_all_of_them() {
         let permits = Permits::new(4, &[Share::Web]);
-        let taken: Vec<Permit> = (0..5).map_while(|_| take(&permits, Share::Web, false)).collect();
+        let taken: Vec<Permit> = (0..5).map_while(|_| take(&permits, Share::Web)).collect();
         assert_eq!(taken.len(), 4);
         drop(taken);
-        assert!(take(&permits, Share::Jobs, false).is_some(), "a stranger uses the rest");
+        assert!(take(&permits, Share::Jobs).is_some(), "a stranger uses the rest");
         let few = Permits::new(2, &Share::ALL);
-        let _jobs = take(&few, Share::Jobs, false).unwrap();
-        assert!(take(&few, Share::Web, false).is_some());
+        let _jobs = take(&few, Share::Jobs).unwrap();
+        assert!(take(&few, Share::Web).is_some());
     }
 }

@@ -21,7 +21,7 @@ pub(super) struct MysqlSession {
     pub(super) pooled: Pooled,
     /// It was idle before, so it may have died unnoticed.
     pub(super) reused: bool,
-    pub(super) _permit: Permit,
+    pub(super) permit: Permit,
 }
 
 impl MysqlSession {

@@ -138,14 +138,14 @@ async fn count_for_all(tx: &mut dyn Session, age_ms_max: Millis) -> Outcome<Outs
 #[async_trait]
 impl Books for SqlLedger {
     async fn item_books(&self, item: ItemId, in_flight: &[OrderNo]) -> Result<ItemBooks> {
-        self.run(Access::Snapshot, in_flight.to_vec(), move |session, in_flight| {
+        self.run(Access::LongSnapshot, in_flight.to_vec(), move |session, in_flight| {
             Box::pin(item_books(session, item, in_flight))
         })
         .await
     }
 
     async fn payment_problems(&self, limit: usize) -> Result<Vec<PaymentProblem>> {
-        self.run(Access::Snapshot, (), move |session, ()| {
+        self.run(Access::LongSnapshot, (), move |session, ()| {
             Box::pin(payments::problems(session, limit))
         })
         .await

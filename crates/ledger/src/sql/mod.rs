@@ -29,7 +29,7 @@ mod stock;
 pub(crate) mod upkeep;
 mod warm_basis;
 
-use std::{pin::Pin, sync::Arc};
+use std::{any::Any, pin::Pin, sync::Arc};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -56,11 +56,24 @@ pub(crate) enum Access {
     Write,
     /// Several statements that read, all of one instant.
     Snapshot,
-    /// As `Snapshot`, for as long as somebody takes what is read.
+    /// As `Snapshot`, through all that belongs to an item, or all payments: few at a time.
+    LongSnapshot,
+    /// As `LongSnapshot`, for as long as somebody takes what is read.
     Walk,
     /// One statement that reads.
     Statement,
 }
+
+impl Access {
+    /// May it take minutes, where others take milliseconds?
+    #[cfg(feature = "mysql")]
+    pub(crate) fn is_long(self) -> bool {
+        matches!(self, Access::LongSnapshot | Access::Walk)
+    }
+}
+
+/// The right to one long read, of which an engine allows few at a time. What it is, the engine knows.
+pub(crate) type LongTurn = Box<dyn Any + Send>;
 
 /// Statements under way.
 pub(crate) type Working<'w, T> = Pin<Box<dyn Future<Output = Outcome<T>> + Send + 'w>>;
@@ -71,7 +84,18 @@ pub(crate) trait Engine: Send + Sync {
     fn dialect(&self) -> Dialect;
 
     /// Runs the work to its end even if the caller stops waiting, and as often as it must be begun.
-    async fn run(&self, access: Access, work: Arc<dyn PieceOfWork>) -> Outcome<()>;
+    /// A long read without a turn waits for one.
+    async fn run(
+        &self,
+        access: Access,
+        turn: Option<LongTurn>,
+        work: Arc<dyn PieceOfWork>,
+    ) -> Outcome<()>;
+
+    async fn long_turn(&self) -> Outcome<LongTurn>;
+
+    /// Fails if it would have to wait.
+    fn long_turn_now(&self) -> Outcome<LongTurn>;
 
     /// Says at once if nothing can be written now.
     fn check(&self) -> Outcome<()>;
@@ -117,8 +141,23 @@ impl SqlLedger {
         T: Send + 'static,
         X: From<Failure>,
     {
+        self.run_in_turn(access, None, asked, work).await
+    }
+
+    pub(crate) async fn run_in_turn<A, T, X>(
+        &self,
+        access: Access,
+        turn: Option<LongTurn>,
+        asked: A,
+        work: impl for<'w> Fn(&'w mut dyn Session, &'w A) -> Working<'w, T> + Send + Sync + 'static,
+    ) -> Result<T, X>
+    where
+        A: Send + Sync + 'static,
+        T: Send + 'static,
+        X: From<Failure>,
+    {
         let question = Arc::new(Question { asked, work, answer: Mutex::new(None) });
-        self.engine.run(access, question.clone()).await?;
+        self.engine.run(access, turn, question.clone()).await?;
         let answer = question.answer.lock().take();
         Ok(answer.ok_or_else(|| Failure::Broken("work ended well and without an answer".into()))?)
     }

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     Adjusted, AuditEntry, KnownAdjustment, MarkPages, OutboxMessage, Release, Result, Stock,
-    StockLogRow, StockLogType, WarmBasis, offer::StockLevel,
+    StockLogRow, StockLogType, WalkTurn, WarmBasis, offer::StockLevel,
 };
 
 const STOCK_LOG_COLUMNS: &str = "id, order_no, product_id, product_name, quantity, before_stock, \
@@ -248,12 +248,17 @@ impl Stock for SqlLedger {
         .await
     }
 
+    async fn walk_turn(&self, item: ItemId) -> Result<WalkTurn> {
+        warm_basis::turn(self, item).await
+    }
+
     async fn warm_basis(
         &self,
+        turn: WalkTurn,
         item: ItemId,
         in_flight: &[OrderNo],
     ) -> Result<(WarmBasis, MarkPages)> {
-        warm_basis::read(self, item, in_flight).await
+        warm_basis::read(self, turn, item, in_flight).await
     }
 
     async fn finish_warm(&self, item: ItemId, epoch: Epoch) -> Result<bool> {

@@ -4,12 +4,15 @@
 //! or in both. So all of it is read in one transaction on one connection, but not all at once: the orders
 //! come in pages by their number, and the next page is read while the one before is on its way to the
 //! gate. Whoever takes the pages may be slow; then the reading waits. If they are gone, it ends.
+//!
+//! An item whose orders fit into one page is read at once, like anything else, and waits for none that
+//! takes minutes. The others have their turn before anything is frozen for them.
 
 use sale::{Claim, ItemId, OrderNo};
 use tokio::sync::mpsc;
 
 use super::{
-    Access, SqlLedger, activities,
+    Access, LongTurn, SqlLedger, activities,
     columns::{CLAIM_COLUMNS, claim},
     dead_letters,
     dialect::Dialect,
@@ -19,8 +22,8 @@ use super::{
     stock,
 };
 use crate::{
-    LedgerError, Result, WarmBasis,
-    mark_pages::{MarkPages, Part},
+    Activities, LedgerError, Result, WarmBasis,
+    mark_pages::{MarkPages, Part, WalkTurn},
 };
 
 /// Orders in one page: about a megabyte.
@@ -30,17 +33,65 @@ const PARTS_WAITING_MAX: usize = 1;
 
 type Parts = mpsc::Sender<Result<Part>>;
 
+/// Every order has a unit at least.
+pub(super) async fn turn(ledger: &SqlLedger, id: ItemId) -> Result<WalkTurn> {
+    let item = ledger.item(id).await?.ok_or(LedgerError::NotFound)?;
+    let is_small = item.total - item.stock < PAGE_ORDERS as i64;
+    Ok(WalkTurn(if is_small { None } else { Some(ledger.engine.long_turn().await?) }))
+}
+
 pub(super) async fn read(
     ledger: &SqlLedger,
+    turn: WalkTurn,
+    item: ItemId,
+    in_flight: &[OrderNo],
+) -> Result<(WarmBasis, MarkPages)> {
+    let turn = match turn.0 {
+        Some(turn) => turn,
+        None => match read_at_once(ledger, item, in_flight).await? {
+            Some(all) => return Ok(all),
+            // It has grown since. The item is frozen by now, so nobody waits: it is tried again.
+            None => ledger.engine.long_turn_now()?,
+        },
+    };
+    read_in_pages(ledger, turn, item, in_flight).await
+}
+
+/// Nothing if they are too many for that.
+async fn read_at_once(
+    ledger: &SqlLedger,
+    item: ItemId,
+    in_flight: &[OrderNo],
+) -> Result<Option<(WarmBasis, MarkPages)>> {
+    let read: Result<(WarmBasis, Vec<Claim>)> = ledger
+        .run(Access::Snapshot, in_flight.to_vec(), move |session, in_flight| {
+            Box::pin(async move {
+                let basis = basis(session, item, in_flight).await?;
+                Ok((basis, page(session, item, None).await?))
+            })
+        })
+        .await;
+    let (basis, marks) = read?;
+    if marks.len() == PAGE_ORDERS {
+        return Ok(None);
+    }
+    Ok(Some((basis, MarkPages::of_one(marks))))
+}
+
+async fn read_in_pages(
+    ledger: &SqlLedger,
+    turn: LongTurn,
     item: ItemId,
     in_flight: &[OrderNo],
 ) -> Result<(WarmBasis, MarkPages)> {
     let (parts, taken) = mpsc::channel(PARTS_WAITING_MAX);
     let (ledger, asked) = (ledger.clone(), (in_flight.to_vec(), parts.clone()));
     tokio::spawn(async move {
-        let walked = ledger.run(Access::Walk, asked, move |session, (in_flight, parts)| {
-            Box::pin(walk(session, item, in_flight, parts))
-        });
+        let turn = Some(turn);
+        let walked =
+            ledger.run_in_turn(Access::Walk, turn, asked, move |session, (in_flight, parts)| {
+                Box::pin(walk(session, item, in_flight, parts))
+            });
         let end: Result<()> = walked.await;
         // Whoever is gone need not be told.
         let _ = parts.send(end.map(|()| Part::End)).await;

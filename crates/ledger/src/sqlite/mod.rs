@@ -26,7 +26,7 @@ use self::{
 use crate::{
     VERSION_TRIES_MAX,
     sql::{
-        Access, Engine, PieceOfWork, SqlLedger,
+        Access, Engine, LongTurn, PieceOfWork, SqlLedger,
         dialect::Dialect,
         failure::{Failure, Fault, Outcome, SqlFailure},
     },
@@ -78,7 +78,12 @@ impl Engine for Sqlite {
         Dialect::Sqlite
     }
 
-    async fn run(&self, access: Access, work: Arc<dyn PieceOfWork>) -> Outcome<()> {
+    async fn run(
+        &self,
+        access: Access,
+        _turn: Option<LongTurn>,
+        work: Arc<dyn PieceOfWork>,
+    ) -> Outcome<()> {
         if access != Access::Write {
             return self.readers.run(move |conn| now(work.begin(conn))).await;
         }
@@ -88,6 +93,15 @@ impl Engine for Sqlite {
             tx.commit()
         };
         self.writer.run(move |conn| with_tries(|| one_try(conn))).await
+    }
+
+    /// There are readers enough for all who load an item.
+    async fn long_turn(&self) -> Outcome<LongTurn> {
+        self.long_turn_now()
+    }
+
+    fn long_turn_now(&self) -> Outcome<LongTurn> {
+        Ok(Box::new(()))
     }
 
     fn check(&self) -> Outcome<()> {

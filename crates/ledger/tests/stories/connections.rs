@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use faults::services::{MariaDb, MariaDbOptions, unique_name};
 use ledger::{
-    Books, Orders, Outbox, OutboxKind, Share, SqlLedger, Upkeep, in_share,
+    Books, Orders, Outbox, OutboxKind, Share, SqlLedger, Stock, Upkeep, in_share,
     mysql::{self, CONNECTIONS_MAX_DEFAULT, Fitness, Options},
 };
 use mysql_async::prelude::Queryable;
@@ -92,6 +92,40 @@ async fn jobs_whose_statements_hang_keep_no_buyer_and_no_worker_waiting() {
     while let Some(answered) = jobs.join_next().await {
         answered.unwrap().unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_all_orders_of_an_item_are_read_everything_else_goes_on() {
+    const ORDERS: usize = 20_000;
+    const SOON: Duration = Duration::from_secs(8);
+    let shop = crate::mysql::shop().await;
+    let (large, small) = (shop.sale_of(ORDERS as i64).await, shop.sale_of(10).await);
+    for some in shop.crowd(large.id, ORDERS).chunks(5_000) {
+        shop.settle(large.id, some).await.unwrap();
+    }
+    let order = shop.bought(small.id, "ann", 1).await;
+    // Nobody takes the pages.
+    let (_, pages) = shop.warm_basis(large.id, &[]).await.unwrap();
+    for share in Share::ALL {
+        let others = async {
+            let due = shop.overdue(order.pay_deadline_ms + 1, 1).await.unwrap();
+            assert_eq!(due.len(), 1);
+            assert!(shop.activity(small.activity).await.unwrap().is_some());
+            let (_, marks) = shop.warm_basis(small.id, &[]).await.unwrap();
+            assert_eq!(crate::all(marks).await.len(), 1, "a small item is loaded");
+        };
+        let others = tokio::time::timeout(SOON, in_share(share, others)).await;
+        others.expect("nobody waits for the pages");
+    }
+    // Another large one would have to wait, and knows it before anything is frozen.
+    let moment = Duration::from_millis(500);
+    assert!(tokio::time::timeout(moment, shop.walk_turn(large.id)).await.is_err());
+    drop(pages);
+    let turn = tokio::time::timeout(SOON, shop.walk_turn(large.id)).await.unwrap().unwrap();
+    // It has its turn, and needs no other one.
+    let read = Stock::warm_basis(&*shop, turn, large.id, &[]);
+    let (_, pages) = tokio::time::timeout(SOON, read).await.unwrap().unwrap();
+    assert_eq!(crate::all(pages).await.len(), ORDERS);
 }
 
 #[tokio::test]

@@ -31,7 +31,7 @@ use std::{
 
 use ledger::{
     Adjusted, AuditEntry, Closing, Ledger, MarkPages, Moved, OUTBOX_NOBODY, OutboxKind,
-    OutboxMessage, OutboxRow, PaymentNotice, RefundDone, Release, StockLogRow,
+    OutboxMessage, OutboxRow, PaymentNotice, RefundDone, Release, StockLogRow, WarmBasis,
 };
 use sale::{
     Activity, ActivityId, ActivityMove, ActivityState, Claim, CloseReason, Currency, Item, ItemId,
@@ -216,6 +216,14 @@ impl Shop {
         now_ms: Millis,
     ) -> ledger::Result<Adjusted> {
         self.ledger.adjust_stock(item, delta, adjust_no, &audit_entry("stock.adjust"), now_ms).await
+    }
+
+    pub(crate) async fn warm_basis(
+        &self,
+        item: ItemId,
+        in_flight: &[OrderNo],
+    ) -> ledger::Result<(WarmBasis, MarkPages)> {
+        self.ledger.warm_basis(self.walk_turn(item).await?, item, in_flight).await
     }
 
     pub(crate) async fn move_activity(
