@@ -7,17 +7,20 @@ use std::{
 };
 
 use gate::{
-    Gate,
+    Gate, GateFailure,
     redis::{RedisGate, RedisOptions},
     solo,
 };
-use ledger::{Ledger, Orders, Share, mysql, sqlite};
-use redis_link::RedisServers;
+use ledger::{Ledger, LedgerError, Orders, Share, mysql, sqlite};
+use redis_link::{RedisServers, is_away};
 use sale::{OrderNumbers, SharedClock};
 
 use crate::{
     checkup,
-    coordination::{Coordination, LocalCoordination, RedisCoordination, RedisCoordinationOptions},
+    coordination::{
+        Coordination, CoordinationError, LocalCoordination, RedisCoordination,
+        RedisCoordinationOptions,
+    },
     node::{Node, NodeError, NodeKeeper, NodeOptions},
     settings::{self, ProcessRole, Profile, Settings},
 };
@@ -43,7 +46,7 @@ pub enum OpenError {
     )]
     RedisRefused(redis::RedisError),
     #[error(transparent)]
-    Coordination(#[from] crate::coordination::CoordinationError),
+    Coordination(#[from] CoordinationError),
     #[error(transparent)]
     Node(#[from] NodeError),
     #[error("the sandbox cannot be opened: {0}")]
@@ -53,7 +56,7 @@ pub enum OpenError {
     #[error("the lanes cannot be started: {0}")]
     Lanes(std::io::Error),
     #[error("the ledger cannot be read: {0}")]
-    Read(#[from] ledger::LedgerError),
+    Read(#[from] LedgerError),
     /// An engine on which promises would be lost.
     #[error("{0}")]
     Unfit(String),
@@ -174,6 +177,22 @@ pub struct MissingEngine {
     pub cause: String,
 }
 
+impl OpenError {
+    /// The engine of a cluster that did not answer, if that is all there is to it: then it may be there in
+    /// a moment. What it is that will never do, [`missing_engines`] has found out before.
+    pub fn missing(&self) -> Option<MissingEngine> {
+        let part = match self {
+            OpenError::Redis(error) if error.reason == GateFailure::Unreachable => "gate",
+            OpenError::Coordination(CoordinationError::Redis(error)) if is_away(error) => "gate",
+            OpenError::Mysql(mysql::OpenError::Unreachable { .. })
+            | OpenError::Read(LedgerError::Unavailable(_))
+            | OpenError::Node(NodeError::Ledger(LedgerError::Unavailable(_))) => "ledger",
+            _ => return None,
+        };
+        Some(MissingEngine { part, cause: self.to_string() })
+    }
+}
+
 /// Which engines are not there yet. One that is there and will never do is an error, whatever the other
 /// one does.
 pub async fn missing_engines(settings: &Settings) -> Result<Vec<MissingEngine>, OpenError> {
@@ -188,7 +207,7 @@ pub async fn missing_engines(settings: &Settings) -> Result<Vec<MissingEngine>, 
     let mut missing = Vec::new();
     match redis {
         Ok(()) => {}
-        Err(error) if redis_link::is_away(&error) => {
+        Err(error) if is_away(&error) => {
             missing.push(MissingEngine { part: "gate", cause: format!("Redis: {error}") });
         }
         Err(error) => return Err(OpenError::RedisRefused(error)),
@@ -219,12 +238,15 @@ async fn check_redis(
     let findings = checkup::redis::check_at(redis, servers).await;
     checkup::log(findings).map_err(OpenError::Unfit)?;
     let agreed = checkup::redis::agree_on_partitions(redis, servers).await;
-    let agreed = agreed.map_err(unreachable_gate)?;
+    let agreed = agreed.map_err(|error| match is_away(&error) {
+        true => OpenError::Redis(unreachable_gate(error)),
+        false => OpenError::RedisRefused(error),
+    })?;
     checkup::log(vec![agreed]).map_err(OpenError::Unfit)
 }
 
 fn unreachable_gate(error: redis::RedisError) -> gate::GateError {
-    gate::GateError::new(gate::GateFailure::Unreachable, error)
+    gate::GateError::new(GateFailure::Unreachable, error)
 }
 
 /// A name that no other process has, and that a person can find: the host's, the process id, and
@@ -238,4 +260,34 @@ fn instance_name() -> Result<String, OpenError> {
 fn host() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     host.trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_over_in_a_moment_is_waited_for_and_nothing_else() {
+        let away = || LedgerError::Unavailable("another instance migrates".into());
+        let (place, cause) = ("db".to_owned(), "no answer".to_owned());
+        let unreachable = mysql::OpenError::Unreachable { place, cause };
+        let gone = std::io::Error::from(std::io::ErrorKind::ConnectionRefused).into();
+        for (error, part) in [
+            (OpenError::Mysql(unreachable), "ledger"),
+            (away().into(), "ledger"),
+            (NodeError::Ledger(away()).into(), "ledger"),
+            (unreachable_gate(gone).into(), "gate"),
+        ] {
+            assert_eq!(error.missing().unwrap().part, part, "{error}");
+        }
+        let refused = (redis::ErrorKind::AuthenticationFailed, "WRONGPASS").into();
+        for error in [
+            OpenError::Coordination(CoordinationError::Redis(refused)),
+            OpenError::Unfit("replicas that forget".into()),
+            OpenError::Read(LedgerError::Broken("a table is missing".into())),
+            NodeError::AllHeld.into(),
+        ] {
+            assert_eq!(error.missing(), None, "{error}");
+        }
+    }
 }

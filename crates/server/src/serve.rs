@@ -22,7 +22,7 @@ use crate::{
     starting, terminal,
 };
 use config::{Config, Profile, Secret};
-use engine::{Engine, LOCAL_TOKEN, Parts, checkup, data_dir::DataDir, secrets};
+use engine::{Engine, LOCAL_TOKEN, OpenError, Parts, checkup, data_dir::DataDir, secrets};
 
 /// In the data directory of a running server: where it listens, and a token for the command line.
 const RUNNING_FILE: &str = "running.json";
@@ -85,12 +85,18 @@ pub async fn open(config: Config) -> Result<Opened, CannotStart> {
 pub async fn open_in(config: Config, data: DataDir) -> Result<Opened, CannotStart> {
     let opening = Parts::open(&config.engine(), data.path(), Arc::new(SystemClock)).await;
     let parts = opening.map_err(CannotStart::because)?;
-    open_with(config, data, parts).await
+    let own = secrets::load_or_create(&config.secret, &data).map_err(CannotStart::because)?;
+    let secret = secret(&config, own, &parts).await.map_err(CannotStart::because)?;
+    open_with(config, data, parts, secret).await
 }
 
-async fn open_with(config: Config, data: DataDir, parts: Parts) -> Result<Opened, CannotStart> {
+async fn open_with(
+    config: Config,
+    data: DataDir,
+    parts: Parts,
+    secret: Secret,
+) -> Result<Opened, CannotStart> {
     let (settings, clock): (_, SharedClock) = (config.engine(), Arc::new(SystemClock));
-    let secret = secret(&config, &data, &parts).await?;
     let bytes = secret.expose().as_bytes();
     let keys = SigningKeys::from_secret(bytes)
         .ok_or_else(|| CannotStart("the secret is too short: 16 characters at least".into()))?;
@@ -101,13 +107,15 @@ async fn open_with(config: Config, data: DataDir, parts: Parts) -> Result<Opened
 }
 
 /// Solo keeps its secret beside its data; the instances of a cluster share one through the ledger.
-async fn secret(config: &Config, data: &DataDir, parts: &Parts) -> Result<Secret, CannotStart> {
-    let own = secrets::load_or_create(&config.secret, data).map_err(CannotStart::because)?;
+pub(crate) async fn secret(
+    config: &Config,
+    own: Secret,
+    parts: &Parts,
+) -> Result<Secret, OpenError> {
     if config.profile == Profile::Solo || !config.secret.is_empty() {
         return Ok(own);
     }
-    let shared = parts.ledger.shared_secret(own.expose(), SystemClock.now_ms()).await;
-    Ok(Secret::new(shared.map_err(CannotStart::because)?))
+    Ok(Secret::new(parts.ledger.shared_secret(own.expose(), SystemClock.now_ms()).await?))
 }
 
 /// Serve until `shutdown` resolves.
@@ -121,8 +129,8 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
         bind(listen, config.http.backlog_max).map_err(|error| cannot_listen(listen, &error))?;
     let mut shutdown = std::pin::pin!(shutdown);
     let opening = async {
-        let parts = starting::open_parts(&config, data.path(), &socket).await?;
-        open_with(config, data, parts).await
+        let (parts, secret) = starting::open_parts(&config, &data, &socket).await?;
+        open_with(config, data, parts, secret).await
     };
     let opened = tokio::select! {
         biased;

@@ -2,13 +2,14 @@
 //!
 //! A machine that starts everything at once does not care who is first. An instance whose engines do not
 //! answer yet says so once in the log, listens, is alive and not ready, tells everybody else to come
-//! again, and goes on when both are there. What waiting cannot mend (a password, a database, a
-//! certificate, a schema) ends it at once, also while the other engine is away.
+//! again, and goes on when both are there. So it does if one of them goes away again while everything is
+//! opened. What waiting cannot mend (a password, a database, a certificate, a schema) ends it at once, also
+//! while the other engine is away.
 
-use std::{convert::Infallible, path::Path, sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{Router, extract::State, response::IntoResponse, routing::get};
-use engine::{MissingEngine, Parts, missing_engines};
+use engine::{MissingEngine, OpenError, Parts, data_dir::DataDir, missing_engines, secrets};
 use listener::{FastPath, FastRequest, Fields, NoReply, Pending, Refusal, RequestId};
 use parking_lot::RwLock;
 use sale::SystemClock;
@@ -20,66 +21,86 @@ use crate::{
     edge::Edge,
     logging,
     problem::{Code, Problem},
-    serve::CannotStart,
+    serve::{self, CannotStart},
 };
-use config::Config;
+use config::{Config, Profile, Secret};
 
 /// How often the engines are asked whether they are there.
 const ASK_EVERY: Duration = Duration::from_millis(500);
 
 type Missing = Arc<RwLock<Vec<MissingEngine>>>;
 
-/// Open the parts of the engine, waiting for what is not there yet.
+/// What was opened, or what that has to wait for.
+type Tried = Result<(Parts, Secret), Vec<MissingEngine>>;
+
+/// Open the parts of the engine and find out what signs, waiting for what is not there yet.
 pub(crate) async fn open_parts(
     config: &Config,
-    data: &Path,
+    data: &DataDir,
     socket: &TcpListener,
-) -> Result<Parts, CannotStart> {
+) -> Result<(Parts, Secret), CannotStart> {
+    match try_to_open(config, data).await? {
+        Ok(opened) => Ok(opened),
+        Err(missing) => wait(config, data, missing, socket).await,
+    }
+}
+
+async fn try_to_open(config: &Config, data: &DataDir) -> Result<Tried, CannotStart> {
     let settings = config.engine();
-    loop {
-        let missing = missing_engines(&settings).await.map_err(CannotStart::because)?;
-        if !missing.is_empty() {
-            wait(config, missing, socket).await?;
-        }
-        let failed = match Parts::open(&settings, data, Arc::new(SystemClock)).await {
-            Ok(parts) => return Ok(parts),
-            Err(error) => error,
-        };
-        // One of them may have gone away again meanwhile.
-        if missing_engines(&settings).await.map_err(CannotStart::because)?.is_empty() {
-            return Err(CannotStart::because(failed));
-        }
+    let missing = missing_engines(&settings).await.map_err(CannotStart::because)?;
+    if !missing.is_empty() {
+        return Ok(Err(missing));
+    }
+    let own = secrets::load_or_create(&config.secret, data).map_err(CannotStart::because)?;
+    let opening = async {
+        let parts = Parts::open(&settings, data.path(), Arc::new(SystemClock)).await?;
+        let secret = serve::secret(config, own, &parts).await?;
+        Ok::<_, OpenError>((parts, secret))
+    };
+    match opening.await {
+        Ok(opened) => Ok(Ok(opened)),
+        Err(error) => match error.missing().filter(|_| config.profile == Profile::Cluster) {
+            Some(missing) => Ok(Err(vec![missing])),
+            None => Err(CannotStart::because(error)),
+        },
     }
 }
 
 /// Until nothing is missing any more.
 async fn wait(
     config: &Config,
+    data: &DataDir,
     missing: Vec<MissingEngine>,
     socket: &TcpListener,
-) -> Result<(), CannotStart> {
+) -> Result<(Parts, Secret), CannotStart> {
     logging::release();
     missing.iter().for_each(say);
     let missing: Missing = Arc::new(RwLock::new(missing));
     let over = Notify::new();
     let asking = async {
-        let asked = ask(config, &missing).await;
+        let opened = ask(config, data, &missing).await;
         over.notify_one();
-        asked
+        opened
     };
-    let (asked, answered) =
+    let (opened, answered) =
         tokio::join!(asking, answer(config, missing.clone(), socket, over.notified()));
-    asked.and(answered)
+    answered.and(opened)
 }
 
-async fn ask(config: &Config, missing: &Missing) -> Result<(), CannotStart> {
+async fn ask(
+    config: &Config,
+    data: &DataDir,
+    missing: &Missing,
+) -> Result<(Parts, Secret), CannotStart> {
     loop {
         tokio::time::sleep(ASK_EVERY).await;
-        let now = missing_engines(&config.engine()).await.map_err(CannotStart::because)?;
-        if now.is_empty() {
-            tracing::info!("Redis and the ledger answer: starting");
-            return Ok(());
-        }
+        let now = match try_to_open(config, data).await? {
+            Ok(opened) => {
+                tracing::info!("Redis and the ledger answer: starting");
+                return Ok(opened);
+            }
+            Err(missing) => missing,
+        };
         let before = std::mem::replace(&mut *missing.write(), now.clone());
         let is_new = |one: &&MissingEngine| before.iter().all(|known| known.part != one.part);
         now.iter().filter(is_new).for_each(say);

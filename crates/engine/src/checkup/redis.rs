@@ -15,6 +15,8 @@ use super::{CLOCK_OFFSET_MS_MAX, CheckResult};
 use crate::settings;
 
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+const OPTIONS: LinkOptions =
+    LinkOptions { answer_within: ANSWER_WITHIN, connections: 1, may_ask_twice: true };
 /// The oldest with all that the scripts use.
 const OLDEST: [u32; 2] = [7, 0];
 const SETTINGS: [&str; 5] = [
@@ -67,9 +69,13 @@ pub(crate) async fn check_at(
     findings
 }
 
-/// Does somebody answer who can tell?
+/// Does somebody answer who can tell? Of a cluster the two without whom nobody starts, who may be two
+/// servers: one says how many partitions there are, the other which items are at the gate.
 pub(crate) async fn try_out(settings: &settings::Redis) -> RedisResult<()> {
-    partitions_kept(settings, &settings.servers()?, None).await.map(drop)
+    let servers = settings.servers()?;
+    partitions_kept(settings, &servers, None).await?;
+    let items = redis::cmd("HLEN").arg(format!("{}:items", settings.prefix)).to_owned();
+    servers.link(OPTIONS).await?.ask::<u64>(&items).await.map(drop)
 }
 
 /// The first instance says how many partitions there are; the others must count the same.
@@ -86,8 +92,7 @@ async fn partitions_kept(
     servers: &Arc<RedisServers>,
     wanted: Option<usize>,
 ) -> RedisResult<Option<usize>> {
-    let options = LinkOptions { answer_within: ANSWER_WITHIN, connections: 1, may_ask_twice: true };
-    let link = servers.link(options).await?;
+    let link = servers.link(OPTIONS).await?;
     let key = format!("{}:partitions", settings.prefix);
     if let Some(wanted) = wanted {
         let set = redis::cmd("SET").arg(&key).arg(wanted).arg("NX").to_owned();

@@ -13,6 +13,7 @@ use faults::services::{Certificates, MariaDb, MariaDbOptions, Redis, RedisOption
 use crate::{
     cluster::{kill_ledger, own_ledger, restart_ledger, signal},
     fixtures::{Deployment, Profile, blocking, until},
+    one_of_many::start_cluster,
 };
 
 /// Told to stop, or refused, it ends within this.
@@ -122,6 +123,39 @@ async fn an_instance_waits_for_engines_that_come_up_in_either_order() {
     for part in ["gate", "ledger"] {
         let said = log.matches(&format!("waiting for the {part}")).count();
         assert_eq!(said, 2, "once in each start: {log}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_waits_for_whichever_master_is_away() {
+    const PREFIX: &str = "seckill";
+    let cluster = Arc::new(blocking(start_cluster).await);
+    let deployment = Deployment::new(Profile::Cluster)
+        .env("SECKILL_REDIS_URL", cluster.urls())
+        .env("SECKILL_REDIS_PREFIX", PREFIX);
+    let shard = |key: &str| cluster.shard_of(&format!("{PREFIX}:{key}")).unwrap();
+    let (items, partitions) = (shard("items"), shard("partitions"));
+    assert_ne!(items, partitions, "what is there first is known by two masters");
+    for away in [items, partitions] {
+        let serving = cluster.clone();
+        blocking(move || serving.wait_serving()).await;
+        let hung = cluster.primary(away).unwrap();
+        hung.pause().unwrap();
+        let mut starting = Starting::begin(&deployment);
+        starting.says(503, "down", "ok").await;
+        // It stays so for as long as it takes.
+        let asked = Instant::now();
+        while asked.elapsed() < Duration::from_secs(6) {
+            assert_eq!(starting.child.try_wait().unwrap(), None, "{}", deployment.log());
+            assert_eq!(starting.get("/healthz").await.unwrap().status, 200, "it lives");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        hung.resume().unwrap();
+        let back = Instant::now();
+        starting.says(200, "ok", "ok").await;
+        println!("ready {:.1?} after the master was back", back.elapsed());
+        signal(starting.child.id(), "TERM");
+        assert_eq!(starting.ends().await.0, Some(0));
     }
 }
 

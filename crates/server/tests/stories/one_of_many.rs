@@ -35,7 +35,7 @@ const PAY_WITHIN_MS: i64 = 2_000;
 const UNITS: i64 = 1_000;
 
 /// A cluster in which a master that is away is missed, and the others serve on.
-fn start_cluster() -> std::io::Result<RedisCluster> {
+pub(crate) fn start_cluster() -> std::io::Result<RedisCluster> {
     let cluster = RedisCluster::start()?;
     for node in cluster.nodes() {
         node.call(&["CONFIG", "SET", "cluster-require-full-coverage", "no"])?;
