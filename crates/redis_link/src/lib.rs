@@ -32,6 +32,6 @@ mod tls;
 pub use address::RedisAddress;
 pub use call::{Call, Script};
 pub use line::is_away;
-pub use link::{LinkOptions, RedisLink};
+pub use link::{LinkOptions, Reached, RedisLink};
 pub use servers::{RedisServers, Server};
 pub use tls::TlsFiles;

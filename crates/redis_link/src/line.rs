@@ -61,18 +61,18 @@ pub(crate) enum Request<'r> {
 }
 
 impl Line {
-    /// `version` is told even if it fails: which primary it was that failed.
+    /// The version is told even if it fails: which primary it was that failed.
     pub(crate) async fn send(
         &self,
         servers: &RedisServers,
         node: &Node,
         answer_within: Duration,
         request: Request<'_>,
-    ) -> (u64, RedisResult<Value>) {
+    ) -> Result<(Value, Held), (RedisError, u64)> {
         let version = servers.version(node);
         let held = match self.connection(servers, node, answer_within).await {
             Ok(held) => held,
-            Err(error) => return (version, Err(error)),
+            Err(error) => return Err((error, version)),
         };
         let sent_ms = held.pulse.now_ms();
         let done = request.send(&mut held.connection.clone()).await;
@@ -85,7 +85,10 @@ impl Line {
             Err(error) if is_broken(error) => self.give_up(&held),
             _ => held.pulse.answered_ms.store(held.pulse.now_ms(), Ordering::Relaxed),
         }
-        (held.version, done)
+        match done {
+            Ok(answer) => Ok((answer, held)),
+            Err(error) => Err((error, held.version)),
+        }
     }
 
     /// The connection that there is, or a new one.
@@ -131,6 +134,13 @@ impl Line {
         if held.as_ref().is_some_and(|held| Arc::ptr_eq(&held.pulse, &given_up.pulse)) {
             *held = None;
         }
+    }
+}
+
+impl Held {
+    /// All answers to several commands, over this connection and no other.
+    pub(crate) async fn ask(&self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
+        commands.query_async(&mut self.connection.clone()).await
     }
 }
 

@@ -7,7 +7,7 @@ use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult, ServerError
 
 use crate::{
     call::Call,
-    line::{Line, Request, is_broken, is_no_primary, read},
+    line::{Held, Line, Request, is_broken, is_no_primary, read},
     servers::{Kind, Node, RedisServers},
     slot,
 };
@@ -40,6 +40,12 @@ struct Inner {
     lines: RwLock<HashMap<Node, Arc<[Line]>>>,
 }
 
+/// Who answered a command, over which connection.
+pub struct Reached {
+    held: Held,
+    at: Target,
+}
+
 /// Where a command is sent.
 struct Target {
     node: Node,
@@ -53,33 +59,54 @@ impl RedisLink {
     }
 
     pub async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> RedisResult<T> {
-        read(self.send(slot::of_command(command), Request::Command(command)).await?)
+        read(self.send(slot::of_command(command), Request::Command(command)).await?.0)
     }
 
     /// Run a script by its hash; a server that does not know it yet gets the text.
     pub async fn run<T: FromRedisValue>(&self, call: &Call<'_>) -> RedisResult<T> {
+        Ok(self.run_at(call).await?.0)
+    }
+
+    /// The same, and who answered.
+    pub async fn run_at<T: FromRedisValue>(&self, call: &Call<'_>) -> RedisResult<(T, Reached)> {
         let slot = call.slot();
         let by_hash = call.by_hash();
         let done = self.send(slot, Request::Command(&by_hash)).await;
         let is_unknown =
             |error: &RedisError| error.kind() == ErrorKind::Server(ServerErrorKind::NoScript);
-        match done {
+        let (answer, reached) = match done {
             Err(error) if is_unknown(&error) => {
-                read(self.send(slot, Request::Command(&call.by_text())).await?)
+                self.send(slot, Request::Command(&call.by_text())).await?
             }
-            done => read(done?),
-        }
+            done => done?,
+        };
+        Ok((read(answer)?, reached))
     }
 
-    /// How many replicas have all that the server of this counter has by now. `WAIT` speaks of what its
-    /// own connection wrote, and another one, or another process, may have written what matters; so
-    /// something is written right before it that comes after all of that.
-    pub async fn wait(&self, counter: &str, replicas: u32, ms_max: u64) -> RedisResult<i64> {
-        let mut both = redis::pipe();
-        both.cmd("INCRBY").arg(counter).arg(0).cmd("WAIT").arg(replicas).arg(ms_max);
-        let answers = self.send(slot::of_key(counter.as_bytes()), Request::Answers(&both)).await?;
-        let (_, replicas): (Value, i64) = read(answers)?;
-        Ok(replicas)
+    /// How many replicas have all that the server that was reached has by now. Nobody else can tell, so
+    /// nobody else is asked: another primary may never have heard of what was written there, and its
+    /// replicas have all that it has. `WAIT` speaks of what its own connection wrote, and another one, or
+    /// another process, may have written what matters; so something is written right before it, to a
+    /// counter of the same slot, that comes after all of that.
+    pub async fn wait(
+        &self,
+        reached: &Reached,
+        counter: &str,
+        replicas: u32,
+        ms_max: u64,
+    ) -> RedisResult<i64> {
+        let Reached { held, at } = reached;
+        if held.version != self.0.servers.version(&at.node) {
+            return Err(
+                (ErrorKind::Io, "the server that was asked is not the primary any more").into()
+            );
+        }
+        let mut commands = redis::pipe();
+        if at.is_asking {
+            commands.cmd("ASKING");
+        }
+        commands.cmd("INCRBY").arg(counter).arg(0).cmd("WAIT").arg(replicas).arg(ms_max);
+        read(held.ask(&commands).await?.pop().unwrap_or(Value::Nil))
     }
 
     /// Not a cluster: its scripts may see all keys.
@@ -95,7 +122,7 @@ impl RedisLink {
         self.send(0, Request::Command(&redis::cmd("PING"))).await.map(drop)
     }
 
-    async fn send(&self, slot: u16, request: Request<'_>) -> RedisResult<Value> {
+    async fn send(&self, slot: u16, request: Request<'_>) -> RedisResult<(Value, Reached)> {
         let servers = &self.0.servers;
         let mut target = Target { node: self.home_of(slot)?, is_asking: false };
         let mut tries = 1;
@@ -103,12 +130,11 @@ impl RedisLink {
             let lines = self.lines(&target.node);
             let line = &lines[usize::from(slot) % lines.len()];
             let sent = if target.is_asking { request.asking() } else { request };
-            let (version, done) =
-                line.send(servers, &target.node, self.0.options.answer_within, sent).await;
-            let error = match done {
-                Ok(answer) => return Ok(answer),
-                Err(error) if tries == TRIES_MAX => return Err(error),
-                Err(error) => error,
+            let done = line.send(servers, &target.node, self.0.options.answer_within, sent).await;
+            let (error, version) = match done {
+                Ok((answer, held)) => return Ok((answer, Reached { held, at: target })),
+                Err((error, _)) if tries == TRIES_MAX => return Err(error),
+                Err(failed) => failed,
             };
             match self.next(slot, &error, version, tries).await {
                 Some(next) => target = next,
@@ -142,6 +168,11 @@ impl RedisLink {
                 ServerErrorKind::TryAgain => {
                     tokio::time::sleep(TRY_AGAIN).await;
                     return self.at_home(slot);
+                }
+                // It is cut off from most of the others, who may have chosen another one by now.
+                ServerErrorKind::ClusterDown => {
+                    servers.read_map_soon();
+                    return None;
                 }
                 _ => {}
             }

@@ -97,8 +97,9 @@ impl Sentinels {
         both.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
         let line = &self.all[n].1;
         let request = Request::Answers(&both);
-        let (_, answer) = line.send(servers, &Node::Sentinel(n), ANSWER_WITHIN, request).await;
-        understand(answer?).ok_or_else(|| {
+        let sent = line.send(servers, &Node::Sentinel(n), ANSWER_WITHIN, request).await;
+        let (answer, _) = sent.map_err(|(error, _)| error)?;
+        understand(answer).ok_or_else(|| {
             let what = format!("a sentinel gave no address for {}", self.name);
             (ErrorKind::UnexpectedReturnType, "sentinel", what).into()
         })

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use futures_util::future::join_all;
 use redis::Value;
-use redis_link::Call;
+use redis_link::{Call, Reached};
 use sale::ItemId;
 
 use super::{
@@ -164,7 +164,9 @@ impl Admitter {
         for _ in 0..ADMIT_TRIES_MAX {
             let seen = self.watch.seen(partition, item);
             let call = self.admit_call(partition, item, requests, seen);
-            let Ok(reply) = self.store.run::<Vec<Value>>(&call).await else { continue };
+            let Ok((reply, reached)) = self.store.run_at::<Vec<Value>>(&call).await else {
+                continue;
+            };
             match decision::read(reply, requests) {
                 Ok(Some(decided)) => {
                     let answered = (decided.epoch, decided.seq);
@@ -176,7 +178,7 @@ impl Admitter {
                         );
                         return busy(Busy::Frozen);
                     }
-                    return self.durable(partition, decided.decisions).await;
+                    return self.durable(partition, &reached, decided.decisions).await;
                 }
                 Ok(None) => return busy(Busy::NotLoaded),
                 Err(error) => {
@@ -229,8 +231,13 @@ impl Admitter {
     }
 
     /// With `wait_replicas`, a promise that too few replicas have is no promise yet.
-    async fn durable(&self, partition: usize, decisions: Vec<Decision>) -> Vec<Decision> {
-        if !decisions.iter().any(is_promise) || self.store.is_replicated(partition).await {
+    async fn durable(
+        &self,
+        partition: usize,
+        reached: &Reached,
+        decisions: Vec<Decision>,
+    ) -> Vec<Decision> {
+        if !decisions.iter().any(is_promise) || self.store.is_replicated(partition, reached).await {
             return decisions;
         }
         let unsure = |told| if is_promise(&told) { Decision::Busy(Busy::Unwritable) } else { told };

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use futures_util::future::join_all;
-use redis_link::Call;
+use redis_link::{Call, Reached};
 use sale::{Claim, Epoch, ItemId};
 
 use super::{
@@ -115,10 +115,10 @@ impl KnownClaims {
             return Ok(Readmitted::NotLoaded);
         };
         for _ in 0..STEALS_MAX {
-            let answer = self.readmit_once(partition, claim).await?;
+            let (answer, reached) = self.readmit_once(partition, claim).await?;
             if matches!(answer, Readmitted::Admitted | Readmitted::Known) {
                 self.holders.note(item, [self.holders.hash(&claim.user)]);
-                let sure = self.store.is_replicated(partition).await;
+                let sure = self.store.is_replicated(partition, &reached).await;
                 return Ok(if sure { answer } else { Readmitted::Frozen });
             }
             if answer != Readmitted::SoldOut {
@@ -133,7 +133,7 @@ impl KnownClaims {
         Ok(Readmitted::Frozen)
     }
 
-    async fn readmit_once(&self, partition: usize, claim: &Claim) -> Result<Readmitted> {
+    async fn readmit_once(&self, partition: usize, claim: &Claim) -> Result<(Readmitted, Reached)> {
         let (item, keys) = (claim.item, &self.store.keys);
         let names = [
             keys.meta(partition, item),
@@ -151,9 +151,9 @@ impl KnownClaims {
             .number(claim.claimed_ms)
             .number(claim.epoch)
             .arg(claim.key.map_or(0, |key| key.0).to_le_bytes());
-        let reply: Vec<Vec<u8>> = self.store.run(&call).await?;
+        let (reply, reached): (Vec<Vec<u8>>, _) = self.store.run_at(&call).await?;
         let letter = reply.first().and_then(|bytes| bytes.first());
-        Ok(match letter {
+        let answer = match letter {
             Some(b'A') => Readmitted::Admitted,
             Some(b'K') => Readmitted::Known,
             Some(b'B') => {
@@ -164,7 +164,8 @@ impl KnownClaims {
             Some(b'S') => Readmitted::SoldOut,
             Some(b'N') => Readmitted::NotLoaded,
             _ => Readmitted::Frozen,
-        })
+        };
+        Ok((answer, reached))
     }
 
     pub(super) async fn adopt(&self, claims: &[Claim]) -> Result<Vec<Claim>> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redis::{Cmd, FromRedisValue, RedisResult};
-use redis_link::{Call, LinkOptions, RedisLink};
+use redis_link::{Call, LinkOptions, Reached, RedisLink};
 
 use super::{RedisOptions, keys::Keys};
 use crate::Result;
@@ -50,14 +50,23 @@ impl Store {
         self.link.run(call).await
     }
 
-    /// Do enough replicas have all that this partition has by now?
-    pub(super) async fn is_replicated(&self, partition: usize) -> bool {
+    /// The same, and who answered: only they can tell whether it is replicated.
+    pub(super) async fn run_at<T: FromRedisValue>(
+        &self,
+        call: &Call<'_>,
+    ) -> RedisResult<(T, Reached)> {
+        self.link.run_at(call).await
+    }
+
+    /// Do enough replicas have all that this partition has by now at the server that was reached? If that
+    /// one cannot tell, they do not: whoever took its place may never have heard of it.
+    pub(super) async fn is_replicated(&self, partition: usize, reached: &Reached) -> bool {
         let wanted = self.wait_replicas;
         if wanted == 0 {
             return true;
         }
         let backlog = self.keys.backlog(partition);
-        let have = self.link.wait(&backlog, wanted, self.wait_ms_max).await.unwrap_or(0);
+        let have = self.link.wait(reached, &backlog, wanted, self.wait_ms_max).await.unwrap_or(0);
         if have < i64::from(wanted) {
             tracing::warn!(partition, wanted, have, "too few replicas have the claims");
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use faults::services::{Redis, RedisOptions, RedisPair};
 use redis_link::LinkOptions;
 
-use super::{OPTIONS, count, link, servers, until_counted};
+use super::{OPTIONS, count, count_at, link, servers, until_counted};
 
 #[tokio::test]
 async fn a_primary_that_became_a_replica_is_left_though_its_sockets_stay_open() {
@@ -24,6 +24,22 @@ async fn a_primary_that_became_a_replica_is_left_though_its_sockets_stay_open() 
         assert_eq!(count(&many, key).await.unwrap(), 3, "{key}");
     }
     assert_eq!(count(&other, "a").await.unwrap(), 4);
+}
+
+#[tokio::test]
+async fn only_who_wrote_something_tells_who_else_has_it() {
+    let pair = RedisPair::start().unwrap();
+    let link = link(&pair.url()).await;
+    let (_, reached) = count_at(&link, "a").await.unwrap();
+    assert_eq!(link.wait(&reached, "a", 1, 5_000).await.unwrap(), 1);
+    pair.demote().unwrap();
+    let refused = link.wait(&reached, "a", 0, 100).await.unwrap_err();
+    assert_eq!(refused.code(), Some("READONLY"), "it is asked itself, once");
+    pair.lead_to_the_primary();
+    // The next one goes to the new primary, which has replicas of its own.
+    let (_, anew) = count_at(&link, "a").await.unwrap();
+    assert!(link.wait(&reached, "a", 0, 100).await.is_err(), "not by way of the new primary");
+    assert_eq!(link.wait(&anew, "a", 1, 5_000).await.unwrap(), 1);
 }
 
 #[tokio::test]

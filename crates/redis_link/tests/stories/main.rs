@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod cluster;
+mod cut_off;
 mod demotion;
 mod sentinel;
 mod tls;
@@ -13,7 +14,7 @@ use std::{
 };
 
 use redis::RedisResult;
-use redis_link::{LinkOptions, RedisAddress, RedisLink, RedisServers};
+use redis_link::{Call, LinkOptions, Reached, RedisAddress, RedisLink, RedisServers, Script};
 
 const OPTIONS: LinkOptions =
     LinkOptions { answer_within: Duration::from_millis(500), connections: 2, may_ask_twice: true };
@@ -28,6 +29,12 @@ async fn link(url: &str) -> RedisLink {
 
 async fn count(link: &RedisLink, key: &str) -> RedisResult<i64> {
     link.ask(redis::cmd("INCR").arg(key)).await
+}
+
+/// The same by a script, and who has counted.
+async fn count_at(link: &RedisLink, key: &str) -> RedisResult<(i64, Reached)> {
+    static COUNT: Script = Script::new("return redis.call('INCR', KEYS[1])");
+    link.run_at(&Call::new(&COUNT, [key.to_owned()])).await
 }
 
 /// Ask until it is counted; how long that took.

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use faults::services::RedisSentinels;
 use futures_util::StreamExt;
 
-use super::{OPTIONS, count, servers, until_counted};
+use super::{OPTIONS, count, count_at, servers, until_counted};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_and_subscriptions_follow_the_primary_that_the_sentinels_choose() {
@@ -20,14 +20,17 @@ async fn connections_and_subscriptions_follow_the_primary_that_the_sentinels_cho
 
     // The primary hangs: its sockets stay open and say nothing.
     let (old, moved) = (all.primary().unwrap(), servers.moved());
-    link.wait("a", 1, 1_000).await.unwrap();
+    let (_, reached) = count_at(&link, "a").await.unwrap();
+    assert!(link.wait(&reached, "a", 1, 1_000).await.unwrap() >= 1);
     old.pause().unwrap();
     let took = all.wait_failed_over(old.address()).unwrap();
     moved.await;
     let counting = until_counted(&link, "a").await;
     println!("hung: failed over after {took:.1?}, counting {counting:.1?} later");
     assert!(counting < Duration::from_secs(5), "{counting:?}");
-    assert!(count(&link, "a").await.unwrap() >= 3, "the replica had it");
+    assert!(count(&link, "a").await.unwrap() >= 4, "the replica had it");
+    let late = link.wait(&reached, "a", 0, 1_000).await;
+    assert!(late.is_err(), "nobody else tells what the replicas of the old one had: {late:?}");
     // It wakes up as the primary it believes to be; nobody of ours goes there any more.
     old.resume().unwrap();
     until_counted(&link, "a").await;
