@@ -235,13 +235,18 @@ impl Loader {
 
     async fn gather(&self, partition: usize, item: ItemId, epoch: Epoch) -> Result<bool> {
         let keys = &self.store.keys;
-        let names =
-            [keys.meta(partition, item), keys.users(partition, item), keys.before(partition, item)];
+        let names = [
+            keys.meta(partition, item),
+            keys.users(partition, item),
+            keys.before(partition, item),
+            keys.spent(partition, item),
+        ];
         self.walk(|cursor| {
             Call::new(&scripts::GATHER, names.clone())
                 .number(epoch)
                 .arg(cursor)
                 .number(FILL_MARKS_MAX)
+                .number(spent_keys_max(&self.directory, item))
         })
         .await
     }

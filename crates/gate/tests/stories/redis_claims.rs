@@ -1,11 +1,11 @@
 //! Stories of claims on their way, as the Redis gate tells of them: to workers, and to buyers who ask.
 
 use faults::services::{Redis, RedisOptions, shared_cluster};
-use gate::{Inspection, Loading};
-use sale::{Claim, ClaimLog, ItemId};
+use gate::{Decision, Inspection, Loading, Upkeep};
+use sale::{Claim, ClaimLog, ItemId, KeyHash};
 
 use crate::{
-    fixture::{Home, ITEM, RedisHome, admitted, load, one},
+    fixture::{Home, ITEM, RedisHome, admitted, keyed, load, one},
     redis::loading,
     redis_fences::{key, script},
 };
@@ -102,4 +102,32 @@ async fn in_a_cluster_a_claim_is_found_in_whatever_partition_it_is() {
             assert_eq!(gate.queued_of(&claim.user).await.unwrap().len(), 1);
         }
     }
+}
+
+#[tokio::test]
+async fn of_two_orders_of_a_buyer_that_two_releases_left_behind_the_later_one_counts() {
+    let home = RedisHome::new();
+    let gate = home.open_as("one").await;
+    let claims = [1, 2].map(|key| Claim { key: Some(KeyHash(key)), ..home.lost("a") });
+    let with =
+        |epoch, marks: &[Claim]| Loading { marks: marks.to_vec(), ..loading(&home, epoch, 5, 1) };
+    load(&gate, with(1, &claims[..1])).await;
+    // A loader dies with everybody put aside. One of a release that does not know of that finishes; by then
+    // the buyer has another order.
+    assert!(gate.begin_load(ITEM, 2, 1).await.unwrap());
+    assert!(gate.fill(ITEM, 2, Vec::new()).await.unwrap());
+    let (aside, unseen) = (key(&home, 2, "before:42"), key(&home, 2, "unseen"));
+    assert_eq!(home.call(&["RENAME", &aside, &unseen]), "OK");
+    load(&gate, with(3, &claims[1..])).await;
+    assert_eq!(home.call(&["RENAME", &unseen, &aside]), "OK");
+    // At the next load that order is closed, too, and its release is on its way.
+    assert!(load(&gate, with(4, &[])).await);
+    for (key, claim) in (1..).zip(&claims) {
+        let told = one(&gate, keyed(home.request("a", 1), key)).await;
+        let Decision::Admitted { claim: told, repeated: true, .. } = &told else {
+            panic!("key {key} was answered before: {told:?}");
+        };
+        assert_eq!(told.order_no, claim.order_no);
+    }
+    assert_eq!(home.call(&["EXISTS", &aside]), "0");
 }
