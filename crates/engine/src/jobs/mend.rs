@@ -3,7 +3,7 @@
 //! Beside the upkeep and not in it: a large item takes minutes to load, and meanwhile this process still
 //! acknowledges what was settled, finishes moves and counts what waits.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
@@ -17,6 +17,10 @@ use crate::{
         Warming,
     },
 };
+
+/// How often it is looked whether anything is suspect. Nobody is asked for that, and an item that is suspect
+/// is shut until it is mended.
+pub(super) const SUSPECTS_POLL_MS: u64 = 50;
 
 pub(crate) struct Mend {
     pub(super) shared: Arc<Shared>,
@@ -43,6 +47,10 @@ impl Job for Mend {
             }
         };
         stream::iter(suspects).for_each_concurrent(LOADS_AT_ONCE_MAX, mend).await;
+        if !self.shared.gate.suspects().is_empty() {
+            // Somebody else is at it, or cannot be reached.
+            tokio::time::sleep(Duration::from_millis(self.shared.settings.jobs.warm_poll_ms)).await;
+        }
         Ok(Progress::CaughtUp)
     }
 }

@@ -29,9 +29,20 @@ use tokio::{
 };
 
 use self::{
-    catalogue::RefreshCatalogue, count::Count, hints::hear_hints, lifecycle::Lifecycle, mend::Mend,
-    news::News, publish::Publish, reconcile::ReconcileAll, refund::Refund, release::Release,
-    runner::Runner, timeout::Timeout, upkeep::Upkeep, warm::Warm,
+    catalogue::RefreshCatalogue,
+    count::Count,
+    hints::hear_hints,
+    lifecycle::Lifecycle,
+    mend::{Mend, SUSPECTS_POLL_MS},
+    news::News,
+    publish::Publish,
+    reconcile::ReconcileAll,
+    refund::Refund,
+    release::Release,
+    runner::Runner,
+    timeout::Timeout,
+    upkeep::Upkeep,
+    warm::Warm,
 };
 use crate::{
     Catalogue, Payments, Push,
@@ -172,10 +183,9 @@ impl Jobs {
             &self.catalogue,
             every(settings.catalogue_refresh_ms).everywhere(),
         );
-        let upkeep = || every(settings.warm_poll_ms).everywhere();
-        self.start_job("upkeep", &self.upkeep, upkeep());
+        self.start_job("upkeep", &self.upkeep, every(settings.warm_poll_ms).everywhere());
         // A load may take minutes; one that is cut off is begun anew by another process.
-        self.spawn(self.looped("mend", &self.mend, upkeep()));
+        self.spawn(self.looped("mend", &self.mend, every(SUSPECTS_POLL_MS).everywhere()));
         self.spawn(hear_hints(self.shared.clone(), self.push.clone()));
         if !self.shared.settings.does(ProcessRole::Jobs) {
             return;

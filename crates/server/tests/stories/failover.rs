@@ -140,6 +140,14 @@ impl Victim {
     }
 }
 
+/// Under which epoch the item is open at the gate, if it is.
+async fn open_epoch(sale: &Sale) -> Option<u64> {
+    let sides: Value =
+        sale.admin().read(&format!("/api/v1/admin/items/{}", sale.item)).await.ok()?;
+    let gate = &sides["gate"];
+    gate["epoch"].as_u64().filter(|_| gate["shut"].is_null())
+}
+
 /// One round: somebody is killed, buyers are admitted again, and the killed one is back. Answers the
 /// time from the kill to the first admission of somebody who asked after it.
 async fn round(
@@ -174,7 +182,7 @@ async fn round(
             let tag = |p: usize| format!("{}:{{p{p}}}:orders", sale.deployment.database);
             let there: HashSet<usize> =
                 (0..PARTITIONS).filter(|p| cluster.shard_of(&tag(*p)).unwrap() == shard).collect();
-            let item = sale.item;
+            let (item, epoch) = (sale.item, open_epoch(sale).await);
             let workers = WORKERS.map(|place| sale.process(place).pid());
             let primary = cluster.clone();
             let killed = blocking(move || {
@@ -205,6 +213,10 @@ async fn round(
                 healing.heal()
             })
             .await;
+            if !there.is_empty() {
+                // Without the ledger, whose turn may be next, it would be shut for as long.
+                becomes("the item is rebuilt", async || open_epoch(sale).await > epoch).await;
+            }
             reopened
         }
         Victim::Ledger(down) => {
