@@ -111,8 +111,10 @@ async fn sale(
         stock: stock as i64,
         limit_per_user: 1,
         shards: 1,
+        words: Default::default(),
     };
     let activity = NewActivity {
+        external_id: None,
         name: "bench".into(),
         opens_ms: 1,
         closes_ms: i64::MAX,

@@ -64,6 +64,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("http.body_timeout_ms", Rule::Number(10, 10 * MINUTE_MS)),
     ("http.body_bytes_max", Rule::Number(1_024, 16_777_216)),
     ("http.admin_body_bytes_max", Rule::Number(1_024, 67_108_864)),
+    ("http.import_body_bytes_max", Rule::Number(1_024, 67_108_864)),
     ("http.idle_timeout_ms", Rule::Number(10, 60 * MINUTE_MS)),
     ("http.write_timeout_ms", Rule::Number(10, 10 * MINUTE_MS)),
     ("http.request_timeout_ms", Rule::Number(10, 10 * MINUTE_MS)),

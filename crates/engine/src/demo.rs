@@ -53,7 +53,7 @@ impl Demo {
     pub async fn prepare(&self) -> Result<Option<Millis>, OperateError> {
         let latest_ms = self.shared.now_ms() + LOOK_AWAITED_MS_MAX + OPENS_AFTER_LOOK_MS;
         let draft = match &self.shared.ledger.activities(None, 2).await?[..] {
-            [] => self.plans.create(WHO, &demo_sale(latest_ms)).await?.id,
+            [] => self.plans.create(WHO, demo_sale(latest_ms), None).await?.id,
             [only] if only.state == ActivityState::Draft && only.name == NAME => only.id,
             _ => return Ok(None),
         };
@@ -113,8 +113,10 @@ fn demo_sale(opens_ms: Millis) -> NewActivity {
         stock,
         limit_per_user,
         shards: 1,
+        words: Default::default(),
     };
     NewActivity {
+        external_id: None,
         name: NAME.into(),
         opens_ms,
         closes_ms: opens_ms + LASTS_MS,
@@ -189,7 +191,7 @@ mod tests {
     async fn a_draft_of_somebody_else_is_left_alone() {
         let shop = TestEngine::without_a_sale(|_| {}).await;
         let own = NewActivity { name: "11.11".into(), ..demo_sale(NOW_MS + 60_000) };
-        shop.engine.plans.create("ann", &own).await.unwrap();
+        shop.engine.plans.create("ann", own, None).await.unwrap();
         assert!(shop.engine.demo.prepare().await.unwrap().is_none());
         shop.engine.demo.somebody_looks().await;
         assert_eq!(only_activity(&shop).await.state, ActivityState::Draft);

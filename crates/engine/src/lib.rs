@@ -52,8 +52,8 @@ pub use claims::Claims;
 pub use demo::Demo;
 pub use health::{Health, OpenAlert, Part, Readiness, Status, WorkersState};
 pub use operations::{
-    AtGate, LOCAL_TOKEN, OperateError, Operations, Plans, StockChanges, TOKEN_NAME_CHARS_MAX,
-    Tokens,
+    AtGate, BadPlan, IMPORT_ACTIVITIES_MAX, IMPORT_ITEMS_MAX, LOCAL_TOKEN, OperateError,
+    Operations, Plans, StockChanges, TOKEN_NAME_CHARS_MAX, Tokens,
 };
 pub use order_lookup::{Found, OrderLookup, OrderView, fits};
 pub use parts::{LEDGER_FILE, MissingEngine, OpenError, Parts, missing_engines};

@@ -39,6 +39,23 @@ impl Records {
         self.shared.ledger.activity(id).await
     }
 
+    /// The activity that the shop knows by this id.
+    pub async fn activity_by_external_id(&self, external_id: &str) -> Result<Option<Activity>> {
+        let wanted = [external_id.to_owned()];
+        Ok(self.shared.ledger.activities_of(&[], &[], &wanted).await?.pop())
+    }
+
+    /// The items that the shop knows by this id, newest first.
+    pub async fn items_by_sku(
+        &self,
+        sku: &str,
+        activity: Option<ActivityId>,
+        before: Option<ItemId>,
+        rows: usize,
+    ) -> Result<Vec<Item>> {
+        self.shared.ledger.items_by_sku(sku, activity, before, rows).await
+    }
+
     /// What is on sale and what will be, those that open first before the others, until these have so
     /// many items.
     pub async fn live_activities(&self, now_ms: Millis, items_max: usize) -> Result<Vec<Activity>> {

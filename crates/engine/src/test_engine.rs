@@ -123,7 +123,7 @@ impl TestEngine {
         pay_within_ms: Millis,
     ) -> Activity {
         let (engine, new) = (&self.engine, plan(name, window, pay_within_ms));
-        let id = engine.plans.create("ann", &new).await.unwrap().id;
+        let id = engine.plans.create("ann", new, None).await.unwrap().id;
         engine.operations.move_activity("ann", id, ActivityMove::Publish).await.unwrap().0
     }
 
@@ -213,8 +213,10 @@ pub(super) fn plan(
         stock: 10,
         limit_per_user: 1,
         shards: 1,
+        words: Default::default(),
     };
     NewActivity {
+        external_id: None,
         name: name.into(),
         opens_ms,
         closes_ms,

@@ -9,20 +9,52 @@ use std::collections::HashMap;
 
 use async_trait::async_trait;
 use sale::{
-    Activity, ActivityId, ActivityMove, ActivityState, DraftPlan, Item, ItemId, Millis, NewActivity,
+    Activity, ActivityId, ActivityMove, ActivityState, DraftPlan, Invalid, Item, ItemId, Millis,
+    NewActivity,
 };
 
-use crate::{AuditEntry, Result};
+use crate::{AuditEntry, LedgerError, Result};
 
 pub(crate) const ACTIVITY_COLUMNS: &str = "id, name, opens_at, closes_at, pay_within_ms, state, \
-     publish_at, version";
+     publish_at, version, external_id";
+
+/// So long whoever asks again with the same key is told what was made.
+pub const CREATE_KEY_KEPT_MS: Millis = 7 * 24 * 60 * 60 * 1_000;
 
 /// Sales and their items, as pages, operators and jobs read and change them.
 #[async_trait]
 pub trait Activities: Send + Sync {
-    /// The caller has validated it. Starts as a draft. Items begin without a stock log: the first
-    /// change of an item writes the first row of its chain, whose `before_stock` is the initial total.
-    async fn create_activity(&self, new: &NewActivity, now_ms: Millis) -> Result<Activity>;
+    /// The caller has validated them. They start as drafts; all are made or none. Items begin without a
+    /// stock log: the first change of an item writes the first row of its chain, whose `before_stock` is
+    /// the initial total.
+    async fn create_activities(
+        &self,
+        new: &NewActivities,
+        now_ms: Millis,
+    ) -> Result<CreatedActivities>;
+
+    /// What was made under this key, or was asked for with it, lately.
+    async fn created_before(
+        &self,
+        key: &CreateKey,
+        now_ms: Millis,
+    ) -> Result<Option<CreatedActivities>>;
+
+    /// One of them, by nobody in particular.
+    async fn create_activity(&self, new: &NewActivity, now_ms: Millis) -> Result<Activity> {
+        let new = NewActivities::of(vec![new.clone()]);
+        match self.create_activities(&new, now_ms).await? {
+            CreatedActivities::Made(made) | CreatedActivities::MadeBefore(made) => {
+                let made = made.into_iter().next().map(|created| created.activity);
+                made.ok_or(LedgerError::NotFound)
+            }
+            CreatedActivities::Taken { by, .. } => {
+                let problem = format!("is that of activity {by}");
+                Err(LedgerError::Refused(Invalid::new("external_id", problem)))
+            }
+            CreatedActivities::KeyReused { .. } => Err(LedgerError::NotFound),
+        }
+    }
 
     async fn activity(&self, id: ActivityId) -> Result<Option<Activity>>;
 
@@ -37,13 +69,24 @@ pub trait Activities: Send + Sync {
         limit: usize,
     ) -> Result<Vec<Activity>>;
 
-    /// Those of these activities that exist, and those that have one of these items; each once, in
-    /// any order.
+    /// Those of these activities that exist, those that have one of these items, and those to which the
+    /// shop has given one of these ids; each once, in any order.
     async fn activities_of(
         &self,
         activities: &[ActivityId],
         items: &[ItemId],
+        external_ids: &[String],
     ) -> Result<Vec<Activity>>;
+
+    /// The items that the shop knows by this id, of one activity or of all; newest first, those before
+    /// `before` if given.
+    async fn items_by_sku(
+        &self,
+        sku: &str,
+        activity: Option<ActivityId>,
+        before: Option<ItemId>,
+        limit: usize,
+    ) -> Result<Vec<Item>>;
 
     async fn item(&self, id: ItemId) -> Result<Option<Item>>;
 
@@ -103,6 +146,61 @@ pub trait Activities: Send + Sync {
         audit: &AuditEntry,
         now_ms: Millis,
     ) -> Result<bool>;
+}
+
+/// Activities to be made together.
+#[derive(Clone, Debug)]
+pub struct NewActivities {
+    pub plans: Vec<NewActivity>,
+    pub when_taken: WhenTaken,
+    pub key: Option<CreateKey>,
+    /// Written for each that is made, with its number, its name and how many items it has.
+    pub audit: Option<AuditEntry>,
+}
+
+impl NewActivities {
+    pub fn of(plans: Vec<NewActivity>) -> NewActivities {
+        NewActivities { plans, when_taken: WhenTaken::Refuse, key: None, audit: None }
+    }
+}
+
+/// What becomes of a plan whose `external_id` another activity has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenTaken {
+    /// None of them is made.
+    Refuse,
+    /// That activity stays as it is, and stands for the plan.
+    Keep,
+}
+
+/// Whoever asks again with the same key wants what was made the first time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CreateKey {
+    /// The name of the admin token: keys of two of them have nothing to do with each other.
+    pub who: String,
+    pub key: String,
+    /// A hash, in hexadecimal, of everything that was asked for.
+    pub body_hash: String,
+}
+
+/// What became of [`NewActivities`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CreatedActivities {
+    /// In the order of the plans.
+    Made(Vec<CreatedActivity>),
+    /// The key is known, and so is the answer: these, as they are now.
+    MadeBefore(Vec<CreatedActivity>),
+    /// The key is known, and something else was asked for with it. Nothing was made.
+    KeyReused { made: Vec<ActivityId> },
+    /// Another activity has the `external_id` of this plan. Nothing was made.
+    Taken { n: usize, by: ActivityId },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CreatedActivity {
+    pub activity: Activity,
+    /// False if it was there before.
+    pub made: bool,
 }
 
 /// An activity after a compare-and-set of its state.

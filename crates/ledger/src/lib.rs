@@ -38,7 +38,8 @@ use std::collections::HashSet;
 use sale::{Invalid, OrderBook, OrderNo};
 
 pub use activities::{
-    Activities, ActivityFilter, ActivityKey, ActivityOrder, EditedActivity, MovedActivity,
+    Activities, ActivityFilter, ActivityKey, ActivityOrder, CREATE_KEY_KEPT_MS, CreateKey,
+    CreatedActivities, CreatedActivity, EditedActivity, MovedActivity, NewActivities, WhenTaken,
 };
 pub use books::{
     Books, ItemBooks, Outstanding, OutstandingClaims, OutstandingRows, PaymentProblem,
@@ -48,7 +49,7 @@ pub use leases::{LEASE_MS_MAX, Leases};
 pub use mark_pages::{MarkPages, WalkTurn};
 pub use nodes::{NODE_LEASE_LIVES, NODE_LEASE_MS_MAX, NODE_LEASE_MS_MIN, NodeLease, Nodes};
 pub use operators::{AdminToken, AuditEntry, AuditRow, Operators, Origin, Role};
-pub use orders::{Closing, OrderCount, OrderFilter, Orders, Overdue, StatusCount};
+pub use orders::{Closing, OrderCount, OrderFilter, Orders, Overdue, SKU_ITEMS_MAX, StatusCount};
 pub use outbox::{
     OUTBOX_NOBODY, OUTBOX_PAUSE_MS_MAX, Outbox, OutboxKind, OutboxMessage, OutboxRow, OutboxWait,
     Release,

@@ -57,12 +57,17 @@ pub trait Orders: Send + Sync {
     async fn last_order_no(&self) -> Result<Option<OrderNo>>;
 }
 
+/// Items of one `sku` whose orders are searched together, each by its index.
+pub const SKU_ITEMS_MAX: usize = 100;
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OrderFilter {
     pub order_no: Option<OrderNo>,
     pub user: Option<UserId>,
     pub activity: Option<ActivityId>,
     pub item: Option<ItemId>,
+    /// Of the items that the shop knows by this id: the newest [`SKU_ITEMS_MAX`] of them.
+    pub sku: Option<String>,
     pub status: Option<OrderStatus>,
     pub from_ms: Option<Millis>,
     pub to_ms: Option<Millis>,

@@ -14,6 +14,8 @@ pub struct HttpSettings {
     pub body_bytes_max: usize,
     /// Some routes take longer bodies, up to this.
     pub admin_body_bytes_max: usize,
+    /// And one that takes whole files, up to this.
+    pub import_body_bytes_max: usize,
     pub idle_timeout_ms: u64,
     pub write_timeout_ms: u64,
     /// A request of the fast path is given up after this time. The router's are so by their service.
@@ -25,6 +27,6 @@ pub struct HttpSettings {
 impl HttpSettings {
     /// No route takes a longer body: it is refused by its head.
     pub(crate) fn any_body_bytes_max(&self) -> usize {
-        self.body_bytes_max.max(self.admin_body_bytes_max)
+        self.body_bytes_max.max(self.admin_body_bytes_max).max(self.import_body_bytes_max)
     }
 }

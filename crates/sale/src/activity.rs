@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     ActivityId, Currency, Epoch, InvalidTime, ItemId, Millis, Money, check_time, iso_time,
-    text::{is_image_address, is_plain_name},
+    text::is_plain_name,
+    words::{ItemWords, check_image, check_shop_id, check_skus},
 };
 
 pub const NAME_CHARS_MAX: usize = 200;
@@ -160,6 +161,9 @@ impl ItemState {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Activity {
     pub id: ActivityId,
+    /// The shop's own id of it, which no other activity has.
+    #[serde(default)]
+    pub external_id: Option<String>,
     pub name: String,
     pub opens_ms: Millis,
     pub closes_ms: Millis,
@@ -200,6 +204,8 @@ pub struct Item {
     pub version: i64,
     pub epoch: Epoch,
     pub state: ItemState,
+    #[serde(default)]
+    pub words: ItemWords,
 }
 
 /// What an operator asked for makes no sense.
@@ -229,8 +235,9 @@ impl Invalid {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NewActivity {
+    pub external_id: Option<String>,
     pub name: String,
     pub opens_ms: Millis,
     pub closes_ms: Millis,
@@ -240,7 +247,7 @@ pub struct NewActivity {
     pub items: Vec<NewItem>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NewItem {
     pub name: String,
     pub image_url: String,
@@ -250,6 +257,7 @@ pub struct NewItem {
     pub stock: i64,
     pub limit_per_user: u32,
     pub shards: u32,
+    pub words: ItemWords,
 }
 
 /// A window in which something can still be sold. One that is open already will do: the sale then
@@ -292,51 +300,60 @@ fn check_publish(publish_ms: Millis, closes_ms: Millis, now_ms: Millis) -> Resul
 impl NewActivity {
     /// Does this make sense, asked for at this time?
     pub fn validate(&self, now_ms: Millis) -> Result<(), Invalid> {
-        check_name("name", &self.name)?;
-        check_window(self.opens_ms, self.closes_ms, now_ms)?;
+        self.problems(now_ms).into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// Everything that does not make sense, in the order of the fields.
+    pub fn problems(&self, now_ms: Millis) -> Vec<Invalid> {
+        let mut found = Vec::new();
+        let mut note = |checked: Result<(), Invalid>| found.extend(checked.err());
+        if let Some(external_id) = &self.external_id {
+            note(check_shop_id("external_id", external_id));
+        }
+        note(check_name("name", &self.name));
+        note(check_window(self.opens_ms, self.closes_ms, now_ms));
         if let Some(publish_ms) = self.publish_ms {
-            check_publish(publish_ms, self.closes_ms, now_ms)?;
+            note(check_publish(publish_ms, self.closes_ms, now_ms));
         }
         if !(PAY_WITHIN_MS_MIN..=PAY_WITHIN_MS_MAX).contains(&self.pay_within_ms) {
             let range = format!("must be from {PAY_WITHIN_MS_MIN} to {PAY_WITHIN_MS_MAX}");
-            return Err(Invalid::new("pay_within_ms", range));
+            note(Err(Invalid::new("pay_within_ms", range)));
         }
         if self.items.is_empty() || self.items.len() > ITEMS_PER_ACTIVITY_MAX {
             let range = format!("must hold 1 to {ITEMS_PER_ACTIVITY_MAX} items");
-            return Err(Invalid::new("items", range));
+            note(Err(Invalid::new("items", range)));
         }
-        self.items.iter().enumerate().try_for_each(|(n, item)| item.validate(n))
+        for (n, item) in self.items.iter().enumerate() {
+            item.problems(n, &mut note);
+        }
+        check_skus(self, &mut note);
+        found
     }
 }
 
 impl NewItem {
-    fn validate(&self, n: usize) -> Result<(), Invalid> {
+    fn problems(&self, n: usize, note: &mut dyn FnMut(Result<(), Invalid>)) {
         let field = |name: &str| format!("items[{n}].{name}");
-        check_name(&field("name"), &self.name)?;
-        if self.image_url.chars().count() > URL_CHARS_MAX {
-            return Err(Invalid::new(field("image_url"), "is too long"));
-        }
-        if !is_image_address(&self.image_url) {
-            let rule = "must be an https address, or a path that starts with one /";
-            return Err(Invalid::new(field("image_url"), rule));
-        }
-        let check_price = |name: &str, price: i64| match price {
-            0..=PRICE_MAX => Ok(()),
-            _ => Err(Invalid::new(field(name), format!("must be from 0 to {PRICE_MAX}"))),
+        note(check_name(&field("name"), &self.name));
+        note(check_image(&field("image_url"), &self.image_url));
+        let mut check_price = |name: &str, price: i64| match price {
+            0..=PRICE_MAX => {}
+            _ => note(Err(Invalid::new(field(name), format!("must be from 0 to {PRICE_MAX}")))),
         };
-        check_price("price", self.price)?;
-        check_price("origin_price", self.origin_price.unwrap_or_default())?;
+        check_price("price", self.price);
+        check_price("origin_price", self.origin_price.unwrap_or_default());
         if !(1..=STOCK_MAX).contains(&self.stock) {
-            return Err(Invalid::new(field("stock"), format!("must be from 1 to {STOCK_MAX}")));
+            note(Err(Invalid::new(field("stock"), format!("must be from 1 to {STOCK_MAX}"))));
         }
         if !(1..=LIMIT_PER_USER_MAX).contains(&self.limit_per_user) {
             let range = format!("must be from 1 to {LIMIT_PER_USER_MAX}");
-            return Err(Invalid::new(field("limit_per_user"), range));
+            note(Err(Invalid::new(field("limit_per_user"), range)));
         }
         if !(1..=SHARDS_MAX).contains(&self.shards) {
-            return Err(Invalid::new(field("shards"), format!("must be from 1 to {SHARDS_MAX}")));
+            let range = format!("must be from 1 to {SHARDS_MAX}");
+            note(Err(Invalid::new(field("shards"), range)));
         }
-        Ok(())
+        self.words.problems(&self.image_url, &field, note);
     }
 }
 
@@ -360,6 +377,7 @@ mod tests {
 
     fn activity() -> NewActivity {
         NewActivity {
+            external_id: Some("11-11".into()),
             name: "双十一".into(),
             opens_ms: NOW_MS + 1_000,
             closes_ms: NOW_MS + 2_000,
@@ -374,6 +392,7 @@ mod tests {
                 stock: 10_000,
                 limit_per_user: 1,
                 shards: 1,
+                words: ItemWords { sku: Some("A-1".into()), ..Default::default() },
             }],
         }
     }
@@ -391,6 +410,8 @@ mod tests {
         assert_eq!(refused(|a| a.opens_ms = 0), "opens_at");
         assert_eq!(refused(|a| a.closes_ms = i64::MAX), "closes_at");
         assert_eq!(refused(|a| a.name = " ".into()), "name");
+        assert_eq!(refused(|a| a.external_id = Some("11 11".into())), "external_id");
+        assert_eq!(refused(|a| a.items.push(a.items[0].clone())), "items[1].sku");
         assert_eq!(refused(|a| a.pay_within_ms = 0), "pay_within_ms");
         assert_eq!(refused(|a| a.items.clear()), "items");
         assert_eq!(refused(|a| a.items[0].stock = 0), "items[0].stock");
@@ -407,6 +428,16 @@ mod tests {
             a.items[0].limit_per_user = 2;
         };
         assert_eq!(refused(huge), "items[0].price");
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_told_at_once() {
+        let mut plan = activity();
+        plan.items[0].stock = 0;
+        plan.items.push(NewItem { price: -1, ..plan.items[0].clone() });
+        let fields: Vec<_> = plan.problems(NOW_MS).into_iter().map(|why| why.field).collect();
+        let wrong = ["items[0].stock", "items[1].price", "items[1].stock", "items[1].sku"];
+        assert_eq!(fields, wrong);
     }
 
     #[test]

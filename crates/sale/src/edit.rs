@@ -2,11 +2,16 @@
 
 use std::collections::HashSet;
 
-use crate::{Activity, Currency, Invalid, Item, ItemId, Millis, NewActivity, NewItem};
+use crate::{
+    Activity, Attributes, Currency, Invalid, Item, ItemId, ItemWords, Millis, NewActivity, NewItem,
+    words::GivenImages,
+};
 
 /// What is absent stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ActivityEdit {
+    /// `Some(None)`: it has none any more.
+    pub external_id: Option<Option<String>>,
     pub name: Option<String>,
     pub opens_ms: Option<Millis>,
     pub closes_ms: Option<Millis>,
@@ -22,7 +27,8 @@ pub struct ActivityEdit {
 pub struct ItemEdit {
     pub id: Option<ItemId>,
     pub name: Option<String>,
-    pub image_url: Option<String>,
+    /// The first picture alone, or all of them.
+    pub images: GivenImages,
     pub price: Option<i64>,
     /// `Some(None)`: there is none any more.
     pub origin_price: Option<Option<i64>>,
@@ -30,6 +36,11 @@ pub struct ItemEdit {
     pub stock: Option<i64>,
     pub limit_per_user: Option<u32>,
     pub shards: Option<u32>,
+    /// `Some(None)`: there is none any more.
+    pub sku: Option<Option<String>>,
+    pub description: Option<String>,
+    /// All the attributes there will be.
+    pub attributes: Option<Attributes>,
 }
 
 /// A draft as it shall be. `ids[n]` says which item `plan.items[n]` is, if it is not a new one.
@@ -47,6 +58,7 @@ impl ActivityEdit {
             None => draft.items.iter().map(|item| (Some(item.id), as_planned(item))).unzip(),
         };
         let plan = NewActivity {
+            external_id: self.external_id.clone().unwrap_or_else(|| draft.external_id.clone()),
             name: self.name.clone().unwrap_or_else(|| draft.name.clone()),
             opens_ms: self.opens_ms.unwrap_or(draft.opens_ms),
             closes_ms: self.closes_ms.unwrap_or(draft.closes_ms),
@@ -60,6 +72,7 @@ impl ActivityEdit {
     /// The first field that can only be changed while it is a draft.
     pub fn beyond_window(&self) -> Option<&'static str> {
         let given = [
+            ("external_id", self.external_id.is_some()),
             ("name", self.name.is_some()),
             ("pay_within_ms", self.pay_within_ms.is_some()),
             ("publish_at", self.publish_ms.is_some()),
@@ -103,7 +116,8 @@ impl ItemEdit {
                 .or(before.map(|item| item.name.clone()))
                 .ok_or_else(|| missing("name"))?,
             image_url: self
-                .image_url
+                .images
+                .first
                 .clone()
                 .or(before.map(|item| item.image_url.clone()))
                 .unwrap_or_default(),
@@ -116,7 +130,17 @@ impl ItemEdit {
                 .or(before.map(|item| item.limit_per_user))
                 .unwrap_or(1),
             shards: self.shards.or(before.map(|item| item.shards)).unwrap_or(1),
+            words: self.words(before.map(|item| item.words.clone()).unwrap_or_default()),
         })
+    }
+
+    fn words(&self, before: ItemWords) -> ItemWords {
+        ItemWords {
+            sku: self.sku.clone().unwrap_or(before.sku),
+            description: self.description.clone().unwrap_or(before.description),
+            more_images: self.images.more.clone().unwrap_or(before.more_images),
+            attributes: self.attributes.clone().unwrap_or(before.attributes),
+        }
     }
 }
 
@@ -131,6 +155,7 @@ fn as_planned(item: &Item) -> NewItem {
         stock: item.total,
         limit_per_user: item.limit_per_user,
         shards: item.shards,
+        words: item.words.clone(),
     }
 }
 
@@ -154,9 +179,11 @@ mod tests {
             version: 0,
             epoch: 0,
             state: ItemState::Draft,
+            words: ItemWords { sku: Some(format!("sku-{id}")), ..Default::default() },
         };
         Activity {
             id: ActivityId(1),
+            external_id: Some("spring".into()),
             name: "sale".into(),
             opens_ms: 1,
             closes_ms: 2,
@@ -191,9 +218,36 @@ mod tests {
         assert_eq!((plan.items[0].currency, plan.items[0].limit_per_user), (Currency::CNY, 1));
         let kept = &plan.items[1];
         assert_eq!((kept.name.as_str(), kept.price, kept.origin_price), ("item 42", 100, None));
+        assert_eq!(
+            (kept.image_url.as_str(), kept.words.sku.as_deref()),
+            ("/a.png", Some("sku-42"))
+        );
+        assert_eq!(plan.items[0].words, ItemWords::default());
+        assert_eq!(plan.external_id.as_deref(), Some("spring"));
         assert_eq!(edit.beyond_window(), Some("publish_at"));
         let window = ActivityEdit { opens_ms: Some(1), ..Default::default() };
         assert_eq!(window.beyond_window(), None);
+    }
+
+    #[test]
+    fn the_shops_words_are_changed_one_by_one() {
+        let edit = ActivityEdit {
+            external_id: Some(None),
+            items: Some(vec![ItemEdit {
+                id: Some(ItemId(41)),
+                images: GivenImages { first: Some("/b.png".into()), more: None },
+                sku: Some(None),
+                description: Some("two\nlines".into()),
+                ..Default::default()
+            }]),
+            ..Default::default()
+        };
+        let plan = edit.of(&draft()).unwrap().plan;
+        assert_eq!(plan.external_id, None);
+        let item = &plan.items[0];
+        assert_eq!((item.image_url.as_str(), &item.words.sku), ("/b.png", &None));
+        assert_eq!(item.words.description, "two\nlines");
+        assert_eq!(edit.beyond_window(), Some("external_id"));
     }
 
     #[test]

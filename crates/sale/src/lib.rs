@@ -25,6 +25,7 @@ mod signing_keys;
 mod switch;
 mod text;
 mod time;
+mod words;
 
 pub use activity::{
     Activity, ActivityMove, ActivityState, ITEMS_PER_ACTIVITY_MAX, Invalid, Item, ItemState,
@@ -49,6 +50,12 @@ pub use switch::Switch;
 pub use text::is_plain_id;
 pub use time::{
     InvalidTime, TIME_MS_MAX, TIME_MS_MIN, check_time, iso_time, parse_iso_time, parse_time,
+};
+
+pub use words::{
+    ATTRIBUTE_NAME_CHARS_MAX, ATTRIBUTE_NUMBER_MAX, ATTRIBUTE_TEXT_CHARS_MAX, ATTRIBUTES_MAX,
+    Attributes, DESCRIPTION_CHARS_MAX, GivenImages, IMAGES_MAX, ItemWords, SHOP_ID_CHARS_MAX,
+    given_images, with_plain_lines,
 };
 
 /// Unix time in milliseconds. Every instant in this project is one of these.

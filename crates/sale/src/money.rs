@@ -21,8 +21,9 @@ impl Currency {
     pub fn decimals(self) -> u32 {
         match self.as_str() {
             "BIF" | "CLP" | "DJF" | "GNF" | "ISK" | "JPY" | "KMF" | "KRW" | "PYG" | "RWF"
-            | "UGX" | "VND" | "VUV" | "XAF" | "XOF" | "XPF" => 0,
+            | "UGX" | "UYI" | "VND" | "VUV" | "XAF" | "XOF" | "XPF" => 0,
             "BHD" | "IQD" | "JOD" | "KWD" | "LYD" | "OMR" | "TND" => 3,
+            "CLF" | "UYW" => 4,
             _ => 2,
         }
     }
@@ -140,6 +141,8 @@ mod tests {
             ("0.5", "CNY", 50, "0.50 CNY"),
             ("500", "JPY", 500, "500 JPY"),
             ("1.234", "KWD", 1_234, "1.234 KWD"),
+            ("12", "UYI", 12, "12 UYI"),
+            ("0.0001", "CLF", 1, "0.0001 CLF"),
             ("0", "CNY", 0, "0.00 CNY"),
         ] {
             let money = read(text, code).unwrap();

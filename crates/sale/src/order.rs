@@ -213,6 +213,9 @@ pub struct Order {
     pub pay_deadline_ms: Millis,
     pub paid_ms: Option<Millis>,
     pub closed_ms: Option<Millis>,
+    /// The shop's id of what was sold, as the item has it. It cannot change once there are orders.
+    #[serde(default)]
+    pub sku: Option<String>,
 }
 
 #[cfg(test)]

@@ -63,6 +63,13 @@ pub(crate) fn is_plain_name(name: &str) -> bool {
     good && !JOINERS.contains(&before)
 }
 
+/// Is this a text of several lines that reads as it is written? Each line is as a name may be, and they
+/// are ended by line feeds.
+pub(crate) fn is_plain_text(text: &str) -> bool {
+    let blanks = |c: char| if matches!(c, '\n' | '\t') { ' ' } else { c };
+    is_plain_name(&text.chars().map(blanks).collect::<String>())
+}
+
 fn is_line_break(c: char) -> bool {
     matches!(c, '\u{2028}' | '\u{2029}')
 }
@@ -130,6 +137,16 @@ mod tests {
             "\u{FE0F}x",
         ] {
             assert!(!is_plain_name(bad), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_text_is_lines_of_names() {
+        for good in ["", "\n", "one\ntwo", "\ttab", "家 👨\u{200D}👩\n❤\u{FE0F}"] {
+            assert!(is_plain_text(good), "{good:?}");
+        }
+        for bad in ["a\rb", "\u{0}", "a\u{2028}b", "\u{202E}x", "x\u{200D}"] {
+            assert!(!is_plain_text(bad), "{bad:?}");
         }
     }
 

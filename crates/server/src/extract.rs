@@ -10,7 +10,7 @@ use axum::{
 use bytes::Bytes;
 use http::{HeaderValue, header::CONTENT_TYPE, request::Parts};
 use listener::BodyTooSlow;
-use sale::InvalidTime;
+use sale::{Invalid, InvalidTime, SHOP_ID_CHARS_MAX, is_plain_id};
 use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 
 use crate::problem::{Code, Problem};
@@ -50,10 +50,23 @@ impl<T: DeserializeOwned> Json<T> {
         serde_json::from_slice(bytes).map(Json).or_else(|_| {
             axum::Json::from_bytes(bytes).map(|axum::Json(value)| Json(value)).map_err(|error| {
                 let message = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-                invalid(&message, "body")
+                invalid(&message, "body").into()
             })
         })
     }
+}
+
+/// A part of a body that is read by itself, so that one mistake does not hide those of the other parts.
+/// The field is the path within the part.
+pub(crate) fn read_part<T: DeserializeOwned>(part: &serde_json::Value) -> Result<T, Invalid> {
+    if !part.is_object() {
+        return Err(Invalid::new("", "must be a JSON object").zh("必须是 JSON 对象"));
+    }
+    let read = axum::Json::from_bytes(part.to_string().as_bytes());
+    read.map(|axum::Json(value)| value).map_err(|error| {
+        let message = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+        invalid(&message, "")
+    })
 }
 
 impl<T: Serialize> IntoResponse for Json<T> {
@@ -77,6 +90,21 @@ pub(crate) fn plain_id<'de, D: Deserializer<'de>>(from: D) -> Result<Option<i64>
     let number = is_plain_number(&text).then(|| text.parse().ok()).flatten();
     let rule = || serde::de::Error::custom("must be digits, without a sign or zeros before them");
     number.map(Some).ok_or_else(rule)
+}
+
+/// An id that the shop gave, to look for. What cannot be one is refused, and remembered by nobody.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ShopId(pub(crate) String);
+
+impl<'de> Deserialize<'de> for ShopId {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let id = String::deserialize(from)?;
+        if is_plain_id(&id, SHOP_ID_CHARS_MAX) {
+            return Ok(ShopId(id));
+        }
+        let rule = format!("must be 1 to {SHOP_ID_CHARS_MAX} visible characters");
+        Err(serde::de::Error::custom(rule))
+    }
 }
 
 /// The name of every part of a path that is a number.
@@ -115,7 +143,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
             .map(|axum::extract::Query(value)| Query(value))
             .map_err(|error| {
                 let message = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-                invalid(&message, "query")
+                invalid(&message, "query").into()
             })
     }
 }
@@ -152,7 +180,7 @@ fn body_problem(rejection: BytesRejection) -> Problem {
 
 /// The field is taken from the message of serde, `path: cause at line 1 column 2`; a field that is
 /// missing or unknown is named in the cause, the path then being that of the object around it.
-fn invalid(message: &str, whole: &str) -> Problem {
+fn invalid(message: &str, whole: &str) -> Invalid {
     let message = message.rsplit_once(" at line ").map_or(message, |(message, _)| message);
     let (path, cause) = match message.split_once(": ") {
         Some((path, cause)) if is_path(path) => (path, cause),
@@ -173,9 +201,9 @@ fn invalid(message: &str, whole: &str) -> Problem {
     let cut = |text: &str| text.chars().take(QUOTE_CHARS_MAX).collect::<String>();
     // What is said of times is known in both languages.
     if let Some(why) = InvalidTime::ALL.into_iter().find(|why| why.en() == cause) {
-        return Problem::invalid_in(cut(&field), why.en(), why.zh());
+        return Invalid::time(cut(&field), why);
     }
-    Problem::invalid(cut(&field), format_args!("cannot be used: {}", cut(cause)))
+    Invalid::new(cut(&field), format!("cannot be used: {}", cut(cause)))
 }
 
 /// Is this the path of a field, and not the beginning of a sentence that happens to have a colon?

@@ -30,17 +30,20 @@ const WAITING_MAX: usize = 10_000;
 /// What is remembered: activities found or not found, and the items of those that were.
 const REMEMBERED_MAX: usize = 100_000;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum WantedId {
     Activity(ActivityId),
     Item(ItemId),
+    /// The shop's own id of an activity.
+    External(Arc<str>),
 }
 
 impl WantedId {
-    fn is_in(self, activity: &Activity) -> bool {
+    fn is_in(&self, activity: &Activity) -> bool {
         match self {
-            WantedId::Activity(id) => activity.id == id,
-            WantedId::Item(id) => activity.items.iter().any(|item| item.id == id),
+            WantedId::Activity(id) => activity.id == *id,
+            WantedId::Item(id) => activity.items.iter().any(|item| item.id == *id),
+            WantedId::External(id) => activity.external_id.as_deref() == Some(id),
         }
     }
 }
@@ -72,8 +75,8 @@ struct Generations {
 }
 
 impl Generations {
-    fn get(&self, wanted: WantedId) -> Option<&Answer> {
-        self.young.get(&wanted).or_else(|| self.old.get(&wanted))
+    fn get(&self, wanted: &WantedId) -> Option<&Answer> {
+        self.young.get(wanted).or_else(|| self.old.get(wanted))
     }
 
     fn put(&mut self, wanted: WantedId, answer: Answer) {
@@ -91,7 +94,7 @@ impl Lookups {
     /// The activity that is, or has, what is wanted; none if it is a draft or there is none.
     pub(super) async fn find(
         &self,
-        wanted: WantedId,
+        wanted: &WantedId,
         ledger: &dyn Ledger,
     ) -> Result<Option<Arc<Activity>>, LedgerError> {
         if let Some(fresh) = self.fresh(wanted) {
@@ -119,7 +122,7 @@ impl Lookups {
         self.remembered.lock().outdated = Some(Instant::now());
     }
 
-    fn fresh(&self, wanted: WantedId) -> Option<Option<Arc<Activity>>> {
+    fn fresh(&self, wanted: &WantedId) -> Option<Option<Arc<Activity>>> {
         let remembered = self.remembered.lock();
         let answer = remembered.get(wanted)?;
         let outdated = remembered.outdated.is_some_and(|then| answer.at <= then);
@@ -127,55 +130,56 @@ impl Lookups {
     }
 
     /// What the ledger said when it last did. A "no" is not worth keeping for so long.
-    fn known(&self, wanted: WantedId) -> Option<Option<Arc<Activity>>> {
+    fn known(&self, wanted: &WantedId) -> Option<Option<Arc<Activity>>> {
         let remembered = self.remembered.lock();
         let answer = remembered.get(wanted)?;
         let known = answer.found.is_some() && answer.at.elapsed() < KNOWN_MAX;
         known.then(|| answer.found.clone())
     }
 
-    fn wait_for(&self, wanted: WantedId) -> Result<(), LedgerError> {
+    fn wait_for(&self, wanted: &WantedId) -> Result<(), LedgerError> {
         let mut waiting = self.waiting.lock();
-        if waiting.len() >= WAITING_MAX && !waiting.contains(&wanted) {
+        if waiting.len() >= WAITING_MAX && !waiting.contains(wanted) {
             let why = "too many ids that are on no page are being looked up";
             return Err(LedgerError::Unavailable(why.into()));
         }
-        waiting.insert(wanted);
+        waiting.insert(wanted.clone());
         Ok(())
     }
 
     /// This one and as many others that wait as one reading may have.
-    fn take(&self, wanted: WantedId) -> Vec<WantedId> {
+    fn take(&self, wanted: &WantedId) -> Vec<WantedId> {
         let mut waiting = self.waiting.lock();
-        waiting.remove(&wanted);
-        let others: Vec<WantedId> = waiting.iter().copied().take(PAGE_ACTIVITIES - 1).collect();
+        waiting.remove(wanted);
+        let others: Vec<WantedId> = waiting.iter().take(PAGE_ACTIVITIES - 1).cloned().collect();
         others.iter().for_each(|other| _ = waiting.remove(other));
-        [vec![wanted], others].concat()
+        [vec![wanted.clone()], others].concat()
     }
 
     async fn read(
         &self,
-        wanted: WantedId,
+        wanted: &WantedId,
         ledger: &dyn Ledger,
     ) -> Result<Option<Arc<Activity>>, LedgerError> {
         let batch = self.take(wanted);
-        let (mut activities, mut items) = (Vec::new(), Vec::new());
+        let (mut activities, mut items, mut external_ids) = (Vec::new(), Vec::new(), Vec::new());
         for one in &batch {
             match one {
                 WantedId::Activity(id) => activities.push(*id),
                 WantedId::Item(id) => items.push(*id),
+                WantedId::External(id) => external_ids.push(id.to_string()),
             }
         }
         // The time first: an answer must not pass for younger than it is.
         let at = Instant::now();
-        let found = ledger.activities_of(&activities, &items).await?;
+        let found = ledger.activities_of(&activities, &items, &external_ids).await?;
         let public = found.into_iter().filter(|activity| activity.state != ActivityState::Draft);
         let public: Vec<Arc<Activity>> = public.map(Arc::new).collect();
         let mut remembered = self.remembered.lock();
         let mut answer = None;
         for one in batch {
             let found = public.iter().find(|activity| one.is_in(activity)).cloned();
-            if one == wanted {
+            if one == *wanted {
                 answer.clone_from(&found);
             }
             remembered.put(one, Answer { found, at });

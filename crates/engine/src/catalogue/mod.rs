@@ -36,6 +36,9 @@ pub struct Snapshot {
     places: Vec<Place>,
     by_item: HashMap<ItemId, usize>,
     by_activity: HashMap<ActivityId, usize>,
+    by_external_id: HashMap<String, usize>,
+    /// The shop may sell a product in several activities.
+    by_sku: HashMap<String, Vec<ItemId>>,
 }
 
 /// An item on sale, with its activity.
@@ -46,6 +49,12 @@ pub struct OnShow {
 }
 
 impl OnShow {
+    /// The item of this activity that the shop knows by this id.
+    pub fn by_sku(activity: Arc<Activity>, sku: &str) -> Option<OnShow> {
+        let item = activity.items.iter().position(|item| item.words.sku.as_deref() == Some(sku))?;
+        Some(OnShow { activity, item })
+    }
+
     fn of(activity: Arc<Activity>, id: ItemId) -> Option<OnShow> {
         let item = activity.items.iter().position(|item| item.id == id)?;
         Some(OnShow { activity, item })
@@ -117,11 +126,25 @@ impl Snapshot {
         placed.truncate(ACTIVITIES_SHOWN_MAX);
         let (places, activities): (Vec<Place>, Vec<Arc<Activity>>) = placed.into_iter().unzip();
         let (mut by_item, mut by_activity) = (HashMap::new(), HashMap::new());
+        let mut by_external_id = HashMap::new();
+        let mut by_sku: HashMap<String, Vec<ItemId>> = HashMap::new();
         for (at, activity) in activities.iter().enumerate() {
             by_activity.insert(activity.id, at);
-            by_item.extend(activity.items.iter().map(|item| (item.id, at)));
+            by_external_id.extend(activity.external_id.clone().map(|id| (id, at)));
+            for item in &activity.items {
+                by_item.insert(item.id, at);
+                if let Some(sku) = &item.words.sku {
+                    by_sku.entry(sku.clone()).or_default().push(item.id);
+                }
+            }
         }
-        Snapshot { activities, places, by_item, by_activity }
+        Snapshot { activities, places, by_item, by_activity, by_external_id, by_sku }
+    }
+
+    /// The items of the list that the shop knows by this id, in its order.
+    pub fn items_by_sku(&self, sku: &str) -> impl Iterator<Item = OnShow> {
+        let ids = self.by_sku.get(sku).map_or(&[][..], Vec::as_slice);
+        ids.iter().filter_map(|id| self.item(*id))
     }
 
     pub fn item(&self, id: ItemId) -> Option<OnShow> {
@@ -161,7 +184,7 @@ impl Catalogue {
         if let Some(shown) = self.snapshot().item(id) {
             return Ok(Some(shown));
         }
-        let found = self.beyond.find(WantedId::Item(id), &*self.ledger).await?;
+        let found = self.beyond.find(&WantedId::Item(id), &*self.ledger).await?;
         Ok(found.and_then(|activity| OnShow::of(activity, id)))
     }
 
@@ -169,7 +192,19 @@ impl Catalogue {
         if let Some(shown) = self.snapshot().activity(id) {
             return Ok(Some(shown.clone()));
         }
-        self.beyond.find(WantedId::Activity(id), &*self.ledger).await
+        self.beyond.find(&WantedId::Activity(id), &*self.ledger).await
+    }
+
+    /// The activity that the shop knows by this id.
+    pub async fn activity_by_external_id(
+        &self,
+        external_id: &str,
+    ) -> ledger::Result<Option<Arc<Activity>>> {
+        let snapshot = self.snapshot();
+        if let Some(at) = snapshot.by_external_id.get(external_id) {
+            return Ok(Some(snapshot.activities[*at].clone()));
+        }
+        self.beyond.find(&WantedId::External(external_id.into()), &*self.ledger).await
     }
 
     /// Show what somebody else has read.
@@ -291,6 +326,7 @@ mod tests {
     fn activity(id: i64, opens_ms: Millis, closes_ms: Millis) -> Arc<Activity> {
         Arc::new(Activity {
             id: ActivityId(id),
+            external_id: None,
             name: String::new(),
             opens_ms,
             closes_ms,

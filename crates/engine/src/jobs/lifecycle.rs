@@ -32,7 +32,7 @@ impl Lifecycle {
     async fn take_from_gate(&self, loaded: &[Loaded], now_ms: Millis) -> Result<(), AnyError> {
         let kept_ms = self.shared.settings.gate.keep_after_close_ms as Millis;
         let ids: Vec<ItemId> = loaded.iter().map(|here| here.item).collect();
-        let activities = self.shared.ledger.activities_of(&[], &ids).await?;
+        let activities = self.shared.ledger.activities_of(&[], &ids, &[]).await?;
         let items: HashMap<ItemId, (&Activity, &Item)> = activities
             .iter()
             .flat_map(|activity| activity.items.iter().map(move |item| (item.id, (activity, item))))

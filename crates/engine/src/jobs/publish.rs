@@ -92,8 +92,8 @@ mod tests {
             TestEngine::without_a_sale(|settings| settings.alerts.webhook_url = webhook.url())
                 .await;
         let engine = &shop.engine;
-        let soon = engine.plans.create("ann", &plan(Some(NOW_MS + 1))).await.unwrap();
-        let never = engine.plans.create("ann", &plan(None)).await.unwrap();
+        let soon = engine.plans.create("ann", plan(Some(NOW_MS + 1)), None).await.unwrap();
+        let never = engine.plans.create("ann", plan(None), None).await.unwrap();
         let state = async |id| engine.shared.ledger.activity(id).await.unwrap().unwrap().state;
         engine.jobs.publish.run().await.unwrap();
         assert_eq!(state(soon.id).await, ActivityState::Draft, "not yet");
@@ -109,7 +109,7 @@ mod tests {
         );
 
         // One whose whole window passed by is not published to end at once: somebody is told.
-        let missed = engine.plans.create("ann", &plan(Some(NOW_MS + HOUR_MS))).await.unwrap();
+        let missed = engine.plans.create("ann", plan(Some(NOW_MS + HOUR_MS)), None).await.unwrap();
         shop.clock.set(NOW_MS + 2 * HOUR_MS);
         engine.jobs.publish.run().await.unwrap();
         engine.jobs.publish.run().await.unwrap();

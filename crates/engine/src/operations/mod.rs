@@ -4,6 +4,7 @@
 //! is written down after it. What is asked for again is written down again, for whoever asks twice may not
 //! have been answered the first time.
 
+mod creating;
 mod plans;
 mod stock;
 mod tokens;
@@ -16,6 +17,7 @@ use serde_json::{Value, json};
 
 pub(crate) use self::stock::Unconfirmed;
 pub use self::{
+    creating::{BadPlan, IMPORT_ACTIVITIES_MAX, IMPORT_ITEMS_MAX},
     plans::Plans,
     stock::StockChanges,
     tokens::{LOCAL_TOKEN, TOKEN_NAME_CHARS_MAX, Tokens},
@@ -34,6 +36,15 @@ pub enum OperateError {
     NotFound,
     #[error(transparent)]
     Invalid(#[from] Invalid),
+    /// Of several that were to be made; none was.
+    #[error("{} things make no sense", .0.len())]
+    BadPlans(Vec<BadPlan>),
+    /// Another activity has the `external_id` that this one was to have.
+    #[error("its external_id is that of activity {0}")]
+    Taken(ActivityId),
+    /// The key was used for something else, of which this came.
+    #[error("the key was used before")]
+    KeyReused(Vec<ActivityId>),
     /// It is not in a state in which this can be done.
     #[error("it is {0}")]
     Conflict(&'static str),

@@ -1,4 +1,4 @@
-//! Plans: drafts made and edited, and windows moved before they open.
+//! Plans: drafts edited, and windows moved before they open. How they are made is in [`super::creating`].
 //!
 //! Whoever edits says which version they have seen; if it is another one by now, nothing is changed and
 //! they are told what is true.
@@ -39,19 +39,8 @@ pub struct Plans {
 }
 
 impl Plans {
-    pub async fn create(&self, who: impl Into<Actor>, new: &NewActivity) -> Result<Activity> {
-        new.validate(self.shared.now_ms())?;
-        self.check_shards(new)?;
-        let activity = self.shared.ledger.create_activity(new, self.shared.now_ms()).await?;
-        let detail = json!({"name": activity.name, "items": activity.items.len()});
-        self.shared
-            .audit(who, "activity.create", format!("activity:{}", activity.id), detail)
-            .await?;
-        Ok(activity)
-    }
-
     /// Two shards in one partition would be one: a cluster has no more of them than partitions.
-    fn check_shards(&self, new: &NewActivity) -> std::result::Result<(), Invalid> {
+    pub(super) fn check_shards(&self, new: &NewActivity) -> std::result::Result<(), Invalid> {
         let partitions = self.shared.gate.partitions();
         let too_many = |item: &sale::NewItem| item.shards as usize > partitions;
         match new.items.iter().position(too_many) {
@@ -189,6 +178,7 @@ fn changes(draft: &Activity, new: &DraftPlan) -> Value {
             changes.insert(field.into(), json!([before, after]));
         }
     };
+    note("external_id", json!(draft.external_id), json!(plan.external_id));
     note("name", json!(draft.name), json!(plan.name));
     note("opens_at", json!(draft.opens_ms), json!(plan.opens_ms));
     note("closes_at", json!(draft.closes_ms), json!(plan.closes_ms));

@@ -5,6 +5,8 @@ use mysql_async::{DriverError, Error as SqlError, IoError, ServerError};
 use crate::sql::failure::{Failure, Fault, SqlFailure};
 
 const DUPLICATE: u16 = 1062;
+/// Whoever writes a row that collides here has looked for it before, in vain.
+const RACED: [&str; 2] = ["PRIMARY", "uk_activity_external"];
 const LOCK_WAIT_TIMEOUT: u16 = 1205;
 const DEADLOCK: u16 = 1213;
 /// "Record has changed since last read": newer MariaDB and Galera say it where others say deadlock.
@@ -65,7 +67,7 @@ fn fault_of_server(error: &ServerError) -> Fault {
         DEADLOCK | CHANGED_SINCE_READ => Fault::Deadlock,
         LOCK_WAIT_TIMEOUT => Fault::Held,
         // Two wrote the same order at once; the loser finds it when it reads again.
-        DUPLICATE if violated(error) == Some("PRIMARY") => Fault::Race,
+        DUPLICATE if violated(error).is_some_and(|key| RACED.contains(&key)) => Fault::Race,
         PACKET_TOO_LARGE => Fault::Row,
         code if GONE.contains(&code) || class == "08" => Fault::Gone,
         code if OUT_OF_ORDER.contains(&code) => Fault::Down,

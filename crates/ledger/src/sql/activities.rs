@@ -5,24 +5,25 @@ use std::collections::BTreeSet;
 use async_trait::async_trait;
 use sale::{
     Activity, ActivityId, ActivityMove, ActivityState, DraftPlan, Epoch, Item, ItemId, ItemState,
-    Millis, NewActivity, NewItem,
+    ItemWords, Millis,
 };
 
 use super::{
     Access, SqlLedger,
-    columns::{coded, get, money},
-    drafts,
+    columns::{coded, get, json_or_null, money},
+    creating, drafts,
     failure::{Failure, Outcome},
     operators,
     session::{Row, Session, Value, values},
 };
 use crate::{
-    Activities, ActivityFilter, ActivityKey, AuditEntry, EditedActivity, MovedActivity, Result,
+    Activities, ActivityFilter, ActivityKey, AuditEntry, CreateKey, CreatedActivities,
+    EditedActivity, MovedActivity, NewActivities, Result,
     activities::{ACTIVITY_COLUMNS, put_items},
 };
 
 const ITEM_COLUMNS: &str = "id, activity_id, name, image_url, price, currency, origin_price, stock, \
-     total, limit_per_user, shards, version, epoch, state";
+     total, limit_per_user, shards, version, epoch, state, sku, description, more_images, attributes";
 
 fn read_activity(row: &dyn Row) -> Outcome<Activity> {
     Ok(Activity {
@@ -34,6 +35,7 @@ fn read_activity(row: &dyn Row) -> Outcome<Activity> {
         state: coded(row, 5, ActivityState::from_code)?,
         publish_ms: get(row, 6)?,
         version: get(row, 7)?,
+        external_id: get(row, 8)?,
         items: Vec::new(),
     })
 }
@@ -53,54 +55,13 @@ fn read_item(row: &dyn Row) -> Outcome<Item> {
         version: get(row, 11)?,
         epoch: get::<i64>(row, 12)? as u64,
         state: coded(row, 13, ItemState::from_code)?,
+        words: ItemWords {
+            sku: get(row, 14)?,
+            description: get::<Option<String>>(row, 15)?.unwrap_or_default(),
+            more_images: json_or_null(row, 16)?.unwrap_or_default(),
+            attributes: json_or_null(row, 17)?.unwrap_or_default(),
+        },
     })
-}
-
-async fn create(tx: &mut dyn Session, new: &NewActivity, now_ms: Millis) -> Outcome<Activity> {
-    tx.execute(
-        "INSERT INTO tb_seckill_activity
-             (name, opens_at, closes_at, pay_within_ms, publish_at, state, created_at, updated_at)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        values![
-            &new.name,
-            new.opens_ms,
-            new.closes_ms,
-            new.pay_within_ms,
-            new.publish_ms,
-            ActivityState::Draft.code(),
-            now_ms,
-            now_ms,
-        ],
-    )
-    .await?;
-    let id = ActivityId(tx.inserted_id()?);
-    create_items(tx, id, new.items.iter()).await?;
-    one(tx, id).await?.ok_or(Failure::NotFound)
-}
-
-pub(super) async fn create_items<'i>(
-    tx: &mut dyn Session,
-    activity: ActivityId,
-    items: impl Iterator<Item = &'i NewItem> + Send,
-) -> Outcome<()> {
-    let rows = items.map(|item| {
-        [
-            activity.into(),
-            (&item.name).into(),
-            (&item.image_url).into(),
-            item.price.into(),
-            item.origin_price.into(),
-            item.currency.as_str().into(),
-            item.stock.into(),
-            item.stock.into(),
-            item.limit_per_user.into(),
-            item.shards.into(),
-            ItemState::Draft.code().into(),
-        ]
-    });
-    let into = "tb_seckill_product (activity_id, name, image_url, price, origin_price, currency,
-         stock, total, limit_per_user, shards, state)";
-    tx.insert(into, rows, "").await
 }
 
 pub(super) async fn one(session: &mut dyn Session, id: ActivityId) -> Outcome<Option<Activity>> {
@@ -139,8 +100,14 @@ async fn of(
     session: &mut dyn Session,
     activities: &[ActivityId],
     items: &[ItemId],
+    external_ids: &[String],
 ) -> Outcome<Vec<Activity>> {
     let mut ids: BTreeSet<i64> = activities.iter().map(|id| id.0).collect();
+    if !external_ids.is_empty() {
+        let sql = "SELECT id FROM tb_seckill_activity WHERE external_id IN ?";
+        let asked = Value::list(external_ids);
+        ids.extend(session.rows(sql, &[asked], |row| get::<i64>(row, 0)).await?);
+    }
     let sql = "SELECT activity_id FROM tb_seckill_product WHERE id IN ?";
     let items = Value::list(items.iter().copied());
     ids.extend(session.rows(sql, &[items], |row| get::<i64>(row, 0)).await?);
@@ -165,6 +132,25 @@ async fn with_items(
 pub(super) async fn item(session: &mut dyn Session, id: ItemId) -> Outcome<Option<Item>> {
     let sql = format!("SELECT {ITEM_COLUMNS} FROM tb_seckill_product WHERE id = ?");
     session.first(&sql, values![id], read_item).await
+}
+
+/// Newest first, those before `before` if given.
+pub(super) async fn items_by_sku(
+    session: &mut dyn Session,
+    sku: &str,
+    activity: Option<ActivityId>,
+    before: Option<ItemId>,
+    limit: usize,
+) -> Outcome<Vec<Item>> {
+    let of_activity = if activity.is_some() { " AND activity_id = ?" } else { "" };
+    let sql = format!(
+        "SELECT {ITEM_COLUMNS} FROM tb_seckill_product WHERE sku = ? AND id < ?{of_activity}
+         ORDER BY id DESC LIMIT ?"
+    );
+    let mut asked = vec![Value::from(sku), before.map_or(i64::MAX, |id| id.0).into()];
+    asked.extend(activity.map(Value::from));
+    asked.push(limit.into());
+    session.rows(&sql, &asked, read_item).await
 }
 
 /// The state of an activity nobody else can move before this transaction ends.
@@ -235,8 +221,26 @@ pub(super) async fn finish_warm(tx: &mut dyn Session, id: ItemId, epoch: Epoch) 
 
 #[async_trait]
 impl Activities for SqlLedger {
-    async fn create_activity(&self, new: &NewActivity, now_ms: Millis) -> Result<Activity> {
-        self.run(Access::Write, new.clone(), move |tx, new| Box::pin(create(tx, new, now_ms))).await
+    async fn create_activities(
+        &self,
+        new: &NewActivities,
+        now_ms: Millis,
+    ) -> Result<CreatedActivities> {
+        self.run(Access::Write, new.clone(), move |tx, new| {
+            Box::pin(creating::create_all(tx, new, now_ms))
+        })
+        .await
+    }
+
+    async fn created_before(
+        &self,
+        key: &CreateKey,
+        now_ms: Millis,
+    ) -> Result<Option<CreatedActivities>> {
+        self.run(Access::Snapshot, key.clone(), move |session, key| {
+            Box::pin(creating::made_before(session, key, now_ms))
+        })
+        .await
     }
 
     async fn activity(&self, id: ActivityId) -> Result<Option<Activity>> {
@@ -264,10 +268,24 @@ impl Activities for SqlLedger {
         &self,
         activities: &[ActivityId],
         items: &[ItemId],
+        external_ids: &[String],
     ) -> Result<Vec<Activity>> {
-        let asked = (activities.to_vec(), items.to_vec());
-        self.run(Access::Snapshot, asked, |session, (activities, items)| {
-            Box::pin(of(session, activities, items))
+        let asked = (activities.to_vec(), items.to_vec(), external_ids.to_vec());
+        self.run(Access::Snapshot, asked, |session, (activities, items, external_ids)| {
+            Box::pin(of(session, activities, items, external_ids))
+        })
+        .await
+    }
+
+    async fn items_by_sku(
+        &self,
+        sku: &str,
+        activity: Option<ActivityId>,
+        before: Option<ItemId>,
+        limit: usize,
+    ) -> Result<Vec<Item>> {
+        self.run(Access::Statement, sku.to_owned(), move |session, sku| {
+            Box::pin(items_by_sku(session, sku, activity, before, limit))
         })
         .await
     }

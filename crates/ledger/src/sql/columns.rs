@@ -9,9 +9,11 @@ use super::{
     session::{Row, Value},
 };
 
+/// The item's words are not copied: once there are orders they cannot change. They are read by a
+/// subquery, so that whoever locks an order does not lock the item that many others are for.
 pub(super) const ORDER_COLUMNS: &str = "order_no, user_id, activity_id, product_id, product_name, \
      price, currency, quantity, amount, status, close_reason, epoch, created_at, pay_deadline, \
-     paid_at, closed_at";
+     paid_at, closed_at, (SELECT sku FROM tb_seckill_product AS p WHERE p.id = product_id)";
 
 /// Orders and dead letters both have them.
 pub(super) const CLAIM_COLUMNS: &str =
@@ -118,6 +120,17 @@ pub(super) fn json<T: serde::de::DeserializeOwned>(row: &dyn Row, column: usize)
     serde_json::from_str(&text).map_err(|error| unreadable(row, column, error.to_string()))
 }
 
+/// The same, or NULL.
+pub(super) fn json_or_null<T: serde::de::DeserializeOwned>(
+    row: &dyn Row,
+    column: usize,
+) -> Outcome<Option<T>> {
+    match row.value(column) {
+        Some(Value::Null) => Ok(None),
+        _ => json(row, column).map(Some),
+    }
+}
+
 /// Reads [`ORDER_COLUMNS`].
 pub(super) fn order(row: &dyn Row) -> Outcome<Order> {
     Ok(Order {
@@ -136,6 +149,7 @@ pub(super) fn order(row: &dyn Row) -> Outcome<Order> {
         pay_deadline_ms: get(row, 13)?,
         paid_ms: get(row, 14)?,
         closed_ms: get(row, 15)?,
+        sku: get(row, 16)?,
     })
 }
 

@@ -9,8 +9,9 @@ use sale::{
 };
 
 use super::{
-    activities::{create_items, locked_state, one},
+    activities::{locked_state, one},
     columns::get,
+    creating::{create_items, words},
     failure::{Failure, Outcome},
     operators,
     session::{Session, values},
@@ -40,11 +41,13 @@ pub(super) async fn edit(
         return Ok(EditedActivity { activity: before, edited: false });
     }
     let plan = &new.plan;
+    check_external_id(tx, id, plan.external_id.as_deref()).await?;
     tx.execute(
-        "UPDATE tb_seckill_activity SET name = ?, opens_at = ?, closes_at = ?, pay_within_ms = ?,
-             publish_at = ?, updated_at = ?, version = version + 1
+        "UPDATE tb_seckill_activity SET external_id = ?, name = ?, opens_at = ?, closes_at = ?,
+             pay_within_ms = ?, publish_at = ?, updated_at = ?, version = version + 1
          WHERE id = ?",
         values![
+            plan.external_id.as_ref(),
             &plan.name,
             plan.opens_ms,
             plan.closes_ms,
@@ -63,6 +66,9 @@ pub(super) async fn edit(
     for item in before.items.iter().filter(|item| !new.ids.contains(&Some(item.id))) {
         remove_item(tx, item.id).await?;
     }
+    // Two items may change their ids with each other, which a unique index forbids half way.
+    let sql = "UPDATE tb_seckill_product SET sku = NULL WHERE activity_id = ?";
+    tx.execute(sql, values![id]).await?;
     let mut added = Vec::new();
     for (n, (known, item)) in new.ids.iter().zip(&plan.items).enumerate() {
         match before.items.iter().find(|item| *known == Some(item.id)) {
@@ -73,6 +79,23 @@ pub(super) async fn edit(
     create_items(tx, id, added.into_iter()).await?;
     operators::audit(tx, audit, now_ms).await?;
     Ok(EditedActivity { activity: found(tx, id).await?, edited: true })
+}
+
+/// The shop gives an id to one activity.
+async fn check_external_id(
+    session: &mut dyn Session,
+    id: ActivityId,
+    external_id: Option<&str>,
+) -> Outcome<()> {
+    let Some(external_id) = external_id else { return Ok(()) };
+    let sql = "SELECT id FROM tb_seckill_activity WHERE external_id = ?";
+    match session.first(sql, values![external_id], |row| get::<i64>(row, 0)).await? {
+        Some(other) if other != id.0 => {
+            let refused = Invalid::new("external_id", format!("is that of activity {other}"));
+            Err(Failure::Refused(refused.zh(format!("已属于活动 {other}"))))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The caller holds the item's row, without which nobody writes to its log.
@@ -101,10 +124,11 @@ async fn change_item(tx: &mut dyn Session, n: usize, before: &Item, new: &NewIte
     if new.stock != before.total && has_history(tx, before.id).await? {
         return Err(stock_stays(n, before.total));
     }
+    let [sku, description, more_images, attributes] = words(new);
     tx.execute(
         "UPDATE tb_seckill_product SET name = ?, image_url = ?, price = ?, origin_price = ?,
              currency = ?, stock = ?, total = ?, limit_per_user = ?, shards = ?,
-             version = version + 1
+             sku = ?, description = ?, more_images = ?, attributes = ?, version = version + 1
          WHERE id = ?",
         values![
             &new.name,
@@ -116,6 +140,10 @@ async fn change_item(tx: &mut dyn Session, n: usize, before: &Item, new: &NewIte
             new.stock,
             new.limit_per_user,
             new.shards,
+            sku,
+            description,
+            more_images,
+            attributes,
             before.id,
         ],
     )

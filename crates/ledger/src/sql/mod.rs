@@ -13,6 +13,7 @@
 mod activities;
 mod books;
 pub(crate) mod columns;
+mod creating;
 mod dead_letters;
 pub(crate) mod dialect;
 mod drafts;

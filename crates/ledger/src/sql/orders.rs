@@ -9,6 +9,7 @@ use sale::{
 
 use super::{
     Access, SqlLedger,
+    activities::items_by_sku,
     columns::{ORDER_COLUMNS, coded, get, key_bits, money, order, parsed, parsed_or_null},
     dead_letters,
     failure::{Failure, Outcome},
@@ -18,7 +19,7 @@ use super::{
 };
 use crate::{
     Closing, DeadLetterState, OrderCount, OrderFilter, OrderNos, Orders, Overdue, PaymentKind,
-    Release, Result, StatusCount,
+    Release, Result, SKU_ITEMS_MAX, StatusCount,
     decide::Owner,
     offer::{EnterAs, Offer, OrderTerms},
     outbox::release_of,
@@ -117,6 +118,34 @@ pub(super) async fn move_status(
 }
 
 async fn list(session: &mut dyn Session, filter: &OrderFilter) -> Outcome<Vec<Order>> {
+    match &filter.sku {
+        Some(sku) => list_by_sku(session, filter, sku).await,
+        None => list_page(session, filter).await,
+    }
+}
+
+/// A page of each item, by its own index, of which the first rows are the page of all. One statement for
+/// all of them would sort all their orders for every page.
+async fn list_by_sku(
+    session: &mut dyn Session,
+    filter: &OrderFilter,
+    sku: &str,
+) -> Outcome<Vec<Order>> {
+    let items = items_by_sku(session, sku, filter.activity, None, SKU_ITEMS_MAX).await?;
+    let mut orders = Vec::new();
+    for item in items.into_iter().map(|item| item.id) {
+        if filter.item.is_none_or(|only| only == item) {
+            let of_item = OrderFilter { item: Some(item), sku: None, ..filter.clone() };
+            orders.extend(list_page(session, &of_item).await?);
+        }
+    }
+    let paid_ms = |order: &Order| if filter.by_payment() { order.paid_ms } else { None };
+    orders.sort_by_key(|order| std::cmp::Reverse((paid_ms(order), order.order_no)));
+    orders.truncate(filter.limit);
+    Ok(orders)
+}
+
+async fn list_page(session: &mut dyn Session, filter: &OrderFilter) -> Outcome<Vec<Order>> {
     let after_paid = match filter.before {
         Some(no) if filter.by_payment() => {
             let paid_ms = one(session, no).await?.and_then(|order| order.paid_ms);
@@ -387,10 +416,8 @@ impl Orders for SqlLedger {
     }
 
     async fn orders(&self, filter: &OrderFilter) -> Result<Vec<Order>> {
-        self.run(Access::Statement, filter.clone(), |session, filter| {
-            Box::pin(list(session, filter))
-        })
-        .await
+        let access = if filter.sku.is_some() { Access::Snapshot } else { Access::Statement };
+        self.run(access, filter.clone(), |session, filter| Box::pin(list(session, filter))).await
     }
 
     async fn count_orders(

@@ -15,6 +15,7 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0005_lease.sql"),
     include_str!("migrations/0006_leases.sql"),
     include_str!("migrations/0007_outbox.sql"),
+    include_str!("migrations/0008_words.sql"),
 ];
 
 /// The schema this binary writes.

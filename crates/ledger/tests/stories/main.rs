@@ -20,6 +20,7 @@ mod outbox;
 mod plans;
 mod sqlite;
 mod tls;
+mod words;
 
 use std::{
     ops::Deref,
@@ -124,8 +125,10 @@ impl Shop {
             stock: *stock,
             limit_per_user: 5,
             shards: 1,
+            words: Default::default(),
         };
         NewActivity {
+            external_id: None,
             name: "双十一".into(),
             opens_ms: NOON_MS,
             closes_ms: NOON_MS + 3_600_000,

@@ -115,7 +115,7 @@ async fn activities_are_leafed_through_and_looked_up() {
         assert_eq!(listed(None, 2).await, [three.id, two.id]);
         assert_eq!(listed(Some(two.id), 2).await, [one.id]);
         let found = async |activities: &[ActivityId], items: &[ItemId]| {
-            let mut found = shop.activities_of(activities, items).await.unwrap();
+            let mut found = shop.activities_of(activities, items, &[]).await.unwrap();
             found.sort_by_key(|activity| activity.id);
             found
         };

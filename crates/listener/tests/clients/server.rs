@@ -38,6 +38,7 @@ pub(crate) fn settings() -> HttpSettings {
         body_timeout_ms: 300,
         body_bytes_max: 1_000,
         admin_body_bytes_max: 10_000,
+        import_body_bytes_max: 10_000,
         request_timeout_ms: 500,
         idle_timeout_ms: 700,
         write_timeout_ms: 500,

@@ -9,19 +9,21 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::header::CACHE_CONTROL;
-use sale::{Activity, ActivityId, ActivityState, Currency, Item, ItemId, Millis};
+use sale::{Activity, ActivityId, ActivityState, Attributes, Currency, Item, ItemId, Millis};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{Shared, openapi, paging, schemas};
 use crate::{
-    extract::{Json, Path, Query},
+    extract::{Json, Path, Query, ShopId, plain_id},
     problem::Problem,
 };
-use engine::{Place, Records};
+use engine::{OnShow, Place, Records};
 
 /// What a shop's page shows at once.
 pub(super) const LISTED_DEFAULT: u32 = 100;
+/// Items of one `sku` that are shown at once.
+const ITEMS_FOUND_MAX: usize = 500;
 /// A crowd that reloads is served by whatever cache stands before us, and is a second behind.
 const CACHEABLE: &str = "public, max-age=1";
 
@@ -41,6 +43,9 @@ pub(super) struct Activities {
 pub(super) struct ListPage {
     /// The `next` of the page before.
     cursor: Option<String>,
+    /// Only the activity that the shop knows by this id.
+    #[param(inline, value_type = Option<schemas::ShopId>)]
+    external_id: Option<ShopId>,
     /// 1 to 500, 100 unless told.
     #[param(inline, value_type = Option<schemas::ShownActivities>)]
     limit: Option<u32>,
@@ -57,6 +62,8 @@ impl ListPage {
 #[schema(as = Activity)]
 pub(super) struct ActivityView {
     id: i64,
+    /// The shop's own id of it.
+    external_id: Option<String>,
     name: String,
     opens_at: i64,
     closes_at: i64,
@@ -70,9 +77,21 @@ pub(super) struct ActivityView {
 pub(super) struct ItemView {
     id: i64,
     activity_id: i64,
+    /// The shop's own id of the product.
+    sku: Option<String>,
     name: String,
-    /// Empty if there is none.
+    /// Plain text. Not in the list of all activities, so that it stays short.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    description: Option<String>,
+    /// The first of `images`; empty if there is none.
     image_url: String,
+    /// Not in the list of all activities.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    images: Option<Vec<String>>,
+    /// Whatever else the shop says of it. Not in the list of all activities.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = schemas::shown_attributes)]
+    attributes: Option<Attributes>,
     /// In minor units of the currency.
     price: i64,
     origin_price: Option<i64>,
@@ -127,14 +146,22 @@ impl SaleState {
     }
 }
 
+/// How much of the shop's words is shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Detail {
+    Brief,
+    Whole,
+}
+
 impl ActivityView {
-    fn of(activity: &Activity, records: &Records, now_ms: Millis) -> ActivityView {
+    fn of(activity: &Activity, records: &Records, now_ms: Millis, detail: Detail) -> ActivityView {
         // The job that ends activities comes a moment after the clock does.
         let over = now_ms >= activity.closes_ms;
         let state = if over { ActivityState::Ended } else { activity.state };
-        let item = |item| ItemView::of(activity, item, records, now_ms);
+        let item = |item| ItemView::of(activity, item, records, now_ms, detail);
         ActivityView {
             id: activity.id.0,
+            external_id: activity.external_id.clone(),
             name: activity.name.clone(),
             opens_at: activity.opens_ms,
             closes_at: activity.closes_ms,
@@ -145,13 +172,25 @@ impl ActivityView {
 }
 
 impl ItemView {
-    fn of(activity: &Activity, item: &Item, records: &Records, now_ms: Millis) -> ItemView {
+    fn of(
+        activity: &Activity,
+        item: &Item,
+        records: &Records,
+        now_ms: Millis,
+        detail: Detail,
+    ) -> ItemView {
         let at_gate = records.left(item.id);
+        let (words, whole) = (&item.words, detail == Detail::Whole);
+        let images = || words.images(&item.image_url).map(str::to_owned).collect();
         ItemView {
             id: item.id.0,
             activity_id: activity.id.0,
+            sku: words.sku.clone(),
             name: item.name.clone(),
+            description: whole.then(|| words.description.clone()),
             image_url: item.image_url.clone(),
+            images: whole.then(images),
+            attributes: whole.then(|| words.attributes.clone()),
             price: item.price.minor,
             origin_price: item.origin_price,
             currency: item.price.currency,
@@ -182,10 +221,17 @@ pub(super) async fn activities(
     let engine = &app.engine;
     engine.demo().somebody_looks().await;
     let rows = paging::rows(page.limit.or(Some(LISTED_DEFAULT)))?;
+    let (after, now_ms) = (page.after()?, engine.now_ms());
+    let view = |activity: &Arc<Activity>| {
+        ActivityView::of(activity, engine.records(), now_ms, Detail::Brief)
+    };
+    if let Some(ShopId(external_id)) = &page.external_id {
+        let found = engine.catalogue().activity_by_external_id(external_id).await?;
+        let activities = found.iter().map(view).collect();
+        return Ok(cacheable(Activities { activities, next: None }));
+    }
     let catalogue = engine.catalogue().snapshot();
-    let (listed, next) = catalogue.page(page.after()?, rows);
-    let now_ms = engine.now_ms();
-    let view = |activity: &Arc<Activity>| ActivityView::of(activity, engine.records(), now_ms);
+    let (listed, next) = catalogue.page(after, rows);
     let activities = listed.iter().map(view).collect();
     Ok(cacheable(Activities { activities, next: next.map(|place| place.to_string()) }))
 }
@@ -201,7 +247,8 @@ pub(super) async fn activity(
     let engine = &app.engine;
     let activity =
         engine.catalogue().activity(ActivityId(id)).await?.ok_or_else(Problem::not_found)?;
-    Ok(cacheable(ActivityView::of(&activity, engine.records(), engine.now_ms())))
+    let (records, now_ms) = (engine.records(), engine.now_ms());
+    Ok(cacheable(ActivityView::of(&activity, records, now_ms, Detail::Whole)))
 }
 
 /// One item.
@@ -214,7 +261,50 @@ pub(super) async fn item(
 ) -> Result<Response, Problem> {
     let engine = &app.engine;
     let shown = engine.catalogue().item(ItemId(id)).await?.ok_or_else(Problem::not_found)?;
-    Ok(cacheable(ItemView::of(shown.activity(), shown.item(), engine.records(), engine.now_ms())))
+    Ok(cacheable(whole_item(&app, &shown)))
+}
+
+fn whole_item(app: &Shared, shown: &OnShow) -> ItemView {
+    let (records, now_ms) = (app.engine.records(), app.engine.now_ms());
+    ItemView::of(shown.activity(), shown.item(), records, now_ms, Detail::Whole)
+}
+
+#[derive(Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ItemSearch {
+    /// The shop's own id of the product.
+    #[param(inline, value_type = schemas::ShopId)]
+    sku: ShopId,
+    /// Only of this activity.
+    #[serde(default, deserialize_with = "plain_id")]
+    #[param(inline, value_type = Option<schemas::RowId>)]
+    activity_id: Option<i64>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub(super) struct Items {
+    items: Vec<ItemView>,
+}
+
+/// The items that the shop knows by this id: of one activity, or of the first 500 that the list of
+/// activities has.
+#[utoipa::path(get, path = "/items", tag = "public", params(ItemSearch),
+    responses((status = OK, body = Items)))]
+pub(super) async fn items(
+    State(app): State<Shared>,
+    Query(search): Query<ItemSearch>,
+) -> Result<Response, Problem> {
+    let catalogue = app.engine.catalogue();
+    let shown: Vec<OnShow> = match search.activity_id {
+        Some(id) => {
+            let activity = catalogue.activity(ActivityId(id)).await?;
+            activity.and_then(|found| OnShow::by_sku(found, &search.sku.0)).into_iter().collect()
+        }
+        None => catalogue.snapshot().items_by_sku(&search.sku.0).take(ITEMS_FOUND_MAX).collect(),
+    };
+    let items = shown.iter().map(|shown| whole_item(&app, shown)).collect();
+    Ok(cacheable(Items { items }))
 }
 
 #[cfg(test)]
@@ -224,6 +314,7 @@ mod tests {
     fn check(state: ActivityState, left: Option<i64>, now_ms: Millis, expected: SaleState) {
         let activity = Activity {
             id: ActivityId(1),
+            external_id: None,
             name: "sale".into(),
             opens_ms: 1_000,
             closes_ms: 2_000,

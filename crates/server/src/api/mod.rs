@@ -22,6 +22,7 @@ mod dev_login;
 mod events;
 mod fast_path;
 mod finish;
+mod idempotency;
 mod item_metrics;
 pub(crate) mod machine;
 mod openapi;
@@ -167,6 +168,7 @@ pub fn fast_path(app: Arc<App>) -> fast_path::Claims {
 fn inner_table(http: &HttpSettings) -> OpenApiRouter<Shared> {
     OpenApiRouter::default()
         .nest(BASE, limited(operators(), http.admin_body_bytes_max))
+        .nest(BASE, limited(imports(), http.import_body_bytes_max))
         .merge(machines())
         .route_layer(middleware::from_fn(counts::by_route))
 }
@@ -189,6 +191,7 @@ fn public_and_buyers() -> OpenApiRouter<Shared> {
         .routes(routes!(shop::shop))
         .routes(routes!(catalogue::activities))
         .routes(routes!(catalogue::activity))
+        .routes(routes!(catalogue::items))
         .routes(routes!(catalogue::item))
         .routes(routes!(dev_login::dev_login))
         .routes(routes!(sale_tokens::issue))
@@ -212,6 +215,7 @@ fn operators() -> OpenApiRouter<Shared> {
         .routes(routes!(admin::activities::resume))
         .routes(routes!(admin::activities::end))
         .routes(routes!(admin::activities::warm))
+        .routes(routes!(admin::items::list))
         .routes(routes!(admin::items::show))
         .routes(routes!(admin::items::warm))
         .routes(routes!(admin::items::adjust_stock))
@@ -230,6 +234,11 @@ fn operators() -> OpenApiRouter<Shared> {
         .routes(routes!(admin::overview::overview))
         .routes(routes!(admin::tokens::list, admin::tokens::create))
         .routes(routes!(admin::tokens::revoke))
+}
+
+/// What a whole season of sales fits into.
+fn imports() -> OpenApiRouter<Shared> {
+    OpenApiRouter::default().routes(routes!(admin::import::import))
 }
 
 fn machines() -> OpenApiRouter<Shared> {

@@ -10,7 +10,8 @@ use utoipa::{
     ToSchema,
     openapi::{
         ComponentsBuilder, Content, ContentBuilder, Header, HeaderBuilder, InfoBuilder,
-        ObjectBuilder, OpenApi, Ref, RefOr, Response, ResponseBuilder, Schema, Tag, Type,
+        ObjectBuilder, OneOfBuilder, OpenApi, Ref, RefOr, Response, ResponseBuilder, Schema, Tag,
+        Type,
         path::{Operation, ParameterIn},
         request_body::RequestBody,
         schema::SchemaType,
@@ -70,6 +71,18 @@ struct ProblemSchema {
     /// With `busy`: the number to ask again with, for it may have been done.
     #[schema(nullable = false)]
     adjust_no: Option<String>,
+    /// With `conflict`: the activity that has this `external_id` already.
+    #[schema(nullable = false)]
+    activity_id: Option<i64>,
+    /// With `key_reused` of an operator: what was made under the key.
+    #[schema(nullable = false)]
+    activity_ids: Option<Vec<i64>>,
+    /// With `invalid` of an import: the first hundred mistakes.
+    #[schema(nullable = false)]
+    errors: Option<Vec<ImportMistake>>,
+    /// How many there are in all.
+    #[schema(nullable = false)]
+    errors_total: Option<u64>,
     /// When to try again, in milliseconds; the header `Retry-After` says it in seconds.
     #[schema(nullable = false)]
     retry_after_ms: Option<u64>,
@@ -85,6 +98,18 @@ struct ProblemSchema {
     /// Of `/readyz`: `ok` or `panicking`.
     #[schema(nullable = false)]
     jobs: Option<String>,
+}
+
+/// One thing that is wrong with what was to be imported.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "it only describes what `refusals` writes")]
+struct ImportMistake {
+    #[schema(example = "activities[0].items[2].price")]
+    field: String,
+    /// Continues a sentence that begins with the field.
+    problem: String,
+    /// The same in Chinese, where somebody wrote it.
+    problem_zh: String,
 }
 
 /// The document as it is served and kept in the repository.
@@ -160,6 +185,7 @@ fn add_components(document: &mut OpenApi) {
     let found = document.components.take().unwrap_or_default();
     let components = ComponentsBuilder::from(found)
         .schema(ProblemSchema::name(), <ProblemSchema as utoipa::PartialSchema>::schema())
+        .schema(ImportMistake::name(), <ImportMistake as utoipa::PartialSchema>::schema())
         .security_scheme("buyer", bearer("JWT", "The shop's JWT; its `sub` is the buyer."))
         .security_scheme("sale_token", SecurityScheme::ApiKey(ApiKey::Header(sale_token)))
         .security_scheme("operator", bearer("sk_admin_…", "An admin token with a role."));
@@ -274,14 +300,19 @@ pub(super) fn order_status() -> Schema {
 }
 
 pub(super) fn reason() -> Schema {
-    let either = SchemaType::Array(vec![Type::String, Type::Null]);
-    let text = ObjectBuilder::new()
-        .schema_type(either)
-        .description(Some("Why it was closed or is void."))
-        .enum_values(Some(
-            Reason::ALL.map(|reason| Some(reason.as_str())).into_iter().chain([None]),
-        ));
-    Schema::Object(text.build())
+    one_of_or_null("Why it was closed or is void.", Reason::ALL.map(Reason::as_str))
+}
+
+/// One of these words, or nothing. As two kinds, because those who make clients from the document make an
+/// enumeration of the one; of words with a null among them they make nonsense.
+pub(super) fn one_of_or_null(
+    description: &str,
+    values: impl IntoIterator<Item = &'static str>,
+) -> Schema {
+    let words = ObjectBuilder::new().schema_type(SchemaType::Type(Type::String));
+    let nothing = ObjectBuilder::new().schema_type(SchemaType::Type(Type::Null));
+    let either = OneOfBuilder::new().item(words.enum_values(Some(values))).item(nothing);
+    Schema::OneOf(either.description(Some(description)).build())
 }
 
 pub(super) fn failed_state() -> Schema {

@@ -21,6 +21,8 @@ pub(super) struct OrderJson {
     pub(super) activity_id: i64,
     pub(super) item_id: i64,
     pub(super) item_name: String,
+    /// The shop's own id of the product.
+    pub(super) sku: Option<String>,
     pub(super) quantity: u32,
     /// Of one unit, in minor units of the currency.
     pub(super) price: i64,
@@ -93,6 +95,7 @@ impl OrderJson {
             activity_id: item.activity_id,
             item_id: claim.item.0,
             item_name: item.name,
+            sku: item.sku,
             quantity: claim.quantity,
             price: item.price.minor,
             amount: item.price.times(claim.quantity).map_or(0, |amount| amount.minor),
@@ -122,6 +125,7 @@ impl From<Order> for OrderJson {
             activity_id: order.activity.0,
             item_id: order.item.0,
             item_name: order.item_name,
+            sku: order.sku,
             quantity: order.quantity,
             price: order.price.minor,
             amount: order.amount.minor,
@@ -144,6 +148,7 @@ impl From<Order> for OrderJson {
 struct ClaimedItem {
     activity_id: i64,
     name: String,
+    sku: Option<String>,
     price: Money,
 }
 
@@ -152,9 +157,14 @@ impl ClaimedItem {
         let Some(shown) = engine.catalogue().item(id).await? else {
             // The gate has sold what the ledger does not know: the claim will be void, and says so then.
             let price = Money::new(0, Currency::CNY);
-            return Ok(ClaimedItem { activity_id: 0, name: String::new(), price });
+            return Ok(ClaimedItem { activity_id: 0, name: String::new(), sku: None, price });
         };
         let item = shown.item();
-        Ok(ClaimedItem { activity_id: item.activity.0, name: item.name.clone(), price: item.price })
+        Ok(ClaimedItem {
+            activity_id: item.activity.0,
+            name: item.name.clone(),
+            sku: item.words.sku.clone(),
+            price: item.price,
+        })
     }
 }

@@ -2,11 +2,15 @@
 
 use gate::GateError;
 use payment::{ProviderError, sandbox::ActError};
-use sale::{Activity, OrderStatus};
+use sale::{Activity, ActivityId, OrderStatus};
+use serde_json::{Value, json};
 
 use super::admin::activities::LedgerActivity;
 use crate::problem::{Code, Problem};
-use engine::{OperateError, PayError, StoreError, WarmError};
+use engine::{BadPlan, OperateError, PayError, StoreError, WarmError};
+
+/// Mistakes of an import that are named in one answer.
+const ERRORS_TOLD_MAX: usize = 100;
 
 /// The state of the thing does not allow it. `state` is told, so that a program need not ask.
 pub(super) fn conflict(state: &'static str) -> Problem {
@@ -32,6 +36,49 @@ fn changed(now: Activity) -> Problem {
         .with("activity", serde_json::to_value(activity).unwrap_or_default())
 }
 
+/// Another activity has the id that the shop wants to give.
+fn taken(by: ActivityId) -> Problem {
+    Problem::new(Code::Conflict)
+        .detail(
+            format!("Activity {by} has this external_id already."),
+            format!("活动 {by} 已使用该 external_id。"),
+        )
+        .with("field", "external_id")
+        .with("activity_id", by.0)
+}
+
+fn key_reused(made: &[ActivityId]) -> Problem {
+    let ids: Vec<i64> = made.iter().map(|id| id.0).collect();
+    Problem::new(Code::KeyReused)
+        .detail(
+            "This Idempotency-Key was used for something else. Send a new key for a new activity.",
+            "该幂等键（Idempotency-Key）已用于另一次请求，请为新的活动使用新的键。",
+        )
+        .with("activity_ids", ids)
+}
+
+/// Everything that is wrong with what was to be made, so that nobody corrects line after line.
+fn bad_plans(bad: &[BadPlan]) -> Problem {
+    let field = |bad: &BadPlan| match bad.why.field.as_str() {
+        "" => format!("activities[{}]", bad.n),
+        field => format!("activities[{}].{field}", bad.n),
+    };
+    let named = |bad: &BadPlan| {
+        let (problem, zh) = (&bad.why.problem, &bad.why.problem_zh);
+        json!({"field": field(bad), "problem": problem, "problem_zh": zh.as_ref().unwrap_or(problem)})
+    };
+    let errors: Vec<Value> = bad.iter().take(ERRORS_TOLD_MAX).map(named).collect();
+    let first = bad.first().map(|first| (field(first), &first.why));
+    let problem = match first {
+        Some((field, why)) => {
+            let zh = why.problem_zh.as_ref().unwrap_or(&why.problem);
+            Problem::invalid_in(field, &why.problem, zh)
+        }
+        None => Problem::new(Code::Invalid),
+    };
+    problem.with("errors", errors).with("errors_total", bad.len())
+}
+
 impl From<GateError> for Problem {
     fn from(error: GateError) -> Self {
         Problem::busy(error)
@@ -52,6 +99,9 @@ impl From<OperateError> for Problem {
         match error {
             OperateError::NotFound => Problem::not_found(),
             OperateError::Invalid(invalid) => invalid.into(),
+            OperateError::BadPlans(bad) => bad_plans(&bad),
+            OperateError::Taken(by) => taken(by),
+            OperateError::KeyReused(made) => key_reused(&made),
             OperateError::Conflict(state) => conflict(state),
             OperateError::Changed(now) => changed(*now),
             OperateError::NotAtGate(ref now) => Problem::busy(&error)

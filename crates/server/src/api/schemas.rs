@@ -5,9 +5,10 @@
 //! from the document and compares what is answered (`tests/stories/contract.rs`).
 
 use sale::{
-    ITEMS_PER_ACTIVITY_MAX, LIMIT_PER_USER_MAX, NAME_CHARS_MAX, OrderStatus, PAY_WITHIN_MS_DEFAULT,
-    PAY_WITHIN_MS_MAX, PAY_WITHIN_MS_MIN, PRICE_MAX, RECEIPT_CHARS_MAX, SHARDS_MAX, STOCK_MAX,
-    URL_CHARS_MAX, USER_ID_CHARS_MAX,
+    ATTRIBUTE_NAME_CHARS_MAX, ATTRIBUTE_NUMBER_MAX, ATTRIBUTE_TEXT_CHARS_MAX, ATTRIBUTES_MAX,
+    DESCRIPTION_CHARS_MAX, IMAGES_MAX, ITEMS_PER_ACTIVITY_MAX, LIMIT_PER_USER_MAX, NAME_CHARS_MAX,
+    OrderStatus, PAY_WITHIN_MS_DEFAULT, PAY_WITHIN_MS_MAX, PAY_WITHIN_MS_MIN, PRICE_MAX,
+    RECEIPT_CHARS_MAX, SHARDS_MAX, SHOP_ID_CHARS_MAX, STOCK_MAX, URL_CHARS_MAX, USER_ID_CHARS_MAX,
 };
 use utoipa::{
     PartialSchema, ToSchema,
@@ -21,10 +22,10 @@ use super::{
     admin::{LISTED_DEFAULT, PlannedItem},
     catalogue,
     claims::IDEMPOTENCY_KEY_CHARS_MAX,
-    openapi::one_of,
+    openapi::{one_of, one_of_or_null},
     paging::{ROWS_DEFAULT, ROWS_MAX},
 };
-use engine::TOKEN_NAME_CHARS_MAX;
+use engine::{IMPORT_ACTIVITIES_MAX, TOKEN_NAME_CHARS_MAX};
 
 /// "SK" and a number. The next digit would not fit into a signed integer of 64 bits.
 const ORDER_NO: &str = "^SK[0-8][0-9]{18}$";
@@ -62,6 +63,13 @@ fn visible() -> String {
 fn words() -> String {
     let shown = format!("[^{BLANK}{HIDDEN}]{SELECTOR}*");
     format!("^{SPACE}*{shown}(?:{JOINER}?{SPACE}*{shown})*(?:{JOINER}?{SPACE}+)?$")
+}
+
+/// Lines of words, or nothing. `ends` are the characters that end a line.
+fn lines(ends: &str) -> String {
+    let shown = format!("[^{BLANK}{HIDDEN}]{SELECTOR}*");
+    let space = format!(r"(?:{SPACE}|[\t{ends}])");
+    format!("^{space}*(?:{shown}(?:{JOINER}?{space}*{shown})*(?:{JOINER}?{space}+)?)?$")
 }
 
 /// Nothing, a path that starts with one slash, or an https address.
@@ -186,6 +194,71 @@ pub(super) fn image_url() -> Schema {
     address.max_length(Some(URL_CHARS_MAX)).description(Some(about)).into()
 }
 
+/// One of several: not empty.
+fn image() -> ObjectBuilder {
+    text(&image_address()).min_length(Some(1)).max_length(Some(URL_CHARS_MAX))
+}
+
+pub(super) fn images() -> Schema {
+    let about =
+        "The pictures, the first one first; each as `image_url`, which need not be given then.";
+    let list = ArrayBuilder::new().items(image()).max_items(Some(IMAGES_MAX));
+    let kinds = SchemaType::Array(vec![Type::Array, Type::Null]);
+    list.schema_type(kinds).description(Some(about)).into()
+}
+
+/// The shop's own id of something, to look for.
+fn shop_id() -> Schema {
+    short_text(&plain(), SHOP_ID_CHARS_MAX).examples(["A-1001"]).into()
+}
+
+/// The same, to be given; null or absent: it has none.
+pub(super) fn given_shop_id() -> Schema {
+    let about = format!("1 to {SHOP_ID_CHARS_MAX} visible characters without spaces.");
+    let id = or_null(Type::String).pattern(Some(plain())).min_length(Some(1));
+    id.max_length(Some(SHOP_ID_CHARS_MAX)).description(Some(about)).into()
+}
+
+pub(super) fn description() -> Schema {
+    let about = "Plain text, several lines if need be. Pages show it as it is, never as HTML.";
+    let text = or_null(Type::String).pattern(Some(lines(r"\r\n")));
+    text.max_length(Some(DESCRIPTION_CHARS_MAX)).description(Some(about)).into()
+}
+
+/// Names and what they stand for, as they may be given.
+pub(super) fn attributes() -> Schema {
+    let about = "Whatever else the shop wants to keep beside the item: names, and for each a text, a \
+                 number, true or false.";
+    let text = text(&lines(r"\n")).max_length(Some(ATTRIBUTE_TEXT_CHARS_MAX));
+    let number = of(Type::Number);
+    let number = number.minimum(Some(-ATTRIBUTE_NUMBER_MAX)).maximum(Some(ATTRIBUTE_NUMBER_MAX));
+    let value = OneOfBuilder::new().item(text).item(number).item(of(Type::Boolean));
+    let names = short_text(&words(), ATTRIBUTE_NAME_CHARS_MAX);
+    or_null(Type::Object)
+        .property_names(Some(names))
+        .additional_properties(Some(Schema::from(value)))
+        .max_properties(Some(ATTRIBUTES_MAX))
+        .description(Some(about))
+        .into()
+}
+
+/// The same in an answer.
+pub(super) fn shown_attributes() -> Schema {
+    let value = OneOfBuilder::new();
+    let value = value.item(of(Type::String)).item(of(Type::Number)).item(of(Type::Boolean));
+    of(Type::Object)
+        .additional_properties(Some(Schema::from(value)))
+        .description(Some("Names, and for each a text, a number, true or false."))
+        .into()
+}
+
+pub(super) fn imported_activities() -> Schema {
+    let list = ArrayBuilder::new().items(utoipa::openapi::Ref::from_schema_name("Plan"));
+    let list =
+        list.description(Some("Each as in `POST /admin/activities`; 10000 items in all at most."));
+    list.min_items(Some(1)).max_items(Some(IMPORT_ACTIVITIES_MAX)).into()
+}
+
 pub(super) fn pay_within_ms() -> Schema {
     let about = "How long a buyer may take to pay.";
     let time = int64(of(Type::Integer), PAY_WITHIN_MS_MIN, PAY_WITHIN_MS_MAX);
@@ -286,9 +359,8 @@ pub(super) fn payment_kind() -> Schema {
 
 /// Why the gate admits nobody.
 pub(super) fn shut() -> Schema {
-    let words = ["paused", "frozen", "ended"].map(Some).into_iter().chain([None]);
     let about = "Why it admits nobody; null if it admits, or has not the item.";
-    or_null(Type::String).description(Some(about)).enum_values(Some(words)).into()
+    one_of_or_null(about, ["paused", "frozen", "ended"])
 }
 
 /// One event of the stream. Its data is an order, written as JSON.
@@ -341,4 +413,5 @@ written_as! {
     ListedActivities = listed_activities,
     SearchedStatus = searched_status,
     ShownActivities = shown_activities,
+    ShopId = shop_id,
 }

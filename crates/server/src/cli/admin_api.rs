@@ -127,29 +127,55 @@ impl AdminApi {
         self.ask("DELETE", path, None).await.map(drop)
     }
 
-    /// `path` is what follows `/api/v1`.
+    /// With these headers; the problem as it is if it is refused.
+    pub(super) async fn try_post(
+        &self,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &Value,
+    ) -> Result<std::result::Result<Value, Value>> {
+        let (status, answer) = self.send("POST", path, headers, body.to_string()).await?;
+        if (200..300).contains(&status) {
+            return Ok(Ok(serde_json::from_slice(&answer)?));
+        }
+        let problem = serde_json::from_slice(&answer);
+        Ok(Err(problem.unwrap_or_else(|_| Value::from(in_words(status, &answer)))))
+    }
+
     async fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value> {
-        let path = format!("{BASE}{path}");
         let body = body.map(Value::to_string).unwrap_or_default();
-        let (status, answer) = match &self.at {
+        let (status, answer) = self.send(method, path, &[], body).await?;
+        if !(200..300).contains(&status) {
+            return Err(Failure::Cannot(in_words(status, &answer)));
+        }
+        if answer.is_empty() { Ok(Value::Null) } else { Ok(serde_json::from_slice(&answer)?) }
+    }
+
+    /// `path` is what follows `/api/v1`.
+    async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: String,
+    ) -> Result<(u16, Vec<u8>)> {
+        let path = format!("{BASE}{path}");
+        Ok(match &self.at {
             At::Server(api) => {
-                let asked = api.lock().await.send(method, &path, &[], body.as_bytes()).await;
+                let asked = api.lock().await.send(method, &path, headers, body.as_bytes()).await;
                 let answer = asked.map_err(|error| {
                     format!("{} does not answer, so it may have been done: {error}", self.place)
                 })?;
                 (answer.status, answer.body)
             }
             At::Here { service, .. } => {
-                let asked = service.as_ref().clone().oneshot(request(method, &path, body)?);
+                let request = request(method, &path, headers, body)?;
+                let asked = service.as_ref().clone().oneshot(request);
                 let response: Response = asked.await.unwrap_or_else(|never| match never {});
                 let status = response.status().as_u16();
                 (status, response.into_body().collect().await?.to_bytes().to_vec())
             }
-        };
-        if !(200..300).contains(&status) {
-            return Err(Failure::Cannot(in_words(status, &answer)));
-        }
-        if answer.is_empty() { Ok(Value::Null) } else { Ok(serde_json::from_slice(&answer)?) }
+        })
     }
 }
 
@@ -168,8 +194,16 @@ fn take(
 }
 
 /// A request of the operator who sits at this machine.
-fn request(method: &str, path: &str, body: String) -> Result<Request<Body>> {
-    let mut request = Request::builder()
+fn request(
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: String,
+) -> Result<Request<Body>> {
+    let request = headers
+        .iter()
+        .fold(Request::builder(), |request, (name, value)| request.header(*name, *value));
+    let mut request = request
         .method(method)
         .uri(path)
         .header(header::HOST, "localhost")
@@ -177,6 +211,14 @@ fn request(method: &str, path: &str, body: String) -> Result<Request<Body>> {
         .body(Body::from(body))?;
     request.extensions_mut().insert(Operator { name: CLI.into(), role: Role::Admin });
     Ok(request)
+}
+
+/// The same of a problem that was read.
+pub(super) fn told(problem: &Value) -> String {
+    match problem.as_str() {
+        Some(words) => words.to_owned(),
+        None => in_words(0, problem.to_string().as_bytes()),
+    }
 }
 
 /// What a problem says to a person: its sentence, and the field if the sentence does not name it.

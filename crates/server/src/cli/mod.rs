@@ -10,6 +10,7 @@ mod backup;
 mod dead_letters;
 mod doctor;
 mod durations;
+mod import;
 mod reconcile;
 mod rehearse;
 mod sale_plan;
@@ -57,7 +58,7 @@ enum Command {
     },
     /// Plan, look at and run sales
     ///
-    /// From the plan to the end, without a console: create, list, show, publish, pause, resume, edit,
+    /// From the plan to the end, without a console: create, import, list, show, publish, pause, resume, edit,
     /// stock, end.
     #[command(subcommand)]
     Sale(Sale),

@@ -50,7 +50,7 @@ pub(super) fn length_ms(text: &str) -> Result<Millis, String> {
 /// `NAME;price=6999.00;stock=1000`, and what else is known of an item.
 pub(super) fn item(text: &str) -> Result<Value, String> {
     const EXAMPLE: &str = "write NAME;price=6999.00;stock=1000, and if you like limit=1, was=7999.00, \
-                           currency=CNY, image=https://…, shards=4";
+                           currency=CNY, sku=A-1, image=https://…, shards=4";
     // The wide form is what a Chinese keyboard gives.
     let mut parts = text.split([';', '；']).map(str::trim);
     let name = parts.next().unwrap_or_default();
@@ -89,6 +89,7 @@ pub(super) fn item(text: &str) -> Result<Value, String> {
             "limit" => ("limit_per_user", whole()?),
             "shards" => ("shards", whole()?),
             "image" => ("image_url", Value::from(*value)),
+            "sku" => ("sku", Value::from(*value)),
             "currency" => continue,
             other => return Err(format!("{other:?} is not known: {EXAMPLE}")),
         };
@@ -123,47 +124,89 @@ pub(super) fn from_file(path: &Path, now_ms: Millis) -> Result<Value, String> {
         serde_json::from_str(&text).map_err(|why| wrong(why.to_string()))?
     };
     let fields = plan.as_object_mut().ok_or_else(|| wrong("must be one object".into()))?;
-    translate(fields, now_ms).map_err(wrong)?;
-    Ok(plan)
+    match translate(fields, now_ms).into_iter().next() {
+        Some((field, why)) => Err(wrong(format!("{field}: {why}"))),
+        None => Ok(plan),
+    }
 }
 
-fn translate(plan: &mut Map<String, Value>, now_ms: Millis) -> Result<(), String> {
-    let length = |value: &Value, key: &str| {
-        let text = value.as_str().ok_or_else(|| format!("{key}: must be a text such as \"1h\""))?;
-        length_ms(text).map_err(|why| format!("{key}: {why}"))
+/// Friendlier words become the API's. What cannot be read is told of, each with its field, and something
+/// harmless stands in its place.
+pub(super) fn translate(plan: &mut Map<String, Value>, now_ms: Millis) -> Vec<(String, String)> {
+    let mut wrong: Vec<(String, String)> = Vec::new();
+    let opens_ms = instant(plan, "opens_at", now_ms, now_ms, &mut wrong);
+    let harmless_ms = opens_ms.unwrap_or(now_ms).max(now_ms).saturating_add(3_600_000);
+    instant(plan, "closes_at", now_ms, harmless_ms, &mut wrong);
+    if plan.get("publish_at").is_some_and(Value::is_string) {
+        instant(plan, "publish_at", now_ms, harmless_ms - 1, &mut wrong);
+    }
+    let mut length = |plan: &mut Map<String, Value>, key: &str, harmless_ms: Millis| {
+        let given = plan.remove(key)?;
+        let read = given.as_str().ok_or_else(|| "must be a text such as \"1h\"".to_owned());
+        Some(read.and_then(length_ms).unwrap_or_else(|why| {
+            wrong.push((key.into(), why));
+            harmless_ms
+        }))
     };
-    for key in ["opens_at", "closes_at", "publish_at"] {
-        if let Some(Value::String(text)) = plan.get(key) {
-            let at_ms = when(text).map_err(|why| format!("{key}: {why}"))?.at_ms(now_ms);
-            plan.insert(key.into(), at_ms.into());
-        }
+    let lasts_ms = length(plan, "lasts", 3_600_000);
+    if let Some(within_ms) = length(plan, "pay_within", sale::PAY_WITHIN_MS_DEFAULT) {
+        plan.insert("pay_within_ms".into(), within_ms.into());
     }
-    if let Some(lasts) = plan.remove("lasts") {
-        if plan.contains_key("closes_at") {
-            return Err("closes_at and lasts: keep one".into());
+    if let Some(lasts_ms) = lasts_ms {
+        let closes = match (plan.contains_key("closes_at"), opens_ms) {
+            (true, _) => Err("closes_at and lasts: keep one"),
+            (false, None) => Err("needs opens_at"),
+            (false, Some(opens_ms)) => Ok(opens_ms.saturating_add(lasts_ms)),
+        };
+        match closes {
+            Ok(closes_ms) => _ = plan.insert("closes_at".into(), closes_ms.into()),
+            Err(why) => wrong.push(("lasts".into(), why.into())),
         }
-        let opens_ms = plan.get("opens_at").and_then(Value::as_i64);
-        let opens_ms = opens_ms.ok_or("lasts: needs opens_at")?;
-        plan.insert("closes_at".into(), (opens_ms.saturating_add(length(&lasts, "lasts")?)).into());
-    }
-    if let Some(within) = plan.remove("pay_within") {
-        plan.insert("pay_within_ms".into(), length(&within, "pay_within")?.into());
     }
     let items = plan.get_mut("items").and_then(Value::as_array_mut);
     for (n, item) in items.into_iter().flatten().enumerate() {
-        let Some(item) = item.as_object_mut() else { continue };
-        let code = item.get("currency").and_then(Value::as_str);
-        let currency = code.map_or(Ok(Currency::CNY), str::parse);
-        for key in ["price", "origin_price"] {
-            if let Some(Value::String(text)) = item.get(key) {
-                let currency = currency.map_err(|why| format!("items[{n}].currency: {why}"))?;
-                let minor =
-                    price(text, currency).map_err(|why| format!("items[{n}].{key}: {why}"))?;
-                item.insert(key.into(), minor);
-            }
+        if let Some(item) = item.as_object_mut() {
+            translate_item(item, &format!("items[{n}]."), &mut wrong);
         }
     }
-    Ok(())
+    wrong
+}
+
+/// A time that is typed as on the command line; the time, however it is written.
+fn instant(
+    plan: &mut Map<String, Value>,
+    key: &str,
+    now_ms: Millis,
+    harmless_ms: Millis,
+    wrong: &mut Vec<(String, String)>,
+) -> Option<Millis> {
+    let Some(Value::String(text)) = plan.get(key) else {
+        return plan.get(key).and_then(Value::as_i64);
+    };
+    let at_ms = when(text).map(|when| when.at_ms(now_ms)).unwrap_or_else(|why| {
+        wrong.push((key.into(), why));
+        harmless_ms
+    });
+    plan.insert(key.into(), at_ms.into());
+    Some(at_ms)
+}
+
+fn translate_item(item: &mut Map<String, Value>, at: &str, wrong: &mut Vec<(String, String)>) {
+    let code = item.get("currency").and_then(Value::as_str);
+    let currency: Result<Currency, _> = code.map_or(Ok(Currency::CNY), str::parse);
+    for key in ["price", "origin_price"] {
+        let Some(Value::String(text)) = item.get(key) else { continue };
+        // A currency that is none is told of by the API.
+        let Ok(currency) = currency else {
+            item.insert(key.into(), 0.into());
+            continue;
+        };
+        let minor = price(text, currency).unwrap_or_else(|why| {
+            wrong.push((format!("{at}{key}"), why));
+            0.into()
+        });
+        item.insert(key.into(), minor);
+    }
 }
 
 /// A date of TOML is a text that says its offset, or is refused for not doing so.
@@ -208,11 +251,12 @@ mod tests {
     #[test]
     fn an_item_is_typed_on_one_line() {
         let full = "iPhone 15 Pro; price=6999.00; stock=1000; limit=2; was=7999; shards=4; \
-                    image=https://cdn.example/a=b.png";
+                    sku=A-1; image=https://cdn.example/a=b.png";
         assert_eq!(
             item(full).unwrap(),
             json!({"name": "iPhone 15 Pro", "price": 699_900, "stock": 1000, "limit_per_user": 2,
-                "origin_price": 799_900, "shards": 4, "image_url": "https://cdn.example/a=b.png",
+                "origin_price": 799_900, "shards": 4, "sku": "A-1",
+                "image_url": "https://cdn.example/a=b.png",
                 "currency": "CNY"})
         );
         let chinese = item("手机；price=6999.5；stock=10").unwrap();

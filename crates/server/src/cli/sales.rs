@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::{
     AdminApi, Failure,
     durations::roughly,
+    import::{self, Import},
     sale_plan::{self, When},
 };
 
@@ -32,6 +33,9 @@ pub(super) enum Sale {
     /// Plan a sale; buyers see it when it is published
     #[command(after_help = EXAMPLES)]
     Create(Box<Create>),
+    /// Sales from a file, a table (CSV) or JSON: all of them, or none and every bad line named
+    #[command(after_help = import::EXAMPLES)]
+    Import(Import),
     /// The latest sales, drafts among them
     List {
         /// Only sales before this one, for those that had no room in the list
@@ -109,7 +113,7 @@ pub(super) struct Create {
     #[arg(long, value_name = "LENGTH", value_parser = sale_plan::length_ms, conflicts_with = "file")]
     pay_within: Option<Millis>,
     /// What is sold: 'NAME;price=6999.00;stock=1000', and if you like limit=1 (per buyer), was=7999.00,
-    /// currency=CNY, image=https://…, shards=4; may be given several times
+    /// currency=CNY, sku=A-1, image=https://…, shards=4; may be given several times
     #[arg(long, value_name = "ITEM", value_parser = sale_plan::item)]
     #[arg(required_unless_present = "file", conflicts_with = "file")]
     item: Vec<Value>,
@@ -157,6 +161,7 @@ type Result<T = ()> = std::result::Result<T, Failure>;
 pub(super) async fn run(api: &AdminApi, command: Sale) -> Result {
     match command {
         Sale::Create(create) => create.run(api).await,
+        Sale::Import(import) => import.run(api).await,
         Sale::List { before, json } => list(api, before, json).await,
         Sale::Show { id, json } => show(api, id, json).await,
         Sale::Publish { id } => step(api, id, "publish").await,
@@ -371,7 +376,7 @@ fn from_now(at_ms: Millis, now_ms: Millis) -> String {
 }
 
 /// `at_gate` has the units left at the gate for each item, where somebody asked for them.
-fn print_sale(sale: &Value, at_gate: &[Option<i64>]) {
+pub(super) fn print_sale(sale: &Value, at_gate: &[Option<i64>]) {
     print!("{}", sale_text(sale, at_gate, SystemClock.now_ms()));
 }
 

@@ -12,3 +12,4 @@ mod openapi;
 mod operators;
 mod plans;
 mod shop;
+mod words;

@@ -25,6 +25,7 @@ ITEMS_MAX = 3
 KEY_CHARS_MAX = 255
 
 calls = itertools.count(1)
+shop_id = itertools.count(1)
 sale_tokens = itertools.cycle(THINGS["sale_tokens"])
 tokens = itertools.cycle(THINGS["tokens"])
 
@@ -100,6 +101,7 @@ def edit(body):
         window(body)
     body.pop("publish_at", None)
     body.pop("items", None)
+    shop_ids(body)
 
 
 def search(query):
@@ -126,8 +128,20 @@ def page(query):
     query.pop("cursor", None)
 
 
+def shop_ids(plan):
+    """The shop gives an id once, and says in one way which picture is the first."""
+    if plan.get("external_id") is not None:
+        plan["external_id"] = f"contract-{next(shop_id)}"
+    for n, item in enumerate(plan.get("items") or []):
+        if item.get("sku") is not None:
+            item["sku"] = f"contract-{n}"
+        if item.get("images") is not None:
+            item.pop("image_url", None)
+
+
 def new_activity(plan):
     window(plan)
+    shop_ids(plan)
     if plan.get("publish_at") is not None:
         plan["publish_at"] = plan["opens_at"]
     # Every comparison looks at all items, and there are many comparisons to come.
@@ -136,6 +150,13 @@ def new_activity(plan):
         # A cluster has no more shards than partitions.
         if "shards" in item:
             item["shards"] = 1 + item["shards"] % PARTITIONS
+
+
+def imported(body):
+    """Each as one that is made alone, and not a thousand of them."""
+    del body["activities"][ITEMS_MAX:]
+    for plan in body["activities"]:
+        new_activity(plan)
 
 
 def adjustment(body):
@@ -170,6 +191,7 @@ QUERIES = {
 
 BODIES = {
     "POST /api/v1/admin/activities": new_activity,
+    "POST /api/v1/admin/activities/import": imported,
     "PATCH /api/v1/admin/activities/{id}": edit,
     "POST /api/v1/admin/items/{id}/stock": adjustment,
     "POST /api/v1/orders/{no}/payments": payment,

@@ -165,7 +165,77 @@ async fn a_plan_comes_from_a_file_too_and_can_be_edited(profile: Profile) {
     assert!(published.contains("waiting"), "{published}");
 }
 
+async fn a_table_of_sales_is_imported_whole_or_every_bad_line_is_named(profile: Profile) {
+    let deployment = Deployment::new(profile);
+    let _servers = deployment.start().await;
+    let file = |name: &str, text: &str| {
+        let path = deployment.dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let head = "external_id,activity,opens_at,lasts,sku,name,price,currency,stock,limit_per_user,\
+                description,attributes.colour\r\n";
+    let row = "s-1,11.11,2030-11-11 20:00+08:00,1h,A-1,\"Phone, 256 GB\",6999.00,CNY,10,1,\
+               \"Two\r\nlines\",blue\r\n";
+    let rows = ",,,,A-2,Tea,500,JPY,5,2,,\r\ns-2,Later,2030-11-12 20:00+08:00,1h,A-1,Oil,1.234,KWD,3,1,,\r\n";
+    let bad =
+        ",,,,A-1,Pen,1.005,CNY,none,1,,\r\ns-3,Later,2030-11-12 20:00,1h,A-1,Oil,1,KWD,3,0,,\r\n";
+    let wrong = file("wrong.csv", &format!("\u{FEFF}{head}{row}{rows}{bad}"));
+    let said = seckill(&deployment, &["sale", "import", &wrong]);
+    assert_eq!((said.code, said.out.as_str()), (Some(2), ""), "{}", said.err);
+    for part in [
+        "nothing was imported, 5 mistakes",
+        "wrong.csv:6: price: \"1.005\" has more decimals",
+        "wrong.csv:6: stock: \"none\" must be a whole number",
+        "wrong.csv:6: sku: is that of another item",
+        "wrong.csv:7: opens_at: ",
+        "wrong.csv:7: limit_per_user: must be from 1",
+    ] {
+        assert!(said.err.contains(part), "{part} in {}", said.err);
+    }
+    let list = || seckill(&deployment, &["sale", "list", "--json"]).done();
+    let count = || {
+        let list: Value = serde_json::from_str(&list()).unwrap();
+        list["activities"].as_array().unwrap().len()
+    };
+    let before = count();
+
+    let good = file("sales.csv", &format!("\u{FEFF}{head}{row}{rows}"));
+    let made = seckill(&deployment, &["sale", "import", &good, "--publish"]).done();
+    for part in ["6999.00 CNY", "500 JPY", "1.234 KWD", "waiting: buyers see it", "Phone, 256 GB"] {
+        assert!(made.contains(part), "{part} in {made}");
+    }
+    assert_eq!(count(), before + 2);
+    let again = seckill(&deployment, &["sale", "import", &good, "--publish", "--json"]).done();
+    let again: Value = serde_json::from_str(&again).unwrap();
+    assert_eq!(count(), before + 2, "nothing is made twice");
+    let (one, item) = (&again["activities"][0], &again["activities"][0]["activity"]["items"][0]);
+    assert_eq!((&one["created"], &one["activity"]["state"]), (&false.into(), &"published".into()));
+    assert_eq!((&item["sku"], &item["description"]), (&"A-1".into(), &"Two\nlines".into()));
+    assert_eq!(item["attributes"]["colour"], "blue");
+
+    let json = file(
+        "sales.json",
+        "[{\"name\": \"x\", \"opens_at\": \"2030-11-11 20:00+08:00\", \"lasts\": \"1h\",\n\
+         \"items\": [{\"name\": \"Tea\", \"price\": \"9.90\",\n\"stock\": 0}]}]",
+    );
+    let said = seckill(&deployment, &["sale", "import", &json]);
+    assert!(said.err.contains("sales.json:3: items[0].stock: must be from 1"), "{}", said.err);
+    let text = std::fs::read_to_string(&json).unwrap().replace("\"stock\": 0", "\"stock\": 5");
+    let json = file("sales.json", &text);
+    let made = seckill(&deployment, &["sale", "import", &json]).done();
+    assert!(made.contains("draft: buyers do not see it") && made.contains("9.90 CNY"), "{made}");
+    let again = seckill(&deployment, &["sale", "import", &json]).done();
+    assert!(again.contains("it was there before"), "{again}");
+    assert_eq!(count(), before + 3);
+    let table = file("gbk.csv", "");
+    std::fs::write(&table, b"activity,name\n\xca\xd6").unwrap();
+    seckill(&deployment, &["sale", "import", &table]).refused("gbk.csv:2: is not UTF-8");
+    seckill(&deployment, &["sale", "import", "no-such-file.csv"]).refused("no-such-file.csv");
+}
+
 crate::in_every_profile! {
+    a_table_of_sales_is_imported_whole_or_every_bad_line_is_named,
     a_sale_is_planned_run_and_ended_from_the_command_line,
     a_plan_comes_from_a_file_too_and_can_be_edited,
 }

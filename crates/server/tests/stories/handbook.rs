@@ -84,6 +84,17 @@ async fn the_sale_of_the_page_is_created_changed_and_published() {
     assert_eq!(shown["activities"][0]["items"][0]["left"], 12_000, "{shown}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_table_of_the_page_is_imported() {
+    let deployment = Deployment::new(Profile::Solo);
+    let _server = deployment.start_one().await;
+    let import = commands_after("Prices are in the currency's own units.");
+    let said = type_in(&deployment, import.clone(), "").await;
+    assert!(said.contains("6999.00 CNY") && said.contains("980 JPY"), "{said}");
+    let again = type_in(&deployment, import, "").await;
+    assert!(again.contains("it was there before"), "{again}");
+}
+
 /// A backup of a solo server under load is of one piece, and the receipts bring back what came later.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backup_made_while_it_sells_is_whole() {

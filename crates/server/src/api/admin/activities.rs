@@ -6,8 +6,8 @@ use axum::{
 };
 use http::StatusCode;
 use sale::{
-    Activity, ActivityId, ActivityMove, ActivityState, Currency, Millis, NewActivity, NewItem,
-    PAY_WITHIN_MS_DEFAULT,
+    Activity, ActivityId, ActivityMove, ActivityState, Attributes, Currency, Invalid, ItemWords,
+    Millis, NewActivity, NewItem, PAY_WITHIN_MS_DEFAULT, given_images, with_plain_lines,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -16,6 +16,7 @@ use super::{
     super::{
         Shared,
         finish::finish,
+        idempotency::GivenKey,
         openapi, paging,
         roles::{AsOperator, AsViewer},
         schemas,
@@ -24,7 +25,7 @@ use super::{
     items::{LedgerItem, WarmedItem},
 };
 use crate::{
-    extract::{Json, Path, Query, plain_id},
+    extract::{Json, Path, Query, ShopId, plain_id},
     problem::Problem,
 };
 use engine::{AtGate, actor::Actor};
@@ -48,6 +49,9 @@ pub(in super::super) struct ActivitiesPage {
     #[serde(default, deserialize_with = "plain_id")]
     #[param(inline, value_type = Option<schemas::RowId>)]
     before: Option<i64>,
+    /// Only the activity that the shop knows by this id.
+    #[param(inline, value_type = Option<schemas::ShopId>)]
+    external_id: Option<ShopId>,
     /// 1 to 500, 500 unless told.
     #[param(inline, value_type = Option<schemas::ListedActivities>)]
     limit: Option<u32>,
@@ -55,7 +59,9 @@ pub(in super::super) struct ActivitiesPage {
 
 #[derive(Serialize, ToSchema)]
 pub(in super::super) struct LedgerActivity {
-    id: i64,
+    pub(super) id: i64,
+    /// The shop's own id of it.
+    external_id: Option<String>,
     name: String,
     opens_at: i64,
     closes_at: i64,
@@ -95,6 +101,7 @@ impl From<Activity> for LedgerActivity {
     fn from(activity: Activity) -> Self {
         LedgerActivity {
             id: activity.id.0,
+            external_id: activity.external_id,
             name: activity.name,
             opens_at: activity.opens_ms,
             closes_at: activity.closes_ms,
@@ -111,6 +118,9 @@ impl From<Activity> for LedgerActivity {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct Plan {
+    /// The shop's own id of it, which no other activity has.
+    #[schema(schema_with = schemas::given_shop_id)]
+    external_id: Option<String>,
     #[schema(schema_with = schemas::name)]
     name: String,
     opens_at: GivenTime,
@@ -129,8 +139,17 @@ pub(in super::super) struct Plan {
 pub(in super::super) struct PlannedItem {
     #[schema(schema_with = schemas::name)]
     name: String,
+    /// The shop's own id of the product, once in an activity.
+    #[schema(schema_with = schemas::given_shop_id)]
+    sku: Option<String>,
+    #[schema(schema_with = schemas::description)]
+    description: Option<String>,
     #[schema(schema_with = schemas::image_url)]
     image_url: Option<String>,
+    #[schema(schema_with = schemas::images)]
+    images: Option<Vec<String>>,
+    #[schema(schema_with = schemas::attributes)]
+    attributes: Option<Attributes>,
     #[schema(schema_with = schemas::price)]
     price: i64,
     #[schema(schema_with = schemas::origin_price)]
@@ -160,31 +179,43 @@ fn one() -> u32 {
     1
 }
 
-impl From<Plan> for NewActivity {
-    fn from(plan: Plan) -> Self {
-        NewActivity {
+impl TryFrom<Plan> for NewActivity {
+    type Error = Invalid;
+
+    fn try_from(plan: Plan) -> Result<Self, Invalid> {
+        let items = plan.items.into_iter().enumerate();
+        let items = items.map(|(n, item)| item.planned(&|name| format!("items[{n}].{name}")));
+        Ok(NewActivity {
+            external_id: plan.external_id,
             name: plan.name,
             opens_ms: plan.opens_at.0,
             closes_ms: plan.closes_at.0,
             pay_within_ms: plan.pay_within_ms,
             publish_ms: plan.publish_at.map(|time| time.0),
-            items: plan.items.into_iter().map(NewItem::from).collect(),
-        }
+            items: items.collect::<Result<_, _>>()?,
+        })
     }
 }
 
-impl From<PlannedItem> for NewItem {
-    fn from(item: PlannedItem) -> Self {
-        NewItem {
-            name: item.name,
-            image_url: item.image_url.unwrap_or_default(),
-            price: item.price,
-            origin_price: item.origin_price,
-            currency: item.currency,
-            stock: item.stock,
-            limit_per_user: item.limit_per_user,
-            shards: item.shards,
-        }
+impl PlannedItem {
+    pub(super) fn planned(self, field: &dyn Fn(&str) -> String) -> Result<NewItem, Invalid> {
+        let images = given_images(self.image_url, self.images, field)?;
+        Ok(NewItem {
+            name: self.name,
+            image_url: images.first.unwrap_or_default(),
+            price: self.price,
+            origin_price: self.origin_price,
+            currency: self.currency,
+            stock: self.stock,
+            limit_per_user: self.limit_per_user,
+            shards: self.shards,
+            words: ItemWords {
+                sku: self.sku,
+                description: with_plain_lines(&self.description.unwrap_or_default()),
+                more_images: images.more.unwrap_or_default(),
+                attributes: self.attributes.unwrap_or_default(),
+            },
+        })
     }
 }
 
@@ -211,25 +242,40 @@ pub(in super::super) async fn list(
     Query(page): Query<ActivitiesPage>,
 ) -> Result<Json<LedgerActivities>, Problem> {
     let rows = paging::rows(page.limit.or(Some(LISTED_DEFAULT)))?;
-    let found = app.engine.records().activities(page.before.map(ActivityId), rows).await?;
+    let (records, before) = (app.engine.records(), page.before.map(ActivityId));
+    let found = match page.external_id {
+        Some(ShopId(id)) => {
+            let found = records.activity_by_external_id(&id).await?;
+            found.into_iter().filter(|found| before.is_none_or(|id| found.id < id)).collect()
+        }
+        None => records.activities(before, rows).await?,
+    };
     let next = paging::next(&found, rows, |activity| activity.id.0);
     let activities = found.into_iter().map(Into::into).collect();
     Ok(Json(LedgerActivities { activities, next }))
 }
 
 /// Plan an activity; it starts as a draft.
+///
+/// Asking again is safe with an `Idempotency-Key`, for a week and for the same token: it gets the activity
+/// that was made the first time, as it is now.
 #[utoipa::path(post, path = "/admin/activities", tag = "admin", security(("operator" = [])),
+    params(("Idempotency-Key" = inline(Option<schemas::IdempotencyKey>), Header,
+        description = "1 to 255 visible ASCII characters")),
     request_body = Plan,
     responses(
         (status = CREATED, body = LedgerActivity),
-        (status = UNPROCESSABLE_ENTITY, description = "`invalid`, with a `field` such as `items[0].stock`")))]
+        (status = CONFLICT, description = "Another activity has this `external_id` (see `activity_id`)"),
+        (status = UNPROCESSABLE_ENTITY, description = "`invalid`, with a `field` such as `items[0].stock`, \
+            or `key_reused`: the key was used for something else (see `activity_ids`)")))]
 pub(in super::super) async fn create(
     State(app): State<Shared>,
     AsOperator(who): AsOperator,
+    key: GivenKey,
     Json(plan): Json<Plan>,
 ) -> Result<Response, Problem> {
-    let new = plan.into();
-    let made = finish(async move { app.engine.plans().create(&who, &new).await }).await?;
+    let new = NewActivity::try_from(plan)?;
+    let made = finish(async move { app.engine.plans().create(&who, new, key.0).await }).await?;
     Ok((StatusCode::CREATED, Json(LedgerActivity::from(made))).into_response())
 }
 

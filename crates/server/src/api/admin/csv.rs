@@ -10,7 +10,7 @@ use ledger::PaymentRow;
 use sale::{Order, OrderNo};
 
 pub(super) const HEAD: &str = "order_no,user_id,activity_id,item_id,item_name,quantity,price,amount,\
-currency,status,reason,created_at,pay_deadline,paid_at,closed_at,provider,provider_txn\r\n";
+currency,status,reason,created_at,pay_deadline,paid_at,closed_at,provider,provider_txn,sku\r\n";
 
 /// One line per order. `money` is what came in for any of them, oldest first.
 pub(super) fn lines(orders: &[Order], money: &[PaymentRow]) -> String {
@@ -29,6 +29,8 @@ pub(super) fn lines(orders: &[Order], money: &[PaymentRow]) -> String {
         cell(&mut text, &joined(|payment| &payment.provider));
         text.push(',');
         cell(&mut text, &joined(|payment| &payment.provider_txn));
+        text.push(',');
+        cell(&mut text, order.sku.as_deref().unwrap_or_default());
         text.push_str("\r\n");
     }
     text

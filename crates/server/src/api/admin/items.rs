@@ -3,7 +3,7 @@
 use axum::extract::State;
 use gate::{Reading, Shut};
 use ledger::{StockLogRow, StockLogType};
-use sale::{Currency, Item, ItemId, ItemState, OrderNo};
+use sale::{ActivityId, Attributes, Currency, Item, ItemId, ItemState, OrderNo};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -18,7 +18,7 @@ use super::{
     activities::Warming,
 };
 use crate::{
-    extract::{Json, Path, Query, plain_id},
+    extract::{Json, Path, Query, ShopId, plain_id},
     problem::Problem,
 };
 use engine::Warmed;
@@ -27,8 +27,15 @@ use engine::Warmed;
 pub(in super::super) struct LedgerItem {
     id: i64,
     activity_id: i64,
+    /// The shop's own id of the product.
+    sku: Option<String>,
     name: String,
+    description: String,
+    /// The first of `images`; empty if there is none.
     image_url: String,
+    images: Vec<String>,
+    #[schema(schema_with = schemas::shown_attributes)]
+    attributes: Attributes,
     price: i64,
     origin_price: Option<i64>,
     #[schema(value_type = String, example = "CNY")]
@@ -47,11 +54,16 @@ pub(in super::super) struct LedgerItem {
 
 impl From<Item> for LedgerItem {
     fn from(item: Item) -> Self {
+        let images = item.words.images(&item.image_url).map(str::to_owned).collect();
         LedgerItem {
             id: item.id.0,
             activity_id: item.activity.0,
+            sku: item.words.sku,
             name: item.name,
+            description: item.words.description,
             image_url: item.image_url,
+            images,
+            attributes: item.words.attributes,
             price: item.price.minor,
             origin_price: item.origin_price,
             currency: item.price.currency,
@@ -64,6 +76,34 @@ impl From<Item> for LedgerItem {
             state: item.state,
         }
     }
+}
+
+#[derive(Serialize, ToSchema)]
+pub(in super::super) struct LedgerItems {
+    /// Newest first, those of drafts among them.
+    items: Vec<LedgerItem>,
+    /// The `before` of the next page; null on the last one.
+    next: Option<i64>,
+}
+
+#[derive(Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(in super::super) struct ItemSearch {
+    /// The shop's own id of the product.
+    #[param(inline, value_type = schemas::ShopId)]
+    sku: ShopId,
+    /// Only of this activity.
+    #[serde(default, deserialize_with = "plain_id")]
+    #[param(inline, value_type = Option<schemas::RowId>)]
+    activity_id: Option<i64>,
+    /// Only items before this one.
+    #[serde(default, deserialize_with = "plain_id")]
+    #[param(inline, value_type = Option<schemas::RowId>)]
+    before: Option<i64>,
+    /// 1 to 500, 50 unless told.
+    #[param(inline, value_type = Option<schemas::PageRows>)]
+    limit: Option<u32>,
 }
 
 /// Both sides of an item.
@@ -207,6 +247,21 @@ impl From<StockLogRow> for StockLogEntry {
             created_at: row.created_ms,
         }
     }
+}
+
+/// The items that the shop knows by this id.
+#[utoipa::path(get, path = "/admin/items", tag = "admin", security(("operator" = [])),
+    params(ItemSearch), responses((status = OK, body = LedgerItems)))]
+pub(in super::super) async fn list(
+    State(app): State<Shared>,
+    _: AsViewer,
+    Query(search): Query<ItemSearch>,
+) -> Result<Json<LedgerItems>, Problem> {
+    let rows = paging::rows(search.limit)?;
+    let (activity, before) = (search.activity_id.map(ActivityId), search.before.map(ItemId));
+    let found = app.engine.records().items_by_sku(&search.sku.0, activity, before, rows).await?;
+    let next = paging::next(&found, rows, |item| item.id.0);
+    Ok(Json(LedgerItems { items: found.into_iter().map(Into::into).collect(), next }))
 }
 
 /// One item in ledger and gate.

@@ -5,6 +5,7 @@ pub(super) mod activities;
 pub(super) mod audit;
 mod csv;
 pub(super) mod dead_letters;
+pub(super) mod import;
 pub(super) mod items;
 pub(super) mod orders;
 pub(super) mod overview;

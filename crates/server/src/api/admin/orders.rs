@@ -33,7 +33,7 @@ use super::{
     csv,
 };
 use crate::{
-    extract::{Json, Path, Query, plain_id},
+    extract::{Json, Path, Query, ShopId, plain_id},
     problem::Problem,
 };
 use engine::{Engine, OrderView, Records, fits};
@@ -54,6 +54,9 @@ pub(in super::super) struct Search {
     #[serde(default, deserialize_with = "plain_id")]
     #[param(inline, value_type = Option<schemas::RowId>)]
     item_id: Option<i64>,
+    /// Of items that the shop knows by this id.
+    #[param(inline, value_type = Option<schemas::ShopId>)]
+    sku: Option<ShopId>,
     #[serde(default, deserialize_with = "plain_id")]
     #[param(inline, value_type = Option<schemas::RowId>)]
     activity_id: Option<i64>,
@@ -106,6 +109,7 @@ impl Search {
             user: self.user_id,
             activity: self.activity_id.map(ActivityId),
             item: self.item_id.map(ItemId),
+            sku: self.sku.map(|ShopId(sku)| sku),
             status: self.status,
             from_ms: ms(self.from),
             to_ms: ms(self.to),
@@ -197,7 +201,8 @@ async fn waiting(engine: &Engine, filter: &OrderFilter) -> Result<Vec<OrderJson>
             continue;
         }
         let order = OrderJson::found(engine, found).await?;
-        if filter.activity.is_none_or(|activity| order.activity_id == activity.0) {
+        let of_sku = filter.sku.is_none() || order.sku == filter.sku;
+        if of_sku && filter.activity.is_none_or(|activity| order.activity_id == activity.0) {
             orders.push(order);
         }
     }
@@ -211,6 +216,7 @@ fn asked_for(filter: &OrderFilter) -> Value {
         ("user_id", filter.user.as_ref().map(|user| json!(user))),
         ("activity_id", filter.activity.map(|id| json!(id))),
         ("item_id", filter.item.map(|id| json!(id))),
+        ("sku", filter.sku.as_ref().map(|sku| json!(sku))),
         ("status", filter.status.map(|status| json!(status))),
         ("from", filter.from_ms.map(|ms| json!(ms))),
         ("to", filter.to_ms.map(|ms| json!(ms))),

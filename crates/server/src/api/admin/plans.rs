@@ -1,7 +1,10 @@
 //! Plans changed: a draft with its items, or the window of what has not opened yet.
 
 use axum::extract::State;
-use sale::{ActivityEdit, ActivityId, Currency, ItemEdit, ItemId};
+use sale::{
+    ActivityEdit, ActivityId, Attributes, Currency, Invalid, ItemEdit, ItemId, given_images,
+    with_plain_lines,
+};
 use serde::{Deserialize, Deserializer};
 use utoipa::ToSchema;
 
@@ -20,6 +23,10 @@ use crate::{
 pub(in super::super) struct PlanEdit {
     /// The `version` that the caller has seen. If it is another one by now, nothing is changed.
     version: i64,
+    /// Null: it has none any more.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(schema_with = schemas::given_shop_id)]
+    external_id: Option<Option<String>>,
     #[schema(schema_with = schemas::edited_name)]
     name: Option<String>,
     /// Of what is published: only before it has opened, and to a time that is not past.
@@ -43,8 +50,21 @@ pub(in super::super) struct PlannedItemEdit {
     id: Option<i64>,
     #[schema(schema_with = schemas::edited_name)]
     name: Option<String>,
+    /// Null: there is none any more.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(schema_with = schemas::given_shop_id)]
+    sku: Option<Option<String>>,
+    #[schema(schema_with = schemas::description)]
+    description: Option<String>,
+    /// The first picture alone; the others stay.
     #[schema(schema_with = schemas::image_url)]
     image_url: Option<String>,
+    /// All the pictures there will be.
+    #[schema(schema_with = schemas::images)]
+    images: Option<Vec<String>>,
+    /// All the attributes there will be.
+    #[schema(schema_with = schemas::attributes)]
+    attributes: Option<Attributes>,
     #[schema(schema_with = schemas::edited_price)]
     price: Option<i64>,
     /// Null: there is none any more.
@@ -68,32 +88,43 @@ fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     Option::deserialize(from).map(Some)
 }
 
-impl From<PlanEdit> for ActivityEdit {
-    fn from(edit: PlanEdit) -> Self {
-        ActivityEdit {
+impl TryFrom<PlanEdit> for ActivityEdit {
+    type Error = Invalid;
+
+    fn try_from(edit: PlanEdit) -> Result<Self, Invalid> {
+        let items = edit.items.map(|items| {
+            let items = items.into_iter().enumerate();
+            let items = items.map(|(n, item)| item.edit(&|name| format!("items[{n}].{name}")));
+            items.collect::<Result<Vec<_>, _>>()
+        });
+        Ok(ActivityEdit {
+            external_id: edit.external_id,
             name: edit.name,
             opens_ms: edit.opens_at.map(|time| time.0),
             closes_ms: edit.closes_at.map(|time| time.0),
             pay_within_ms: edit.pay_within_ms,
             publish_ms: edit.publish_at.map(|given| given.map(|time| time.0)),
-            items: edit.items.map(|items| items.into_iter().map(ItemEdit::from).collect()),
-        }
+            items: items.transpose()?,
+        })
     }
 }
 
-impl From<PlannedItemEdit> for ItemEdit {
-    fn from(edit: PlannedItemEdit) -> Self {
-        ItemEdit {
-            id: edit.id.map(ItemId),
-            name: edit.name,
-            image_url: edit.image_url,
-            price: edit.price,
-            origin_price: edit.origin_price,
-            currency: edit.currency,
-            stock: edit.stock,
-            limit_per_user: edit.limit_per_user,
-            shards: edit.shards,
-        }
+impl PlannedItemEdit {
+    fn edit(self, field: &dyn Fn(&str) -> String) -> Result<ItemEdit, Invalid> {
+        Ok(ItemEdit {
+            id: self.id.map(ItemId),
+            name: self.name,
+            images: given_images(self.image_url, self.images, field)?,
+            price: self.price,
+            origin_price: self.origin_price,
+            currency: self.currency,
+            stock: self.stock,
+            limit_per_user: self.limit_per_user,
+            shards: self.shards,
+            sku: self.sku,
+            description: self.description.as_deref().map(with_plain_lines),
+            attributes: self.attributes,
+        })
     }
 }
 
@@ -112,7 +143,7 @@ pub(in super::super) async fn edit(
     Path(id): Path<i64>,
     Json(edit): Json<PlanEdit>,
 ) -> Result<Json<LedgerActivity>, Problem> {
-    let (id, version, edit) = (ActivityId(id), edit.version, ActivityEdit::from(edit));
+    let (id, version, edit) = (ActivityId(id), edit.version, ActivityEdit::try_from(edit)?);
     let edited =
         finish(async move { app.engine.plans().edit(&who, id, version, &edit).await }).await?;
     Ok(Json(edited.into()))
