@@ -16,6 +16,7 @@ const MINUTE_MS: i64 = 60_000;
 const SECRET_CHARS_MIN: usize = 16;
 const TEXT_CHARS_MAX: usize = 4_096;
 const RETRY_STEPS_MAX: usize = 64;
+const ORIGINS_MAX: usize = 100;
 
 pub(super) enum Rule {
     /// "auto", true or false.
@@ -31,6 +32,8 @@ pub(super) enum Rule {
     OneOf(&'static [&'static str]),
     /// A list of some of these.
     SomeOf(&'static [&'static str]),
+    /// A list of origins of web pages, at most so many.
+    Origins(usize),
     /// An IP address and a port, or a port alone.
     Address,
     /// Not to be shown; empty, or at least so many characters.
@@ -71,6 +74,8 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     // A process that is told to stop is gone within five seconds.
     ("http.drain_ms_max", Rule::Number(0, 4_999)),
     ("http.proxy_hops", Rule::Number(0, 16)),
+    ("http.allowed_origins", Rule::Origins(ORIGINS_MAX)),
+    ("http.allowed_frames", Rule::Origins(ORIGINS_MAX)),
     ("auth.jwt_secret", Rule::Secret(SECRET_CHARS_MIN)),
     ("auth.jwt_public_key_file", Rule::Text),
     ("auth.jwt_jwks_file", Rule::Text),
@@ -158,6 +163,9 @@ impl Rule {
             Rule::SomeOf(words) => value.as_array().is_some_and(|list| {
                 list.iter().all(|v| v.as_str().is_some_and(|word| words.contains(&word)))
             }),
+            Rule::Origins(count) => value.as_array().is_some_and(|list| {
+                list.len() <= count && list.iter().all(|v| v.as_str().is_some_and(is_origin))
+            }),
             Rule::Address => listen::read(value).is_some(),
             Rule::Secret(min) => text.is_some_and(|text| {
                 text.is_empty() || (text.chars().count() >= min && text != REDACTED)
@@ -184,6 +192,11 @@ impl Rule {
             Rule::Required => "must be a text that is not empty".into(),
             Rule::OneOf(words) => format!("must be one of {}", words.join(", ")),
             Rule::SomeOf(words) => format!("must be a list of some of {}", words.join(", ")),
+            Rule::Origins(count) => format!(
+                "must be a list of at most {count} origins as browsers write them, such as \
+                 https://shop.example or http://127.0.0.1:3000: in small letters, without a path, the \
+                 usual port or a *"
+            ),
             Rule::Address => {
                 "must be a port, or an IP address and a port, such as 8080, 0.0.0.0:8080 or [::1]:8080"
                     .into()
@@ -206,7 +219,7 @@ impl Rule {
         match self {
             Rule::Number(..) => number(text),
             Rule::Numbers(..) => Value::Array(parts().map(number).collect()),
-            Rule::SomeOf(_) => Value::Array(parts().map(Value::from).collect()),
+            Rule::SomeOf(_) | Rule::Origins(_) => Value::Array(parts().map(Value::from).collect()),
             Rule::Switch => match text.trim() {
                 "true" | "1" => Value::Boolean(true),
                 "false" | "0" => Value::Boolean(false),
@@ -220,6 +233,30 @@ impl Rule {
 fn has_scheme(text: &str, scheme: &str) -> bool {
     let head = text.get(..scheme.len());
     head.is_some_and(|head| head.eq_ignore_ascii_case(scheme)) && text.len() > scheme.len()
+}
+
+/// Is this an origin, written as browsers write it? Another spelling would never be met.
+fn is_origin(text: &str) -> bool {
+    let rest = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
+        (Some(rest), _) if !rest.ends_with(":443") => rest,
+        (_, Some(rest)) if !rest.ends_with(":80") => rest,
+        _ => return false,
+    };
+    let (host, port) = match rest.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => (host, Some(port)),
+        _ => (rest, None),
+    };
+    let plain =
+        |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.' | '_');
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let good_host = match address {
+        Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => !host.is_empty() && host.chars().all(plain),
+    };
+    let good_port = port.is_none_or(|port| {
+        port.parse::<u16>().is_ok_and(|number| number > 0 && number.to_string() == port)
+    });
+    good_host && good_port && text.len() <= TEXT_CHARS_MAX
 }
 
 /// The rules about more than one key.
@@ -323,6 +360,45 @@ mod tests {
         for (key, value) in shown {
             let redacted = value.as_str() == Some(REDACTED);
             assert_eq!(redacted, rule_of(&key).unwrap().is_secret(), "{key}");
+        }
+    }
+
+    #[test]
+    fn an_origin_is_written_as_browsers_write_it() {
+        for good in [
+            "https://shop.example",
+            "http://localhost",
+            "http://127.0.0.1:3000",
+            "https://shop.example:8443",
+            "http://[::1]:8080",
+            "https://xn--fiq228c.example",
+        ] {
+            assert!(is_origin(good), "{good}");
+        }
+        for bad in [
+            "",
+            "*",
+            "null",
+            "https://*",
+            "https://*.shop.example",
+            "https://",
+            "shop.example",
+            "https://shop.example/",
+            "https://shop.example/path",
+            "https://Shop.example",
+            "https://商店.example",
+            "https://shop.example:443",
+            "http://shop.example:80",
+            "https://shop.example:0",
+            "https://shop.example:08443",
+            "https://shop.example:99999",
+            "https://user@shop.example",
+            "https://shop.example https://b",
+            "https://shop.example;",
+            "ftp://shop.example",
+            "http://[::g]",
+        ] {
+            assert!(!is_origin(bad), "{bad}");
         }
     }
 

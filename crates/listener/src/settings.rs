@@ -22,6 +22,10 @@ pub struct HttpSettings {
     pub request_timeout_ms: u64,
     pub drain_ms_max: u64,
     pub proxy_hops: usize,
+    /// Pages of these origins may ask; the listener itself does not care.
+    pub allowed_origins: Vec<String>,
+    /// Pages of these origins may show us in a frame.
+    pub allowed_frames: Vec<String>,
 }
 
 impl HttpSettings {

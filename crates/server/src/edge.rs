@@ -7,7 +7,7 @@
 //!
 //! Every answer says which request it is for and is not to be taken for another kind than it says;
 //! nobody stores it unless its handler says that one may. So a new handler is private until somebody
-//! decides otherwise.
+//! decides otherwise. Pages of other origins are let in here as well (see [`crate::origins`]).
 
 use std::{
     convert::Infallible,
@@ -34,6 +34,7 @@ use tracing::Instrument;
 
 use crate::{
     metrics::HttpMetrics,
+    origins::Origins,
     problem::{Code, Lang, Problem},
 };
 
@@ -42,12 +43,19 @@ pub struct Edge<S> {
     inner: S,
     request_timeout: Duration,
     metrics: HttpMetrics,
+    origins: Origins,
 }
 
 impl<S> Edge<S> {
     /// Build it after the metrics recorder is installed, or its counts go nowhere.
     pub fn new(inner: S, request_timeout: Duration) -> Self {
-        Edge { inner, request_timeout, metrics: HttpMetrics::new() }
+        let (metrics, origins) = (HttpMetrics::new(), Origins::default());
+        Edge { inner, request_timeout, metrics, origins }
+    }
+
+    /// Pages of these origins may ask, too.
+    pub fn open_to(self, origins: Origins) -> Self {
+        Edge { origins, ..self }
     }
 }
 
@@ -77,6 +85,13 @@ where
         let span = tracing::info_span!("request", %id);
         let began = Instant::now();
         let metrics = self.metrics.clone();
+        let asker = self.origins.asker(&request);
+        if let Some(mut allowed) = asker.preflight(&request) {
+            metrics.answered(allowed.status(), began.elapsed());
+            say_always(allowed.headers_mut(), id);
+            asker.name(allowed.headers_mut());
+            return Box::pin(async { Ok(allowed) });
+        }
         let answer = AssertUnwindSafe(self.inner.call(request)).catch_unwind();
         let answer = tokio::time::timeout(self.request_timeout, answer);
         Box::pin(
@@ -93,6 +108,7 @@ where
                     response.status().is_client_error() || response.status().is_server_error();
                 let mut response = if failed { note.explain(response) } else { response };
                 say_always(response.headers_mut(), id);
+                asker.name(response.headers_mut());
                 Ok(response)
             }
             .instrument(span),

@@ -12,6 +12,7 @@ pub mod extract;
 pub mod greeting;
 pub mod logging;
 pub mod metrics;
+pub mod origins;
 pub mod problem;
 pub mod serve;
 mod starting;

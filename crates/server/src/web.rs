@@ -17,7 +17,7 @@ use http::{
     HeaderMap, HeaderName, HeaderValue, StatusCode,
     header::{
         CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH, REFERRER_POLICY,
-        X_CONTENT_TYPE_OPTIONS,
+        X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
     },
 };
 use rust_embed::{EmbeddedFile, RustEmbed};
@@ -36,11 +36,14 @@ const PAGES: &[(&str, &str)] = &[
     ("/docs", "docs/index.html"),
 ];
 
-/// Scripts and styles of our own only, nothing inline, nobody may frame us. Pictures of items may
-/// come from the shop's image server.
+/// Scripts and styles of our own only, nothing inline. Pictures of items may come from the shop's image
+/// server. Who may frame us follows.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
     img-src 'self' https: data:; connect-src 'self'; base-uri 'none'; form-action 'self'; \
-    frame-ancestors 'none'";
+    frame-ancestors ";
+const NOBODY: &str = "'none'";
+/// Never in a frame: nobody shops there.
+const UNFRAMED: &str = "/docs";
 
 /// What may be fetched under `/assets`, by the end of its name. Whatever else lies in the folder
 /// (tests, notes) is not served.
@@ -59,9 +62,26 @@ const NOT_SERVED: &str = "tests/";
 const ASSET_CACHING: &str = "public, max-age=60";
 const PAGE_CACHING: &str = "no-cache";
 
-pub fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
+/// The policy of a page that only pages of these origins may frame.
+fn policy(frames: &[String]) -> HeaderValue {
+    let framed = if frames.is_empty() { NOBODY.to_owned() } else { frames.join(" ") };
+    // The settings let nothing else in than what may stand in a header.
+    let policy = HeaderValue::try_from(format!("{POLICY}{framed}"));
+    policy
+        .unwrap_or_else(|_| HeaderValue::from_static("frame-ancestors 'none'; default-src 'none'"))
+}
+
+/// Pages may be framed by pages of these origins.
+pub fn routes<S: Clone + Send + Sync + 'static>(frames: &[String]) -> Router<S> {
+    let (framed, unframed) = (policy(frames), policy(&[]));
     let pages = PAGES.iter().fold(Router::new(), |router, &(path, file)| {
-        router.route(path, get(async move |headers: HeaderMap| page(file, &headers)))
+        let policy = if path == UNFRAMED { &unframed } else { &framed };
+        let policy = policy.clone();
+        let shown = move |headers: HeaderMap| {
+            let policy = policy.clone();
+            async move { page(file, policy, &headers) }
+        };
+        router.route(path, get(shown))
     });
     pages.route(
         "/assets/{*path}",
@@ -69,11 +89,15 @@ pub fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
     )
 }
 
-fn page(file: &str, asked: &HeaderMap) -> Result<Response, Problem> {
+fn page(file: &str, policy: HeaderValue, asked: &HeaderMap) -> Result<Response, Problem> {
     let found = Files::get(file).ok_or_else(Problem::not_found)?;
     let mut response = answer(found, "text/html; charset=utf-8", PAGE_CACHING, asked);
     let headers = response.headers_mut();
-    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    // For those who do not know frame-ancestors; it cannot name anybody.
+    if policy.as_bytes().ends_with(NOBODY.as_bytes()) {
+        headers.insert(X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+    }
+    headers.insert(CONTENT_SECURITY_POLICY, policy);
     // The address of a cashier's page names a payment; it is nobody else's business.
     headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     let opener = HeaderName::from_static("cross-origin-opener-policy");
@@ -96,17 +120,28 @@ fn answer(
     caching: &'static str,
     asked: &HeaderMap,
 ) -> Response {
-    let tag = tag(&file);
-    let mut response = if is_current(asked, &tag) {
+    let tag = tag(&file.metadata.sha256_hash());
+    let bytes = match file.data {
+        Cow::Borrowed(bytes) => Bytes::from_static(bytes),
+        Cow::Owned(bytes) => Bytes::from(bytes),
+    };
+    answer_with(bytes, &tag, kind, caching, asked)
+}
+
+fn answer_with(
+    bytes: Bytes,
+    tag: &str,
+    kind: &'static str,
+    caching: &'static str,
+    asked: &HeaderMap,
+) -> Response {
+    let mut response = if is_current(asked, tag) {
         StatusCode::NOT_MODIFIED.into_response()
     } else {
-        Response::new(Body::from(match file.data {
-            Cow::Borrowed(bytes) => Bytes::from_static(bytes),
-            Cow::Owned(bytes) => Bytes::from(bytes),
-        }))
+        Response::new(Body::from(bytes))
     };
     let headers = response.headers_mut();
-    if let Ok(tag) = HeaderValue::from_str(&tag) {
+    if let Ok(tag) = HeaderValue::from_str(tag) {
         headers.insert(ETAG, tag);
     }
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -115,9 +150,8 @@ fn answer(
     response
 }
 
-/// Half of the hash of the content, made when it was embedded.
-fn tag(file: &EmbeddedFile) -> String {
-    let hash = file.metadata.sha256_hash();
+/// Half of the hash of the content.
+fn tag(hash: &[u8]) -> String {
     let hex: String = hash[..16].iter().map(|byte| format!("{byte:02x}")).collect();
     format!("\"{hex}\"")
 }
@@ -137,12 +171,20 @@ mod tests {
     use super::*;
 
     async fn get(path: &str, known: Option<&str>) -> (StatusCode, HeaderMap, Bytes) {
+        get_framed(path, known, &[]).await
+    }
+
+    async fn get_framed(
+        path: &str,
+        known: Option<&str>,
+        frames: &[String],
+    ) -> (StatusCode, HeaderMap, Bytes) {
         let mut request = Request::get(path);
         if let Some(known) = known {
             request = request.header(IF_NONE_MATCH, known);
         }
         let request = request.body(Body::empty()).unwrap();
-        let response = routes::<()>().oneshot(request).await.unwrap();
+        let response = routes::<()>(frames).oneshot(request).await.unwrap();
         let (parts, body) = response.into_parts();
         (parts.status, parts.headers, body.collect().await.unwrap().to_bytes())
     }
@@ -153,7 +195,8 @@ mod tests {
             let (status, headers, body) = get(path, None).await;
             assert_eq!(status, StatusCode::OK, "{path}");
             assert_eq!(headers[CONTENT_TYPE], "text/html; charset=utf-8");
-            assert_eq!(headers[CONTENT_SECURITY_POLICY], POLICY);
+            assert_eq!(headers[CONTENT_SECURITY_POLICY], format!("{POLICY}'none'"));
+            assert_eq!(headers[X_FRAME_OPTIONS], "DENY");
             assert_eq!(headers[X_CONTENT_TYPE_OPTIONS], "nosniff");
             assert_eq!(headers[REFERRER_POLICY], "no-referrer");
             assert_eq!(headers[CACHE_CONTROL], "no-cache");
@@ -166,6 +209,20 @@ mod tests {
             }
             assert_eq!(get(path, Some("\"x\"")).await.0, StatusCode::OK);
         }
+    }
+
+    #[tokio::test]
+    async fn a_page_is_framed_by_those_who_are_named() {
+        let frames = ["https://shop.example".to_owned(), "https://m.shop.example".to_owned()];
+        for path in ["/", "/cashier/T123"] {
+            let (_, headers, _) = get_framed(path, None, &frames).await;
+            let policy = headers[CONTENT_SECURITY_POLICY].to_str().unwrap();
+            let named = "frame-ancestors https://shop.example https://m.shop.example";
+            assert!(policy.ends_with(named), "{policy}");
+            assert!(!headers.contains_key(X_FRAME_OPTIONS));
+        }
+        let (_, headers, _) = get_framed("/docs", None, &frames).await;
+        assert_eq!(headers[X_FRAME_OPTIONS], "DENY");
     }
 
     /// A page that names a file which is not there, or which the policy forbids, is broken.

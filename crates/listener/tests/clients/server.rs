@@ -44,6 +44,8 @@ pub(crate) fn settings() -> HttpSettings {
         write_timeout_ms: 500,
         drain_ms_max: 1_000,
         proxy_hops: 0,
+        allowed_origins: Vec::new(),
+        allowed_frames: Vec::new(),
     }
 }
 

@@ -13,8 +13,8 @@ use std::{
 
 use gate::{ClaimRequest, Decision};
 use http::{
-    Method, StatusCode,
-    header::{ACCEPT_LANGUAGE, CONTENT_TYPE},
+    HeaderValue, Method, StatusCode,
+    header::{ACCEPT_LANGUAGE, ACCESS_CONTROL_ALLOW_ORIGIN, CONTENT_TYPE, ORIGIN},
 };
 use listener::{FastPath, FastRequest, Fields, NoReply, Pending, REQUEST_ID, Refusal, RequestId};
 use sale::ItemId;
@@ -26,12 +26,18 @@ use super::{
 use crate::{
     extract::{Json, is_plain_number},
     metrics::HttpMetrics,
+    origins::EXPOSED,
     problem::{Code, Lang, Problem},
 };
 use config::ProcessRole;
 
 /// More digits than this are no item.
 const ID_DIGITS_MAX: usize = 18;
+
+/// What is answered depends on whose page asks.
+const VARIES: (&str, &[u8]) = ("vary", b"origin");
+/// What such a page may read of the answer.
+const EXPOSES: (&str, &[u8]) = ("access-control-expose-headers", EXPOSED.as_bytes());
 
 /// The fast path of one process.
 #[derive(Clone)]
@@ -46,6 +52,8 @@ pub struct Ticket {
     lang: Lang,
     began: Instant,
     id: RequestId,
+    /// Whose page asks, if it is one that may; nothing at all where there is none.
+    origin: Option<HeaderValue>,
 }
 
 impl Claims {
@@ -66,9 +74,27 @@ impl Claims {
         self.metrics.answered(problem.code().status(), ticket.began.elapsed());
         problem.log(&Method::POST, "a claim", ticket.id);
         with_date(|date| {
-            let fields = [("date", date), (REQUEST_ID, ticket.id.as_bytes())];
-            problem.write_http(out, ticket.lang, &fields);
+            let known: [(&str, &[u8]); 2] = [("date", date), (REQUEST_ID, ticket.id.as_bytes())];
+            let [date, id] = known;
+            match &ticket.origin {
+                _ if self.app.origins.is_empty() => problem.write_http(out, ticket.lang, &known),
+                None => problem.write_http(out, ticket.lang, &[date, id, VARIES]),
+                Some(origin) => {
+                    let named = (ACCESS_CONTROL_ALLOW_ORIGIN.as_str(), origin.as_bytes());
+                    problem.write_http(out, ticket.lang, &[date, id, VARIES, named, EXPOSES]);
+                }
+            }
         });
+    }
+
+    /// Whose page asks, if it is one that may.
+    fn origin_of(&self, fields: Fields<'_>) -> Option<HeaderValue> {
+        if self.app.origins.is_empty() {
+            return None;
+        }
+        let mut given = fields.all(ORIGIN.as_str());
+        let origin = given.next().filter(|_| given.next().is_none())?;
+        self.app.origins.find(origin).cloned()
     }
 
     fn tell(&self, decision: Decision, ticket: &Ticket, out: &mut Vec<u8>) {
@@ -89,6 +115,9 @@ impl Claims {
                 });
                 out.extend_from_slice(b"\r\nx-request-id: ");
                 out.extend_from_slice(ticket.id.as_bytes());
+                if !self.app.origins.is_empty() {
+                    name_origin(ticket.origin.as_ref(), out);
+                }
                 let written = write!(out, "\r\ncontent-length: {}\r\n\r\n", body.len());
                 written.expect("a vector takes everything");
                 out.extend_from_slice(&body);
@@ -113,7 +142,8 @@ impl FastPath for Claims {
         out: &mut Vec<u8>,
     ) -> Option<Pending<Self>> {
         let lang = lang_of(request.fields);
-        let ticket = Ticket { lang, began: Instant::now(), id: request.id };
+        let origin = self.origin_of(request.fields);
+        let ticket = Ticket { lang, began: Instant::now(), id: request.id, origin };
         let engine = &self.app.engine;
         let claim = match self.read(item, request) {
             Ok(claim) => claim,
@@ -161,6 +191,17 @@ impl FastPath for Claims {
 
     fn write_full(&self, out: &mut Vec<u8>) {
         write_full(out);
+    }
+}
+
+/// The same fields as [`crate::origins`] gives to answers of the router.
+fn name_origin(origin: Option<&HeaderValue>, out: &mut Vec<u8>) {
+    let named = origin.map(|origin| (ACCESS_CONTROL_ALLOW_ORIGIN.as_str(), origin.as_bytes()));
+    let exposes = origin.map(|_| EXPOSES);
+    for (name, value) in [Some(VARIES), named, exposes].into_iter().flatten() {
+        for part in [b"\r\n", name.as_bytes(), b": ", value] {
+            out.extend_from_slice(part);
+        }
     }
 }
 

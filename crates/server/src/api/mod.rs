@@ -51,7 +51,7 @@ use axum::{
 use listener::HttpSettings;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::{edge::Edge, metrics::Metrics, web};
+use crate::{edge::Edge, metrics::Metrics, origins::Origins, web};
 use body_limit::limited;
 use config::{Config, ProcessRole};
 use counts::ClaimCounts;
@@ -70,6 +70,8 @@ pub struct App {
     pub engine: Arc<Engine>,
     pub buyers: Arc<Buyers>,
     pub admins: Arc<Admins>,
+    /// Whose pages may ask beside our own.
+    pub origins: Origins,
     /// Absent where nobody installed a recorder, as in tests.
     metrics: Option<Metrics>,
     claims: ClaimCounts,
@@ -95,6 +97,7 @@ impl App {
         });
         let admins = Admins::new(auth, lookup, clock.clone());
         Ok(Arc::new(App {
+            origins: Origins::new(&config.http.allowed_origins),
             config,
             buyers: Arc::new(buyers),
             admins: Arc::new(admins),
@@ -136,8 +139,8 @@ pub fn router(app: Arc<App>) -> Router {
     let http = &app.config.http;
     let shared = Shared(app.clone());
     let routes: Router<Shared> = if app.engine.settings().does(ProcessRole::Web) {
-        let pages =
-            web::routes().route_layer(middleware::from_fn_with_state(shared.clone(), looks));
+        let pages = web::routes(&http.allowed_frames)
+            .route_layer(middleware::from_fn_with_state(shared.clone(), looks));
         Router::from(routing_table(http)).merge(pages)
     } else {
         inner_table(http).into()
@@ -156,7 +159,8 @@ async fn looks(State(app): State<Shared>, request: Request, next: middleware::Ne
 /// The router inside its edge, as [`listener::serve`] wants it.
 pub fn service(app: Arc<App>) -> Edge<Router> {
     let timeout = Duration::from_millis(app.config.http.request_timeout_ms);
-    Edge::new(router(app), timeout)
+    let origins = app.origins.clone();
+    Edge::new(router(app), timeout).open_to(origins)
 }
 
 /// What is answered before the router.

@@ -50,6 +50,7 @@ mod manners;
 mod money;
 mod one_of_many;
 mod operators;
+mod origins;
 mod outbox;
 mod plans;
 mod rebuild;
