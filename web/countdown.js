@@ -21,11 +21,6 @@ export function clockText(ms) {
   return allHours > 0 ? `${allHours}:${tail}` : tail;
 }
 
-export function phase({ opens_at, closes_at, state }, now) {
-  if (state === "ended" || now >= closes_at) return "ended";
-  return now < opens_at ? "soon" : "open";
-}
-
 /**
  * Milliseconds until the next change of any countdown. All of them change on whole seconds before
  * their moment, so a page drawn then lights its button at the opening and not up to a second later.

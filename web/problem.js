@@ -1,41 +1,8 @@
-// What went wrong, as the server says it (RFC 9457 problem+json with a stable `code`) or as the
-// network does, and how to tell a person.
+// What went wrong, and how to tell a person.
 
 import { fill } from "./i18n.js";
 
-export class Problem extends Error {
-  /**
-   * `unknown` means that no answer came: what was asked may well have happened. It is asked again
-   * with the same Idempotency-Key and never reported as a refusal.
-   */
-  constructor({ code, status = 0, retryAfterMs = null, unknown = false, body = {} }) {
-    super(code);
-    this.code = code;
-    this.status = status;
-    this.retryAfterMs = retryAfterMs;
-    this.unknown = unknown;
-    this.body = body;
-  }
-}
-
-/** Retry-After holds seconds or an HTTP date. */
-export function retryAfterMs(header, wallMs = Date.now()) {
-  if (!header) return null;
-  if (/^\s*\d+\s*$/.test(header)) return Number(header) * 1_000;
-  const at = Date.parse(header);
-  return Number.isNaN(at) ? null : Math.max(0, at - wallMs);
-}
-
-export function problemFrom(status, body, retryAfter) {
-  const fields = body !== null && typeof body === "object" ? body : {};
-  if (typeof fields.code === "string") {
-    return new Problem({ code: fields.code, status, retryAfterMs: retryAfter, body: fields });
-  }
-  // Without a code it was not our server that spoke, but something on the way to it.
-  const unknown = status === 502 || status === 504;
-  const code = { 401: "unauthorized", 404: "not_found", 429: "rate_limited", 503: "busy" }[status];
-  return new Problem({ code: code ?? "failed", status, retryAfterMs: retryAfter, unknown, body: fields });
-}
+export { Problem, problemFrom, retryAfterMs } from "./answer.js";
 
 export const problemWords = {
   en: {

@@ -1,8 +1,9 @@
 // One activity: its name, its countdown, its items.
 
-import { phase, split, twoDigits } from "../countdown.js";
+import { split, twoDigits } from "../countdown.js";
 import { el, setAttribute, setChildren, setText } from "../element.js";
 import { dateTime, say } from "../i18n.js";
+import { phase } from "./phase.js";
 import { words } from "./words.js";
 
 const UNITS = ["days", "hours", "minutes", "seconds"];

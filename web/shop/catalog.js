@@ -2,7 +2,7 @@
 // looks, seldom before, never for a hidden page.
 
 import { backoffMs, between } from "../backoff.js";
-import { phase } from "../countdown.js";
+import { phase } from "./phase.js";
 
 const OPEN_PACE_MS = [2_000, 5_000];
 const WAITING_PACE_MS = [30_000, 60_000];

@@ -1,7 +1,7 @@
 // One press of the buy button. A claim whose answer got lost may have been admitted, so it is asked
 // again under the same Idempotency-Key until somebody answers; only a real answer ends it.
 
-import { backoffMs, sleep as realSleep } from "../backoff.js";
+import { backoffMs, sleep } from "../backoff.js";
 
 const TRIES_MAX = 4;
 
@@ -14,7 +14,7 @@ export function newKey() {
  * `send(saleToken)` posts the claim; `tokens` gives sale tokens. Resolves to the 202 answer, throws a
  * `Problem`. A thrown problem with `unknown` set means: keep the key, ask again later.
  */
-export async function claim({ itemId, tokens, send, sleep = realSleep, random = Math.random }) {
+export async function claim({ itemId, tokens, send, sleep: rest = sleep, random = Math.random }) {
   let freshToken = false;
   for (let tries = 1; ; tries += 1) {
     try {
@@ -24,7 +24,7 @@ export async function claim({ itemId, tokens, send, sleep = realSleep, random = 
         freshToken = true;
         tokens.drop(itemId);
       } else if (problem.unknown && tries < TRIES_MAX) {
-        await sleep(backoffMs(tries - 1, random));
+        await rest(backoffMs(tries - 1, random));
       } else {
         throw problem;
       }

@@ -4,7 +4,7 @@
 import { askTime, call } from "../api.js";
 import { between } from "../backoff.js";
 import { ServerClock } from "../clock.js";
-import { nextTick, phase } from "../countdown.js";
+import { nextTick } from "../countdown.js";
 import { setAttribute, setChildren, setText } from "../element.js";
 import { say, speaks } from "../i18n.js";
 import { Problem } from "../problem.js";
@@ -17,6 +17,7 @@ import { Follower } from "./follower.js";
 import { ItemCard } from "./item_card.js";
 import { OrderBook } from "./order_book.js";
 import { OrderCard } from "./order_card.js";
+import { phase } from "./phase.js";
 import { dropPending, keepPending, keepReceipt, pendingOf } from "./receipts.js";
 import { SaleTokens } from "./sale_token.js";
 import { SignInBox } from "./sign_in.js";

@@ -2,7 +2,8 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { clockText, nextTick, phase, split } from "../countdown.js";
+import { clockText, nextTick, split } from "../countdown.js";
+import { phase } from "../shop/phase.js";
 
 test("seconds are rounded up: one stands until the moment itself", () => {
   assert.deepEqual(split(1), { days: 0, hours: 0, minutes: 0, seconds: 1 });

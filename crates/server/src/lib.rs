@@ -8,6 +8,7 @@ pub mod access;
 pub mod api;
 pub mod cli;
 pub mod edge;
+mod embed;
 pub mod extract;
 pub mod greeting;
 pub mod logging;

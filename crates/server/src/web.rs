@@ -1,9 +1,10 @@
-//! The pages, embedded in the binary: the shop, the sandbox cashier, the reader of the API.
+//! The pages, embedded in the binary: the shop, the sandbox cashier, the reader of the API; and the
+//! button for pages of others ([`crate::embed`]).
 //!
 //! Everything is served from static memory with an `ETag` made of its content. Pages are asked for
 //! anew each time (which costs a 304); their scripts and styles may be a minute old.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::LazyLock};
 
 use axum::{
     Router,
@@ -21,13 +22,14 @@ use http::{
     },
 };
 use rust_embed::{EmbeddedFile, RustEmbed};
+use sha2::{Digest, Sha256};
 
-use crate::problem::Problem;
+use crate::{embed::SCRIPT, problem::Problem};
 
 #[derive(RustEmbed)]
 #[folder = "../../web"]
 #[allow_missing = true]
-struct Files;
+pub(crate) struct Files;
 
 /// Each page and the file it is made of.
 const PAGES: &[(&str, &str)] = &[
@@ -83,7 +85,8 @@ pub fn routes<S: Clone + Send + Sync + 'static>(frames: &[String]) -> Router<S> 
         };
         router.route(path, get(shown))
     });
-    pages.route(
+    let embed = async |headers: HeaderMap| embed(&headers);
+    pages.route("/embed.js", get(embed)).route(
         "/assets/{*path}",
         get(async |Path(path): Path<String>, headers: HeaderMap| asset(&path, &headers)),
     )
@@ -112,6 +115,12 @@ fn asset(path: &str, asked: &HeaderMap) -> Result<Response, Problem> {
     // The files are looked up in a table, so a path with dots in it can only miss.
     let found = Files::get(path).ok_or_else(Problem::not_found)?;
     Ok(answer(found, kind, ASSET_CACHING, asked))
+}
+
+/// The button for other people's pages.
+fn embed(asked: &HeaderMap) -> Response {
+    static TAG: LazyLock<String> = LazyLock::new(|| tag(&Sha256::digest(&*SCRIPT)));
+    answer_with(SCRIPT.clone(), &TAG, "text/javascript; charset=utf-8", ASSET_CACHING, asked)
 }
 
 fn answer(
@@ -247,6 +256,15 @@ mod tests {
             }
         }
         assert!(assets > 0);
+    }
+
+    #[tokio::test]
+    async fn the_button_is_one_script() {
+        let (status, headers, body) = get("/embed.js", None).await;
+        assert_eq!((status, &body), (StatusCode::OK, &*SCRIPT));
+        assert_eq!(headers[CONTENT_TYPE], "text/javascript; charset=utf-8");
+        let tag = headers[ETAG].to_str().unwrap();
+        assert_eq!(get("/embed.js", Some(tag)).await.0, StatusCode::NOT_MODIFIED);
     }
 
     #[tokio::test]

@@ -29,7 +29,7 @@ impl Drop for Driver {
     }
 }
 
-struct Browser {
+pub(crate) struct Browser {
     /// Ended when dropped, also if the session was never made.
     _driver: Driver,
     api: Api,
@@ -38,7 +38,7 @@ struct Browser {
 }
 
 impl Browser {
-    async fn open() -> Browser {
+    pub(crate) async fn open() -> Browser {
         let started = Command::new("chromedriver")
             .arg("--port=0")
             .process_group(0)
@@ -71,13 +71,13 @@ impl Browser {
         Browser { _driver: driver, api, session, _profile: profile }
     }
 
-    async fn go(&mut self, url: &str) {
+    pub(crate) async fn go(&mut self, url: &str) {
         let path = format!("/session/{}/url", self.session);
         let _: Value = self.api.write(&path, &json!({"url": url})).await.unwrap();
     }
 
     /// Run a script in the page and answer what it returns.
-    async fn run(&mut self, script: &str) -> Value {
+    pub(crate) async fn run(&mut self, script: &str) -> Value {
         let path = format!("/session/{}/execute/sync", self.session);
         let body = json!({"script": script, "args": []});
         let answer: Value = self.api.write(&path, &body).await.unwrap();
@@ -85,7 +85,7 @@ impl Browser {
     }
 
     /// Wait until the script returns something true.
-    async fn until(&mut self, script: &str) -> Value {
+    pub(crate) async fn until(&mut self, script: &str) -> Value {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let value = self.run(script).await;
@@ -101,7 +101,7 @@ impl Browser {
     }
 
     /// Click like a person: what is hidden behind something, or still moving, is waited for.
-    async fn click(&mut self, selector: &str) {
+    pub(crate) async fn click(&mut self, selector: &str) {
         let find = format!("document.querySelector('{selector}')");
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -121,7 +121,7 @@ impl Browser {
         }
     }
 
-    async fn close(mut self) {
+    pub(crate) async fn close(mut self) {
         let path = format!("/session/{}", self.session);
         let _ = self.api.send("DELETE", &path, &[], b"").await;
     }

@@ -35,6 +35,7 @@ use {in_every_profile, only_in_solo, tests_in};
 
 mod asking;
 mod browser;
+mod button;
 mod cluster;
 mod commands;
 mod contract;

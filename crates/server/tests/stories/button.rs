@@ -1,0 +1,177 @@
+//! The button on a page of another origin, under a strict policy, in a real Chromium.
+
+use std::net::SocketAddr;
+
+use client::{Api, NewSale};
+use serde_json::Value;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+};
+
+use crate::{
+    browser::Browser,
+    fixtures::{Deployment, PACES_S, Profile, Sale, now_ms},
+};
+
+/// What the shop's own page does: it notes what the button tells, and what its policy forbade.
+const SCRIPT: &str = "window.heard = []; window.forbidden = [];\n\
+    for (const name of ['ready', 'claimed', 'order', 'pay', 'sign-in', 'error']) {\n\
+      document.addEventListener(`seckill-${name}`, ({detail}) => window.heard.push([name, detail]));\n\
+    }\n\
+    document.addEventListener('securitypolicyviolation', (event) =>\n\
+      window.forbidden.push(event.blockedURI + event.violatedDirective));\n";
+
+/// A shop of somebody else: a page with the button of the server at `sale`, and nothing inline.
+struct OtherShop {
+    address: SocketAddr,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for OtherShop {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl OtherShop {
+    fn origin(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    async fn listen() -> (TcpListener, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let origin = format!("http://{}", listener.local_addr().unwrap());
+        (listener, origin)
+    }
+
+    /// The path of a page is the item, behind the kind of script: `/classic/42`, `/module/42`.
+    fn open(listener: TcpListener, sale: SocketAddr) -> OtherShop {
+        let address = listener.local_addr().unwrap();
+        let task = tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    let mut head = Vec::new();
+                    while !head.ends_with(b"\r\n\r\n")
+                        && stream.read_buf(&mut head).await.is_ok_and(|n| n > 0)
+                    {
+                    }
+                    let head = String::from_utf8_lossy(&head);
+                    let path = head.split(' ').nth(1).unwrap_or_default();
+                    let answer = respond(path, sale);
+                    let _ = stream.write_all(answer.as_bytes()).await;
+                });
+            }
+        });
+        OtherShop { address, task }
+    }
+}
+
+fn respond(path: &str, sale: SocketAddr) -> String {
+    let (kind, body) = match path.trim_start_matches('/').split_once('/') {
+        Some((script, item)) => {
+            let module = if script == "module" { " type=\"module\"" } else { "" };
+            let page = format!(
+                "<!doctype html><html lang=\"en\"><title>shop</title><script src=\"/page.js\"></script>\
+                 <h1>Phone</h1><seckill-button item=\"{item}\"></seckill-button>\
+                 <script{module} src=\"http://{sale}/embed.js\"></script></html>"
+            );
+            ("text/html", page)
+        }
+        None if path == "/page.js" => ("text/javascript", SCRIPT.to_owned()),
+        None => ("text/plain", String::new()),
+    };
+    format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {}\r\nconnection: close\r\n\
+         content-security-policy: default-src 'none'; script-src 'self' http://{sale}; \
+         connect-src http://{sale}; style-src 'none'; img-src 'none'; base-uri 'none'\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+const BUTTON: &str = "document.querySelector('seckill-button')";
+
+async fn jwt(sale: &Sale, user: &str) -> String {
+    let mut api = Api::new(sale.server().address, None);
+    sale.deployment.login().token(&mut api, user).await.unwrap()
+}
+
+/// The button of a sale that is not open yet.
+async fn before_the_opening(sale: &mut Sale, browser: &mut Browser, shop: &OtherShop) -> i64 {
+    for pace_s in PACES_S {
+        let opens_ms = now_ms() + pace_s * 1_000;
+        sale.instead(NewSale { opens_ms, ..NewSale::of(2) }).await;
+        let token = jwt(sale, "u1").await;
+        browser.go(&format!("{}/classic/{}", shop.origin(), sale.item)).await;
+        browser.run(&format!("{BUTTON}.token = () => Promise.resolve('{token}')")).await;
+        let text =
+            format!("const text = {BUTTON}.shadowRoot?.querySelector('button').textContent;");
+        let shown =
+            browser.until(&format!("{text} return text && !text.includes('moment') && text")).await;
+        if now_ms() < opens_ms {
+            assert!(shown.as_str().unwrap().starts_with("Opens in 00:"), "{shown}");
+            return opens_ms;
+        }
+    }
+    panic!("this machine does not load a page in {PACES_S:?} s");
+}
+
+async fn a_button_on_another_origins_page_counts_down_claims_and_follows_its_order(
+    profile: Profile,
+) {
+    let (listener, allowed) = OtherShop::listen().await;
+    let (stranger, _) = OtherShop::listen().await;
+    let deployment = Deployment::new(profile).env("SECKILL_HTTP_ALLOWED_ORIGINS", allowed);
+    let mut sale = deployment.open_sale(NewSale::of(5)).await;
+    let shop = OtherShop::open(listener, sale.server().address);
+    let stranger = OtherShop::open(stranger, sale.server().address);
+    let mut browser = Browser::open().await;
+
+    let opens_ms = before_the_opening(&mut sale, &mut browser, &shop).await;
+    browser.until(&format!("return {BUTTON}.dataset.state === 'ready'")).await;
+    assert!(now_ms() >= opens_ms - 1_000, "lit before the opening");
+    browser.click("seckill-button").await;
+    let unpaid = "return window.heard.find(([name, order]) => \
+                  name === 'order' && order.status === 'unpaid')?.[1]";
+    let order = browser.until(unpaid).await;
+    let no = order["order_no"].as_str().unwrap().to_owned();
+    let claimed = browser
+        .run("return window.heard.filter(([name]) => name === 'claimed').map(([, claim]) => claim)")
+        .await;
+    assert_eq!(claimed.as_array().map(Vec::len), Some(1), "{claimed}");
+    assert_eq!(
+        (&claimed[0]["order_no"], claimed[0]["receipt"].is_string()),
+        (&order["order_no"], true)
+    );
+    assert_eq!(browser.run(&format!("return {BUTTON}.dataset.state")).await, "unpaid");
+    assert_eq!(browser.run("return window.forbidden").await, Value::Array(vec![]));
+
+    // Pressed again it asks the page to let the buyer pay, and the page follows.
+    browser.click("seckill-button").await;
+    browser.until("return window.heard.some(([name]) => name === 'pay')").await;
+    let url = format!("{BUTTON}.pay('sandbox').then((url) => {{ window.url = url; }})");
+    browser.run(&url).await;
+    browser.until("return window.url").await;
+    let mut buyer = sale.buyer("u1").await;
+    let cashier = buyer.open_payment(&no).await;
+    assert_eq!(buyer.at_the_cashier(&cashier, "pay").await.status, 200);
+    browser.until(&format!("return {BUTTON}.dataset.state === 'paid'")).await;
+
+    // As a module, and somebody who has not signed in.
+    browser.go(&format!("{}/module/{}", shop.origin(), sale.item)).await;
+    browser.until(&format!("return {BUTTON}.dataset.state === 'ready'")).await;
+    browser.click("seckill-button").await;
+    browser.until("return window.heard.some(([name]) => name === 'sign-in')").await;
+
+    // On a page that may not ask the button learns nothing, and says so.
+    browser.go(&format!("{}/classic/{}", stranger.origin(), sale.item)).await;
+    let refused = "return window.heard.find(([name]) => name === 'error')?.[1].code";
+    assert_eq!(browser.until(refused).await, "offline");
+    assert_eq!(browser.run(&format!("return {BUTTON}.dataset.state")).await, "waiting");
+    browser.close().await;
+    sale.must_hold().await;
+}
+
+crate::in_every_profile! {
+    a_button_on_another_origins_page_counts_down_claims_and_follows_its_order,
+}
