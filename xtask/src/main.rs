@@ -1,8 +1,9 @@
 //! What a contributor runs. `cargo xtask test` does all set-up and all checks on a fresh machine;
 //! it is also exactly what CI runs. Nothing here needs a crate, so it is built in a second.
 
+mod clients;
 mod programs;
-mod schemathesis;
+mod python;
 mod tidy;
 
 use std::{
@@ -52,7 +53,8 @@ fn main() -> ExitCode {
 
 fn test() -> Result<(), String> {
     programs::ensure(&[programs::BROWSER, programs::ENGINES, programs::DEPLOYMENT].concat())?;
-    schemathesis::ensure()?;
+    python::ensure_schemathesis()?;
+    clients::ensure()?;
     let started = Instant::now();
     tidy::check()?;
     cargo(&["fmt", "--all", "--check"])?;
@@ -68,7 +70,7 @@ fn test() -> Result<(), String> {
 /// The story of the contract with more requests, and with a seed of its own each time.
 fn contract(options: &[String]) -> Result<(), String> {
     programs::ensure(programs::ENGINES)?;
-    schemathesis::ensure()?;
+    python::ensure_schemathesis()?;
     let examples = options.first().map_or("200", String::as_str);
     let seed = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let seed = std::env::var("CONTRACT_SEED").unwrap_or(seed.to_string());

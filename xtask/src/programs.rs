@@ -10,8 +10,12 @@ use std::{
 /// A program, and the Debian package it is in.
 pub(crate) type Needed = (&'static str, &'static str);
 
-pub(crate) const BROWSER: &[Needed] =
-    &[("chromium", "chromium"), ("chromedriver", "chromium-driver"), ("node", "nodejs")];
+pub(crate) const BROWSER: &[Needed] = &[
+    ("chromium", "chromium"),
+    ("chromedriver", "chromium-driver"),
+    ("node", "nodejs"),
+    ("npm", "npm"),
+];
 
 /// What the cluster profile runs on. Of MariaDB only the programs: the package `mariadb-server`
 /// around them would set up a system service that nobody here wants.

@@ -36,6 +36,7 @@ use {in_every_profile, only_in_solo, tests_in};
 mod asking;
 mod browser;
 mod button;
+mod clients;
 mod cluster;
 mod commands;
 mod contract;

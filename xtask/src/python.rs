@@ -1,5 +1,6 @@
-//! Schemathesis, which tries the API against its document: a Python program with pinned parts, in an
-//! environment of its own under `target/`. Nothing of it is installed on the machine itself.
+//! Python programs that tests need, such as schemathesis, which tries the API against its document: each
+//! with pinned parts, in an environment of its own under `target/`. Nothing of it is installed on the
+//! machine itself.
 
 use std::{
     fs,
@@ -9,8 +10,8 @@ use std::{
 
 use crate::{programs, root, run, target};
 
-/// The program and everything it is made of, each with its version.
-const PINS: &str = "crates/server/tests/schemathesis/requirements.txt";
+/// Schemathesis and everything it is made of, each with its version.
+const SCHEMATHESIS: &str = "crates/server/tests/schemathesis/requirements.txt";
 /// What was installed, so that other pins make another environment.
 const NOTE: &str = "pins.txt";
 /// A Python that can make environments. Debian packages that part alone, and not with Python.
@@ -19,11 +20,15 @@ const CAN_MAKE_ENVIRONMENTS: &str =
 const PYTHONS: [&str; 2] = ["python3", "/usr/bin/python3"];
 const PYTHON_PACKAGE: &str = "python3-venv";
 
-/// Make sure that it is there; answers the folder it is in.
-pub(crate) fn ensure() -> Result<PathBuf, String> {
-    let folder = target().join("schemathesis");
-    let pins = root().join(PINS);
-    let wanted = fs::read_to_string(&pins).map_err(|e| format!("{PINS} cannot be read: {e}"))?;
+pub(crate) fn ensure_schemathesis() -> Result<PathBuf, String> {
+    environment("schemathesis", SCHEMATHESIS)
+}
+
+/// Make sure that an environment is there with what the pins name; answers the folder it is in.
+pub(crate) fn environment(name: &str, pinned: &str) -> Result<PathBuf, String> {
+    let folder = target().join(name);
+    let pins = root().join(pinned);
+    let wanted = fs::read_to_string(&pins).map_err(|e| format!("{pinned} cannot be read: {e}"))?;
     if fs::read_to_string(folder.join(NOTE)).is_ok_and(|installed| installed == wanted) {
         return Ok(folder);
     }
@@ -54,7 +59,7 @@ fn python() -> Result<&'static str, String> {
 }
 
 /// What is left of an older environment, or of an installation that was cut off.
-fn remove(folder: &Path) -> Result<(), String> {
+pub(crate) fn remove(folder: &Path) -> Result<(), String> {
     match fs::remove_dir_all(folder) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
             Err(format!("{} cannot be removed: {e}", folder.display()))
