@@ -15,6 +15,8 @@ export class EventParser {
   #buffer = "";
   #event = "message";
   #data = [];
+  /** The id of the last event, to come back with. */
+  lastId = "";
 
   /** Takes any piece of the stream, gives the events it completed. */
   push(piece) {
@@ -46,21 +48,25 @@ export class EventParser {
     const value = colon < 0 ? "" : line.slice(colon + 1).replace(/^ /, "");
     if (field === "event") this.#event = value;
     if (field === "data") this.#data.push(value);
+    if (field === "id") this.lastId = value;
     return null;
   }
 }
 
 /** Reads one connection to its end. */
-async function read(path, bearer, onOpen, onEvent, signal) {
+async function read(path, bearer, lastId, onOpen, onEvent, signal) {
   const abort = new AbortController();
   const stop = () => abort.abort();
   signal.addEventListener("abort", stop);
   let silence = setTimeout(stop, SILENCE_MS_MAX);
   try {
+    const headers = {
+      Accept: "text/event-stream", "Accept-Language": language(), Authorization: `Bearer ${bearer}`,
+    };
+    // The stream then begins with what happened meanwhile.
+    if (lastId) headers["Last-Event-ID"] = lastId;
     const response = await fetch(path, {
-      headers: {
-        Accept: "text/event-stream", "Accept-Language": language(), Authorization: `Bearer ${bearer}`,
-      },
+      headers,
       cache: "no-store",
       signal: abort.signal,
     });
@@ -74,7 +80,7 @@ async function read(path, bearer, onOpen, onEvent, signal) {
       if (done) return;
       clearTimeout(silence);
       silence = setTimeout(stop, SILENCE_MS_MAX);
-      for (const event of parser.push(decoder.decode(value, { stream: true }))) onEvent(event);
+      for (const event of parser.push(decoder.decode(value, { stream: true }))) onEvent(event, parser.lastId);
     }
   } finally {
     clearTimeout(silence);
@@ -86,10 +92,15 @@ async function read(path, bearer, onOpen, onEvent, signal) {
 /** Follows the stream until `signal` is aborted. `onState(true)` while connected. */
 export async function followEvents({ path, bearer, onEvent, onState, signal }) {
   let failures = 0;
+  let lastId = "";
+  const hear = (event, id) => {
+    lastId = id;
+    onEvent(event);
+  };
   while (!signal.aborted) {
     const startedAt = performance.now();
     try {
-      await read(path, bearer(), () => onState(true), onEvent, signal);
+      await read(path, bearer(), lastId, () => onState(true), hear, signal);
     } catch { /* the reason does not matter: wait and connect again */ }
     onState(false);
     if (signal.aborted) return;

@@ -143,12 +143,15 @@ export class Follower {
       signal: abort.signal,
       onState: (connected) => {
         if (abort.signal.aborted) return;
-        // What happened while nobody listened is not repeated by the stream.
+        // The stream tells what happened while nobody listened; asking is quicker if it did not last.
         if (connected && !this.#connected) this.#wake(0);
         this.#connected = connected;
       },
       onEvent: ({ event, data }) => {
-        if (event !== "order" || abort.signal.aborted) return;
+        if (abort.signal.aborted) return;
+        // There is more than the stream tells: the list knows it all.
+        if (event === "look_again") this.refresh();
+        if (event !== "order") return;
         try {
           this.#hear(JSON.parse(data));
         } catch { /* not for us */ }

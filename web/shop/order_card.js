@@ -81,8 +81,9 @@ export class OrderCard {
     }
   }
 
-  #reason({ reason }) {
+  #reason({ reason, status, position }) {
     if (this.#problem) return problemText(this.#problem, language());
+    if (status === "queued" && position > 1) return say(words, "place", { ahead: position - 1 });
     if (!reason) return "";
     const key = `reason_${reason}`;
     return key in words.en ? say(words, key) : reason;

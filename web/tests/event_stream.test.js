@@ -14,6 +14,7 @@ test("events are read however the network cuts them, with any line ending", () =
       const parser = new EventParser();
       const events = [];
       for (let i = 0; i < stream.length; i += size) events.push(...parser.push(stream.slice(i, i + size)));
+      assert.equal(parser.lastId, "3");
       assert.deepEqual(events, EVENTS, `${JSON.stringify(ending)} in pieces of ${size}`);
     }
   }

@@ -139,6 +139,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("push.streams_max", Rule::Number(0, 1_000_000)),
     ("push.streams_per_user_max", Rule::Number(1, 1_000)),
     ("push.queue_max", Rule::Number(1, 100_000)),
+    ("push.heartbeat_ms", Rule::Number(100, 600_000)),
     ("log.level", Rule::Required),
     ("log.format", Rule::OneOf(&["text", "json"])),
 ];

@@ -58,7 +58,9 @@ pub use operations::{
 pub use order_lookup::{Found, OrderLookup, OrderView, fits};
 pub use parts::{LEDGER_FILE, MissingEngine, OpenError, Parts, missing_engines};
 pub use payments::{NoticeFailure, PayError, Payments, Providers};
-pub use push::{Listener, Push, TooMany};
+pub use push::{
+    EventId, Feed, FeedEnd, FollowError, News, Push, QueuedClaim, TooMany, WATCHED_ITEMS_MAX,
+};
 pub use reconcile::{Finding, ItemReport, ItemVerdict, RECONCILE_JOB, Reconcile, Report};
 pub use records::Records;
 pub use sale::{REDACTED, Secret};
@@ -125,7 +127,7 @@ impl Engine {
         let catalogue = Arc::new(Catalogue::new(shared.ledger.clone(), shared.clock.clone()));
         let last_known = Arc::new(LastKnown::default());
         let orders = Arc::new(OrderLookup::new(s(), last_known.clone()));
-        let push = Arc::new(Push::new(s(), last_known));
+        let push = Arc::new(Push::new(s(), orders.clone(), catalogue.clone(), last_known));
         let warming = Arc::new(Warming { shared: s(), catalogue: catalogue.clone() });
         let payments = Payments::new(s(), orders.clone(), providers, sandbox);
         let payments = Arc::new(payments);

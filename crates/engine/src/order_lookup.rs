@@ -81,11 +81,15 @@ impl OrderLookup {
         OrderLookup { reads: OrderReads::new(shared.ledger.clone()), shared, last_known }
     }
 
+    /// Claims on the log; `None` if none is there.
+    pub fn backlog(&self) -> Option<u64> {
+        Some(self.shared.gate.backlog()).filter(|backlog| *backlog > 0)
+    }
+
     /// When the last claim on the log will be an order; `None` if none is there. A claim that waits for
     /// its next try is not on the log, and nobody knows when its time will come.
     pub fn backlog_eta_ms(&self) -> Option<u64> {
-        let backlog = self.shared.gate.backlog();
-        (backlog > 0).then(|| self.shared.eta_ms(backlog))
+        self.backlog().map(|backlog| self.shared.eta_ms(backlog))
     }
 
     /// An order by its number. Without a buyer (for operators) a claim that is still on its way to

@@ -248,10 +248,11 @@ pub struct Push {
     pub streams_max: usize,
     pub streams_per_user_max: usize,
     pub queue_max: usize,
+    pub heartbeat_ms: u64,
 }
 
 impl Default for Push {
     fn default() -> Self {
-        Push { streams_max: 10_000, streams_per_user_max: 4, queue_max: 64 }
+        Push { streams_max: 10_000, streams_per_user_max: 4, queue_max: 64, heartbeat_ms: 15_000 }
     }
 }

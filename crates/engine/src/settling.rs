@@ -40,7 +40,7 @@ impl OrderBook for WakingBook {
         }
         if settled.void.is_empty() {
             // Nothing goes back to the gate: only buyers have to hear.
-            self.wake.news.notify_one();
+            self.wake.news_written();
         } else {
             self.wake.outbox_written();
         }

@@ -17,6 +17,7 @@ use crate::{
     coordination::Coordination,
     leases::Leases,
     node::{Node, NodeKeeper},
+    push::AdmittedClaims,
     settling::WakingBook,
 };
 
@@ -51,6 +52,8 @@ pub struct Shared {
     pub workers: Option<WorkersHandle>,
     pub(crate) alerts: Alerting,
     pub(crate) wake: Arc<WakeUps>,
+    /// What the lanes admit, for those who listen.
+    pub(crate) admitted: Arc<AdmittedClaims>,
     /// Held by whoever carries something from the ledger to the gate in two steps: a load, a release,
     /// an adjustment, a change of state. A load replaces what the gate holds by what the ledger held
     /// a moment before, so nothing may reach the gate in between: it would be lost.
@@ -65,14 +68,22 @@ pub(crate) struct WakeUps {
     pub(crate) refund: Arc<Notify>,
     pub(crate) warm: Arc<Notify>,
     pub(crate) reconcile: Arc<Notify>,
+    /// News were written to the outbox here, and the job that tells them may be that of another process.
+    pub(crate) news_for_others: Notify,
 }
 
 impl WakeUps {
     /// Something was written to the outbox, which a job for each kind empties.
     pub(crate) fn outbox_written(&self) {
         self.release.notify_one();
-        self.news.notify_one();
         self.refund.notify_one();
+        self.news_written();
+    }
+
+    /// Of all that, only news.
+    pub(crate) fn news_written(&self) {
+        self.news.notify_one();
+        self.news_for_others.notify_one();
     }
 }
 
@@ -86,7 +97,8 @@ impl Shared {
         alerts: Alerting,
     ) -> Result<Shared, OpenError> {
         let Parts { gate, ledger, coordination, numbers, node, node_keeper, instance } = parts;
-        let lanes = start_lanes(&settings, &gate, &node, &numbers)?;
+        let admitted = Arc::new(AdmittedClaims::new(settings.profile == Profile::Cluster));
+        let lanes = start_lanes(&settings, &gate, &node, &numbers, &admitted)?;
         let wake = Arc::<WakeUps>::default();
         let workers = settings.does(ProcessRole::Worker).then(|| {
             let cluster = settings.profile == Profile::Cluster;
@@ -114,6 +126,7 @@ impl Shared {
             workers,
             alerts,
             wake,
+            admitted,
             gate_turn,
         })
     }
@@ -170,12 +183,20 @@ fn start_lanes(
     gate: &Arc<dyn Gate>,
     node: &Arc<Node>,
     numbers: &Arc<OrderNumbers>,
+    admitted: &Arc<AdmittedClaims>,
 ) -> Result<Lanes, OpenError> {
     let sold_out_ms_max = settings.gate.sold_out_cache_ms_max;
     let (node, node_of) = (node.clone(), numbers.clone());
     let may_number = Arc::new(move || may_number(&node, &node_of));
-    let lanes =
-        Lanes::start(settings.lane, sold_out_ms_max, gate.clone(), numbers.clone(), may_number);
+    let admitted = admitted.clone();
+    let lanes = Lanes::start(
+        settings.lane,
+        sold_out_ms_max,
+        gate.clone(),
+        numbers.clone(),
+        may_number,
+        Arc::new(move |claim, ahead| admitted.note(claim, ahead)),
+    );
     lanes.map_err(OpenError::Lanes)
 }
 

@@ -52,6 +52,10 @@ const GATHER: Duration = Duration::from_micros(100);
 /// while the lease surely holds.
 pub type MayNumber = Arc<dyn Fn() -> bool + Send + Sync>;
 
+/// Hears of every claim that is admitted for the first time, and of how many are on the log before it. It is
+/// called on the lane's way to the next batch, so it must not wait for anything.
+pub type HearAdmitted = Arc<dyn Fn(&Claim, u64) + Send + Sync>;
+
 /// A claim in a lane; resolves to its decision.
 #[derive(Debug)]
 pub struct PendingDecision(oneshot::Receiver<Decision>);
@@ -102,6 +106,7 @@ impl Lanes {
         gate: Arc<dyn Admission>,
         numbers: Arc<OrderNumbers>,
         may_number: MayNumber,
+        hear_admitted: HearAdmitted,
     ) -> std::io::Result<Lanes> {
         let sold_out = Arc::new(SoldOut::new(sold_out_ms_max));
         let spent_on = Arc::new(SpentOn::new());
@@ -116,6 +121,7 @@ impl Lanes {
                 gate: gate.clone(),
                 numbers: numbers.clone(),
                 may_number: may_number.clone(),
+                hear_admitted: hear_admitted.clone(),
                 sold_out: sold_out.clone(),
                 spent_on: spent_on.clone(),
                 stopping: stopping.clone(),
@@ -210,6 +216,7 @@ struct Lane {
     gate: Arc<dyn Admission>,
     numbers: Arc<OrderNumbers>,
     may_number: MayNumber,
+    hear_admitted: HearAdmitted,
     sold_out: Arc<SoldOut>,
     spent_on: Arc<SpentOn>,
     stopping: watch::Receiver<bool>,
@@ -245,10 +252,13 @@ impl Lane {
                     Decision::SoldOut { left: ..=0, version } => {
                         self.sold_out.put(item, *version, Instant::now());
                     }
-                    Decision::Admitted {
-                        claim: Claim { key: Some(key), order_no, .. }, ..
-                    } => {
-                        self.spent_on.note(*key, item, *order_no);
+                    Decision::Admitted { claim, repeated, ahead } => {
+                        if let Some(key) = claim.key {
+                            self.spent_on.note(key, item, claim.order_no);
+                        }
+                        if !repeated {
+                            (self.hear_admitted)(claim, *ahead);
+                        }
                     }
                     _ => {}
                 }
@@ -313,8 +323,9 @@ mod tests {
     async fn a_lane_whose_gate_mixes_answers_up_stops_and_tells_nobody() {
         let options = LaneOptions { queue_max: 9, batch_max: 9 };
         let numbers = Arc::new(OrderNumbers::new(0, Arc::new(SystemClock)));
-        let lanes =
-            Lanes::start(options, 1_000, Arc::new(Forgetful), numbers, Arc::new(|| true)).unwrap();
+        let (may_number, nobody) = (Arc::new(|| true), Arc::new(|_: &Claim, _| {}));
+        let gate = Arc::new(Forgetful);
+        let lanes = Lanes::start(options, 1_000, gate, numbers, may_number, nobody).unwrap();
         let claim = |user: &str| {
             let user = user.parse().unwrap();
             lanes.enter(ClaimRequest { item: ItemId(1), user, quantity: 1, key: None })

@@ -26,7 +26,7 @@ use sale::{Claim, Epoch, ItemId, KeyHash, Millis, OrderNo, UserId};
 
 pub use gate::{Admission, Gate, Inspection, Upkeep};
 pub use gathered::{Gathered, GatheredLimits};
-pub use lane::{LaneOptions, Lanes, MayNumber, PendingDecision};
+pub use lane::{HearAdmitted, LaneOptions, Lanes, MayNumber, PendingDecision};
 pub use recent::Recent;
 pub use sold_out::SoldOut;
 

@@ -1,5 +1,5 @@
-//! The one secret that signs sale tokens and receipts, split by purpose so that neither can be
-//! passed off as the other.
+//! The one secret that signs sale tokens, receipts and event tickets, split by purpose so that none can
+//! be passed off as another.
 
 use std::fmt;
 
@@ -17,6 +17,7 @@ const SECRET_BYTES_MIN: usize = 16;
 pub struct SigningKeys {
     pub(crate) sale_token: Signer,
     pub(crate) receipt: Signer,
+    pub(crate) event_ticket: Signer,
 }
 
 impl SigningKeys {
@@ -25,6 +26,7 @@ impl SigningKeys {
         (secret.len() >= SECRET_BYTES_MIN).then(|| SigningKeys {
             sale_token: Signer::derive(secret, "seckill sale token v1"),
             receipt: Signer::derive(secret, "seckill receipt v1"),
+            event_ticket: Signer::derive(secret, "seckill event ticket v1"),
         })
     }
 }

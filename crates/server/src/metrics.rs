@@ -22,6 +22,9 @@ pub const AUTH_REFUSED: &str = "seckill_auth_refused_total";
 pub const CLAIMS: &str = "seckill_claims_total";
 pub const BUILD_INFO: &str = "seckill_build_info";
 pub const CLAIM_SECONDS: &str = "seckill_claim_seconds";
+pub const PUSH_DROPPED: &str = "seckill_push_dropped_total";
+/// The values of the label `reason` of the streams that were ended.
+const PUSH_DROPPED_REASONS: [&str; 2] = ["slow", "silent"];
 
 #[derive(Clone, Copy)]
 enum Kind {
@@ -77,6 +80,11 @@ const DESCRIBED: &[(&str, Kind, &str)] = &[
     ),
     ("seckill_retrying_claims", Kind::Gauge, "Claims that failed and are tried again."),
     ("seckill_push_streams", Kind::Gauge, "Buyers listening for news."),
+    (
+        PUSH_DROPPED,
+        Kind::Counter,
+        "Streams ended because their listener did not keep up (slow) or gave no sign of life (silent).",
+    ),
     (ORDERS_TIMED_OUT, Kind::Counter, "Orders closed because they were not paid in time."),
     (PAYMENTS_CREDITED, Kind::Counter, "Payments that made an order paid."),
     (PAYMENTS_LATE, Kind::Counter, "Payments for orders that were over; the money goes back."),
@@ -150,6 +158,9 @@ fn describe() {
     }
     for kind in AccessRefusal::ALL {
         metrics::counter!(AUTH_REFUSED, "kind" => kind.as_str()).increment(0);
+    }
+    for reason in PUSH_DROPPED_REASONS {
+        metrics::counter!(PUSH_DROPPED, "reason" => reason).increment(0);
     }
     for reason in CUT_REASONS {
         metrics::counter!(CONNECTIONS_CUT, "reason" => reason).increment(0);

@@ -14,6 +14,8 @@ use sale::{Activity, OrderNo, UserId};
 use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast;
 
+use crate::push::QueuedClaim;
+
 pub use local::LocalCoordination;
 pub use redis::{CoordinationError, RedisCoordination, RedisCoordinationOptions};
 
@@ -27,6 +29,15 @@ pub enum Hint {
     /// Units of this item came back at the gate.
     #[serde(rename = "units.v1")]
     Units { item: sale::ItemId },
+    /// These claims were admitted.
+    #[serde(rename = "queued.v1")]
+    Queued { claims: Vec<QueuedClaim> },
+    /// There are news in the outbox.
+    #[serde(rename = "news.v1")]
+    News,
+    /// Nobody tells this one: it stands for those that were lost while the line was down.
+    #[serde(skip)]
+    Missed,
 }
 
 #[async_trait]

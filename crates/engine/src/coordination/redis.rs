@@ -227,14 +227,16 @@ async fn beat(coordination: std::sync::Weak<RedisCoordination>) {
 
 /// Hear what others tell, on a connection of its own.
 async fn listen(coordination: std::sync::Weak<RedisCoordination>) {
+    let mut is_first = true;
     loop {
         let Some(strong) = coordination.upgrade() else { return };
         let (servers, channels) =
             (strong.options.servers.clone(), [strong.key("hints"), strong.own_channel()]);
         let sender = strong.hints.clone();
         drop(strong);
+        let again = !std::mem::replace(&mut is_first, false);
         let heard = tokio::select! {
-            heard = hear(&servers, &channels, &sender, &coordination, SILENCE_MAX) => heard,
+            heard = hear(&servers, &channels, &sender, &coordination, SILENCE_MAX, again) => heard,
             // News come from the primary, and that is another one now.
             () = servers.moved() => Ok(()),
         };
@@ -251,9 +253,14 @@ async fn hear(
     sender: &broadcast::Sender<Hint>,
     coordination: &std::sync::Weak<RedisCoordination>,
     silence_max: Duration,
+    again: bool,
 ) -> RedisResult<()> {
     let mut subscription = servers.subscribe(channel).await?;
     in_time(silence_max, subscription.subscribe(own_channel)).await??;
+    if again {
+        // Whoever listens should look at what was told while nobody heard it.
+        let _ = sender.send(Hint::Missed);
+    }
     let mut messages = subscription.on_message();
     while let Some(message) = in_time(silence_max, messages.next()).await? {
         if coordination.strong_count() == 0 {
@@ -329,7 +336,7 @@ mod tests {
         let silence = Duration::from_millis(100);
         let servers = &coordination.options.servers;
         let channels = [unique_name("nobody"), unique_name("nobody")];
-        let heard = hear(servers, &channels, &sender, &weak, silence).await;
+        let heard = hear(servers, &channels, &sender, &weak, silence, false).await;
         assert!(heard.unwrap_err().is_timeout());
     }
 }

@@ -31,7 +31,7 @@ use tokio::{
 use self::{
     catalogue::RefreshCatalogue,
     count::Count,
-    hints::hear_hints,
+    hints::{hear_hints, tell_of_news},
     lifecycle::Lifecycle,
     mend::{Mend, SUSPECTS_POLL_MS},
     news::News,
@@ -187,6 +187,11 @@ impl Jobs {
         // A load may take minutes; one that is cut off is begun anew by another process.
         self.spawn(self.looped("mend", &self.mend, every(SUSPECTS_POLL_MS).everywhere()));
         self.spawn(hear_hints(self.shared.clone(), self.push.clone()));
+        if self.shared.is_cluster() {
+            self.spawn(tell_of_news(self.shared.clone()));
+        }
+        self.spawn(self.push.clone().pass_on_admitted());
+        self.spawn(self.push.clone().watch_stock());
         if !self.shared.settings.does(ProcessRole::Jobs) {
             return;
         }

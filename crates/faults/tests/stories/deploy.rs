@@ -297,6 +297,14 @@ fn nginx_stands_in_front_and_keeps_its_promises() {
     assert!(!seen.contains("upgrade: h2c"), "{seen}");
     assert!(seen.contains("strict-transport-security:"), "{seen}");
 
+    // One address may become a WebSocket, and is told the host as the page knows it.
+    let upgrade =
+        ["--http1.1", "--header", "Upgrade: websocket", "--header", "Connection: Upgrade"];
+    let seen = curl(&nginx, "/api/v1/ws?ticket=t", &upgrade).to_lowercase();
+    assert!(seen.contains("upgrade: websocket\r\nconnection: upgrade\r\n"), "{seen}");
+    let host = nginx.url().replace("https://", "host: ");
+    assert!(seen.contains(&format!("{host}\r\n")), "{seen}");
+
     // A claim with its token and key arrives whole, over a connection that is used again.
     let claim = ["--header", "X-Sale-Token: t", "--header", "Idempotency-Key: k", "--data", "{}"];
     curl(&nginx, "/api/v1/items/42/claims", &claim);

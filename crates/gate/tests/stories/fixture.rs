@@ -63,7 +63,15 @@ pub(crate) trait Home: Send + Sync {
 
     fn lanes(&self, gate: Arc<dyn Gate>, queue_max: usize) -> Lanes {
         let options = LaneOptions { queue_max, batch_max: 64 };
-        Lanes::start(options, 1_000, gate, self.numbers().clone(), Arc::new(|| true)).unwrap()
+        Lanes::start(
+            options,
+            1_000,
+            gate,
+            self.numbers().clone(),
+            Arc::new(|| true),
+            Arc::new(|_, _| {}),
+        )
+        .unwrap()
     }
 }
 

@@ -445,7 +445,8 @@ async fn a_lane_that_died_is_noticed() {
         let options = LaneOptions { queue_max: 10, batch_max: 10 };
         let may_number = Arc::new(move || !dies || panic!("a test kills this lane"));
         let numbers = home.numbers.clone();
-        let lanes = Lanes::start(options, 1_000, gate, numbers, may_number).unwrap();
+        let lanes =
+            Lanes::start(options, 1_000, gate, numbers, may_number, Arc::new(|_, _| {})).unwrap();
         assert!(lanes.are_running());
         let decision = lanes.claim(one_unit("a")).await;
         assert_eq!(matches!(decision, Decision::Admitted { .. }), !dies, "{decision:?}");

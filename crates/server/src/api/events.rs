@@ -1,99 +1,61 @@
-//! The event stream: news of a buyer's orders, as server-sent events.
+//! The event stream: news of a buyer's orders and watched items, as server-sent events.
 //!
-//! The stream begins with what is true now (one event per order that may still change) and then
-//! tells of each change. It listens before it reads, so that nothing falls in between. Should it
-//! ever have to skip something it ends instead, and the buyer who comes back reads everything anew.
+//! The stream begins with what is true now (one event per order that may still change) and then tells of
+//! each change. Should it ever have to skip something it ends instead, and the buyer who comes back with the
+//! id of the last event hears what happened meanwhile.
 
-use std::{collections::VecDeque, convert::Infallible, time::Duration};
+use std::{convert::Infallible, time::Duration};
 
 use axum::{
     extract::State,
     response::{
         IntoResponse, Response, Sse,
-        sse::{Event, KeepAlive},
+        sse::{Event as SseEvent, KeepAlive},
     },
 };
+use engine::Feed;
 use futures_util::stream::{self, Stream};
-use sale::{OrderStatus, UserId};
 
-use super::{Shared, order::OrderJson, orders::own, schemas};
-use crate::{
-    access::Buyer,
-    problem::{Code, Problem},
+use super::{
+    Shared,
+    news::{Event, Listener, Listening},
+    schemas,
 };
-use engine::{Listener, OrderView};
+use crate::problem::Problem;
 
-/// Proxies close what is silent for long; most wait a minute.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// How many of a buyer's newest orders are looked through at the beginning.
-const RECENT_MAX: usize = 50;
-/// A buyer over the cap should poll; this is when it is worth asking again.
-const RETRY_AFTER_MS: u64 = 30_000;
-
-/// News of the buyer's orders: events named `order`, each with the order as its data.
+/// News of the buyer's orders and of watched items.
+///
+/// Events named `order` have the order as their data. `sold_out` and `back_in_stock` name a watched item;
+/// one of them is told of each at the beginning. `look_again` says that there is more than is told: read
+/// the list of orders.
 #[utoipa::path(get, path = "/events", tag = "buyer", security(("buyer" = [])),
+    params(Listening,
+        ("Last-Event-ID" = inline(Option<schemas::LastEventId>), Header,
+            description = "As `last_event_id`; a browser that connects again sends it by itself")),
     responses(
-        (status = OK, description = "Events named `order`", body = inline(schemas::OrderEvent),
+        (status = OK, description = "Events", body = inline(schemas::ServerSentEvent),
             content_type = "text/event-stream"),
-        (status = TOO_MANY_REQUESTS, description = "`rate_limited`: too many streams are open")))]
+        (status = UNPROCESSABLE_ENTITY, description = "`invalid`: too many `items`, or none at all"),
+        (status = TOO_MANY_REQUESTS, description = "`rate_limited`: too many streams are open"),
+        (status = SERVICE_UNAVAILABLE, description = "`busy`: the orders cannot be read now")))]
 pub(super) async fn listen(
     State(app): State<Shared>,
-    Buyer(user): Buyer,
+    listener: Listener,
 ) -> Result<Response, Problem> {
-    let listener = app.engine.push().listen(&user).map_err(|error| {
-        Problem::new(Code::RateLimited).retry_after_ms(RETRY_AFTER_MS).inside(error)
-    })?;
-    let mut first = VecDeque::new();
-    for view in app.engine.orders().of_buyer(&user, None, RECENT_MAX).await? {
-        if may_change(view.status()) {
-            first.push_back(OrderJson::of(&app.engine, view).await?);
-        }
-    }
-    let stream = OrderStream { app, user, listener, first };
-    let answer = Sse::new(stream.into_events()).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
+    let feed = listener.follow(&app).await?;
+    // Proxies close what is silent for long; most wait a minute.
+    let heartbeat = Duration::from_millis(app.config.push.heartbeat_ms);
+    let answer = Sse::new(into_events(app, feed)).keep_alive(KeepAlive::new().interval(heartbeat));
     // Without the first nginx gathers events until a buffer is full; axum would allow storing them.
     let headers = [("x-accel-buffering", "no"), ("cache-control", "no-store")];
     Ok((headers, answer).into_response())
 }
 
-fn may_change(status: OrderStatus) -> bool {
-    status.is_live() || status == OrderStatus::Refunding
-}
-
-struct OrderStream {
-    app: Shared,
-    user: UserId,
-    listener: Listener,
-    first: VecDeque<OrderJson>,
-}
-
-impl OrderStream {
-    fn into_events(self) -> impl Stream<Item = Result<Event, Infallible>> {
-        stream::unfold(self, |mut orders| async move {
-            let order = orders.next().await?;
-            let event = Event::default().event("order").json_data(&order).ok()?;
-            Some((Ok(event), orders))
-        })
-    }
-
-    /// `None` ends the stream: the server stops, this listener was too slow, or the order cannot be
-    /// read now.
-    async fn next(&mut self) -> Option<OrderJson> {
-        if let Some(order) = self.first.pop_front() {
-            return Some(order);
-        }
-        loop {
-            let no = self.listener.next().await?;
-            match self.read(no).await {
-                Ok(order) => return Some(order),
-                Err(problem) if problem.code() == Code::NotFound => {}
-                Err(_) => return None,
-            }
-        }
-    }
-
-    async fn read(&self, no: sale::OrderNo) -> Result<OrderJson, Problem> {
-        let view: OrderView = own(&self.app.engine, no, &self.user).await?;
-        OrderJson::of(&self.app.engine, view).await
-    }
+/// It ends when the server stops, this listener was too slow, or an order cannot be read now.
+fn into_events(app: Shared, feed: Feed) -> impl Stream<Item = Result<SseEvent, Infallible>> {
+    stream::unfold((app, feed), |(app, mut feed)| async move {
+        let news = feed.next().await.ok()?;
+        let Event { id, name, data } = Event::of(&app, feed.id(), news).await?;
+        Some((Ok(SseEvent::default().event(name).data(data).id(id.to_string())), (app, feed)))
+    })
 }

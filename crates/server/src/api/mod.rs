@@ -25,6 +25,7 @@ mod finish;
 mod idempotency;
 mod item_metrics;
 pub(crate) mod machine;
+mod news;
 mod openapi;
 mod order;
 mod orders;
@@ -38,6 +39,7 @@ mod schemas;
 mod shop;
 mod time;
 mod times;
+mod websocket;
 
 use std::{ops::Deref, sync::Arc, time::Duration};
 
@@ -206,6 +208,8 @@ fn public_and_buyers() -> OpenApiRouter<Shared> {
         .routes(routes!(payments::notify))
         .routes(routes!(receipts::present))
         .routes(routes!(events::listen))
+        .routes(routes!(news::ticket))
+        .routes(routes!(websocket::connect))
         .routes(routes!(cashier::show, cashier::act))
 }
 

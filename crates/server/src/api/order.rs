@@ -39,6 +39,9 @@ pub(super) struct OrderJson {
     pub(super) created_at: i64,
     pub(super) paid_at: Option<i64>,
     pub(super) closed_at: Option<i64>,
+    /// While queued: claims up to and including this one that are on their way to the ledger, at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) position: Option<u64>,
     /// While queued: when it will be an order at the latest, at the rate of the last seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) eta_ms: Option<u64>,
@@ -76,6 +79,11 @@ impl OrderJson {
         Ok(order)
     }
 
+    /// While queued: with a place that is better known.
+    pub(super) fn at(self, position: u64, eta_ms: u64) -> OrderJson {
+        OrderJson { position: Some(position), eta_ms: Some(eta_ms), ..self }
+    }
+
     fn last_true_at(self, at_ms: Millis) -> OrderJson {
         OrderJson { stale: true, as_of: Some(at_ms), ..self }
     }
@@ -107,6 +115,7 @@ impl OrderJson {
             paid_at: None,
             closed_at: None,
             // What stands before this claim is at most the whole log.
+            position: engine.orders().backlog(),
             eta_ms: engine.orders().backlog_eta_ms(),
             failed: None,
             stale: false,
@@ -136,6 +145,7 @@ impl From<Order> for OrderJson {
             created_at: order.created_ms,
             paid_at: order.paid_ms,
             closed_at: order.closed_ms,
+            position: None,
             eta_ms: None,
             failed: None,
             stale: false,

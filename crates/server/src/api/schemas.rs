@@ -6,9 +6,10 @@
 
 use sale::{
     ATTRIBUTE_NAME_CHARS_MAX, ATTRIBUTE_NUMBER_MAX, ATTRIBUTE_TEXT_CHARS_MAX, ATTRIBUTES_MAX,
-    DESCRIPTION_CHARS_MAX, IMAGES_MAX, ITEMS_PER_ACTIVITY_MAX, LIMIT_PER_USER_MAX, NAME_CHARS_MAX,
-    OrderStatus, PAY_WITHIN_MS_DEFAULT, PAY_WITHIN_MS_MAX, PAY_WITHIN_MS_MIN, PRICE_MAX,
-    RECEIPT_CHARS_MAX, SHARDS_MAX, SHOP_ID_CHARS_MAX, STOCK_MAX, URL_CHARS_MAX, USER_ID_CHARS_MAX,
+    DESCRIPTION_CHARS_MAX, EVENT_TICKET_CHARS_MAX, IMAGES_MAX, ITEMS_PER_ACTIVITY_MAX,
+    LIMIT_PER_USER_MAX, NAME_CHARS_MAX, OrderStatus, PAY_WITHIN_MS_DEFAULT, PAY_WITHIN_MS_MAX,
+    PAY_WITHIN_MS_MIN, PRICE_MAX, RECEIPT_CHARS_MAX, SHARDS_MAX, SHOP_ID_CHARS_MAX, STOCK_MAX,
+    URL_CHARS_MAX, USER_ID_CHARS_MAX,
 };
 use utoipa::{
     PartialSchema, ToSchema,
@@ -22,10 +23,11 @@ use super::{
     admin::{LISTED_DEFAULT, PlannedItem},
     catalogue,
     claims::IDEMPOTENCY_KEY_CHARS_MAX,
+    news::LAST_EVENT_ID_CHARS_MAX,
     openapi::{one_of, one_of_or_null},
     paging::{ROWS_DEFAULT, ROWS_MAX},
 };
-use engine::{IMPORT_ACTIVITIES_MAX, TOKEN_NAME_CHARS_MAX};
+use engine::{IMPORT_ACTIVITIES_MAX, TOKEN_NAME_CHARS_MAX, WATCHED_ITEMS_MAX};
 
 /// "SK" and a number. The next digit would not fit into a signed integer of 64 bits.
 const ORDER_NO: &str = "^SK[0-8][0-9]{18}$";
@@ -45,6 +47,7 @@ const SELECTOR: &str = r"[\ufe00-\ufe0f]";
 const JOINER: &str = r"[\u200c\u200d]";
 const CURRENCY: &str = "^[A-Z]{3}$";
 const VISIBLE_ASCII: &str = "^[!-~]+$";
+const VISIBLE_ASCII_OR_NONE: &str = "^[!-~]*$";
 const BASE64URL: &str = "^[A-Za-z0-9_-]+$";
 const PROVIDER: &str = "^[a-z]{1,32}$";
 
@@ -363,23 +366,41 @@ pub(super) fn shut() -> Schema {
     one_of_or_null(about, ["paused", "frozen", "ended"])
 }
 
-/// One event of the stream. Its data is an order, written as JSON.
-pub(super) struct OrderEvent;
+/// One event of the stream. Its data is JSON.
+pub(super) struct ServerSentEvent;
 
-impl PartialSchema for OrderEvent {
+impl PartialSchema for ServerSentEvent {
     fn schema() -> RefOr<Schema> {
+        let names = ["order", "sold_out", "back_in_stock", "look_again"];
         let data = of(Type::String).content_media_type("application/json");
-        let data = data.description(Some("The order as it is now: an `Order` as JSON."));
+        let about = "Of `order`: the order as it is now, an `Order`. Of `sold_out` and `back_in_stock`: an \
+                     object with `item_id`.";
         of(Type::Object)
-            .property("event", one_of("What it is about.", ["order"]))
-            .property("data", data)
+            .property("id", of(Type::String).description(Some("To come back with.")))
+            .property("event", one_of("What it is about.", names))
+            .property("data", data.description(Some(about)))
             .required("event")
             .required("data")
             .into()
     }
 }
 
-impl ToSchema for OrderEvent {}
+impl ToSchema for ServerSentEvent {}
+
+fn ticket() -> Schema {
+    short_text(BASE64URL, EVENT_TICKET_CHARS_MAX).into()
+}
+
+fn watched_items() -> Schema {
+    let ids = ArrayBuilder::new().items(int64(of(Type::Integer), 0, i64::MAX));
+    ids.min_items(Some(1)).max_items(Some(WATCHED_ITEMS_MAX)).into()
+}
+
+fn last_event_id() -> Schema {
+    let about = "As it came with the event.";
+    let id = text(VISIBLE_ASCII_OR_NONE).max_length(Some(LAST_EVENT_ID_CHARS_MAX));
+    id.description(Some(about)).into()
+}
 
 /// Whatever the action has to say for itself.
 pub(super) fn audit_detail() -> Schema {
@@ -414,4 +435,7 @@ written_as! {
     SearchedStatus = searched_status,
     ShownActivities = shown_activities,
     ShopId = shop_id,
+    Ticket = ticket,
+    WatchedItems = watched_items,
+    LastEventId = last_event_id,
 }

@@ -150,3 +150,64 @@ async fn a_stream_begins_with_what_is_true_and_ends_with_the_server() {
     shop.app.engine.push().close();
     assert!(events.next().await.is_none());
 }
+
+#[tokio::test]
+async fn a_ticket_opens_a_stream_for_a_minute() {
+    let shop = Shop::open_with(|config| config.push.streams_per_user_max = 1).await;
+    let (_, item) = shop.stage(5, 1).await;
+    shop.clock.set(OPENS_MS);
+    let order_no = shop.buy("ann", item).await;
+    shop.settled("ann", &order_no).await;
+    shop.post("/api/v1/events/ticket").send().await.is_refused(401, "unauthorized", None);
+    let jwt = shop.jwt("ann");
+    let ticket = shop.post("/api/v1/events/ticket").bearer(&jwt).send().await.is(200);
+    assert_eq!(ticket["expires_at"], OPENS_MS + 60_000);
+    let path = format!("/api/v1/events?ticket={}", ticket["token"].as_str().unwrap());
+    let response = shop.get(&format!("{path}&items={item}")).response().await;
+    assert_eq!(response.status(), 200);
+    let mut events = response.into_body().into_data_stream();
+    let mut next =
+        async || String::from_utf8(events.next().await.unwrap().unwrap().to_vec()).unwrap();
+    let first = next().await;
+    assert!(
+        first.contains(&order_no) && first.contains(&format!("\nid: {OPENS_MS}-1\n")),
+        "{first}"
+    );
+    let second = next().await;
+    let item = format!("event: back_in_stock\ndata: {{\"item_id\":{item}}}\nid: {OPENS_MS}-2\n");
+    assert!(second.starts_with(&item), "{second}");
+    // It is for streams, and for nothing else; nor is a login good in its place.
+    let token = ticket["token"].as_str().unwrap();
+    shop.get("/api/v1/orders").bearer(token).send().await.is_refused(401, "unauthorized", None);
+    for bad in [&jwt, "", "x"] {
+        let asked = shop.get(&format!("/api/v1/events?ticket={bad}")).bearer(&jwt).send().await;
+        asked.is_refused(401, "unauthorized", None);
+    }
+    shop.clock.set(OPENS_MS + 60_000);
+    shop.get(&path).send().await.is_refused(401, "unauthorized", None);
+}
+
+#[tokio::test]
+async fn what_a_listener_asks_for_must_make_sense() {
+    let shop = Shop::open().await;
+    let jwt = shop.jwt("ann");
+    let many = vec!["1"; 51].join(",");
+    for way in ["events", "ws"] {
+        let ask = |query: &str| shop.get(&format!("/api/v1/{way}?{query}")).bearer(&jwt);
+        for bad in ["items=", "items=x", "items=07", &format!("items={many}")] {
+            ask(bad).send().await.is_refused(422, "invalid", Some("items"));
+        }
+        let long = "1".repeat(65);
+        for bad in ["last_event_id=a%20b", &format!("last_event_id={long}")] {
+            ask(bad).send().await.is_refused(422, "invalid", Some("last_event_id"));
+        }
+        let asked = ask("").header("last-event-id", "a b").send().await;
+        asked.is_refused(422, "invalid", Some("last-event-id"));
+    }
+    // Whoever asks for a WebSocket without its handshake is told so; a page of elsewhere is not even heard.
+    let ws = || shop.get("/api/v1/ws").bearer(&jwt).header("host", "shop.example");
+    ws().send().await.is_refused(400, "bad_request", None);
+    let elsewhere = ws().header("origin", "https://evil.example");
+    elsewhere.send().await.is_refused(403, "forbidden", None);
+    ws().header("origin", "https://shop.example").send().await.is_refused(400, "bad_request", None);
+}

@@ -55,6 +55,7 @@ mod operators;
 mod origins;
 mod outbox;
 mod plans;
+mod push;
 mod rebuild;
 mod rehearse;
 mod rush;
