@@ -60,6 +60,7 @@ mod rebuild;
 mod rehearse;
 mod rush;
 mod sentinel;
+mod sockets;
 mod startup;
 mod traffic;
 mod watching;
