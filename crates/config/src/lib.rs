@@ -12,7 +12,9 @@ mod rules;
 use std::{net::SocketAddr, path::PathBuf};
 
 use auth::AuthSettings;
-use engine::settings::{Alerts, Gate, Jobs, LedgerStore, Push, Redis, SandboxSettings, Settings};
+use engine::settings::{
+    Alerts, Gate, Jobs, LedgerStore, Push, Redis, SandboxSettings, Settings, Webhooks,
+};
 use listener::HttpSettings;
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::filter::{LevelFilter, ParseError, Targets};
@@ -45,6 +47,7 @@ pub struct Config {
     pub payment: Payment,
     pub alerts: Alerts,
     pub push: Push,
+    pub webhooks: Webhooks,
     pub log: Log,
 }
 
@@ -107,6 +110,7 @@ impl Config {
             sandbox: self.sandbox_is_on().then_some(sandbox),
             alerts: self.alerts.clone(),
             push: self.push.clone(),
+            webhooks: self.webhooks.clone(),
         }
     }
 

@@ -215,7 +215,7 @@ fn syntax_problem(name: &str, text: &str, error: &toml::de::Error) -> String {
 }
 
 fn shown(rule: &Rule, value: &Value) -> String {
-    if rule.is_secret() { engine::REDACTED.into() } else { value.to_string() }
+    if rule.has_secrets() { engine::REDACTED.into() } else { value.to_string() }
 }
 
 /// A table as pairs of dotted key and value. An empty table stays itself, to be judged by its name.

@@ -17,6 +17,8 @@ const SECRET_CHARS_MIN: usize = 16;
 const TEXT_CHARS_MAX: usize = 4_096;
 const RETRY_STEPS_MAX: usize = 64;
 const ORIGINS_MAX: usize = 100;
+const LIST_MAX: usize = 100;
+const ENDPOINTS_MAX: usize = 32;
 
 pub(super) enum Rule {
     /// "auto", true or false.
@@ -38,6 +40,10 @@ pub(super) enum Rule {
     Address,
     /// Not to be shown; empty, or at least so many characters.
     Secret(usize),
+    /// A list of texts that are not empty, at most so many.
+    Texts(usize),
+    /// A list of webhook endpoints: tables with url, secret and perhaps events.
+    Endpoints(usize),
     /// An address with one of these schemes, or empty. Not to be shown: it may carry a password.
     Url(&'static [&'static str]),
 }
@@ -140,6 +146,18 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("push.streams_per_user_max", Rule::Number(1, 1_000)),
     ("push.queue_max", Rule::Number(1, 100_000)),
     ("push.heartbeat_ms", Rule::Number(100, 600_000)),
+    ("webhooks.endpoints", Rule::Endpoints(ENDPOINTS_MAX)),
+    ("webhooks.allowed_hosts", Rule::Texts(LIST_MAX)),
+    ("webhooks.endpoints_max", Rule::Number(0, 100)),
+    ("webhooks.concurrent_max", Rule::Number(1, 256)),
+    ("webhooks.timeout_ms", Rule::Number(10, 10 * MINUTE_MS)),
+    ("webhooks.retry_ladder_ms", Rule::Numbers(1, WEEK_MS, RETRY_STEPS_MAX)),
+    ("webhooks.down_pause_ms_max", Rule::Number(1, 60 * MINUTE_MS)),
+    ("webhooks.give_up_after_ms", Rule::Number(0, 52 * WEEK_MS)),
+    ("webhooks.switch_off_after_ms", Rule::Number(0, 52 * WEEK_MS)),
+    ("webhooks.rotation_ms", Rule::Number(0, 52 * WEEK_MS)),
+    ("webhooks.keep_delivered_ms", Rule::Number(0, 520 * WEEK_MS)),
+    ("webhooks.keep_failed_ms", Rule::Number(0, 520 * WEEK_MS)),
     ("log.level", Rule::Required),
     ("log.format", Rule::OneOf(&["text", "json"])),
 ];
@@ -171,6 +189,13 @@ impl Rule {
             Rule::Secret(min) => text.is_some_and(|text| {
                 text.is_empty() || (text.chars().count() >= min && text != REDACTED)
             }),
+            Rule::Texts(count) => value.as_array().is_some_and(|list| {
+                let filled = |v: &Value| v.as_str().is_some_and(|text| !text.trim().is_empty());
+                list.len() <= count && list.iter().all(filled)
+            }),
+            Rule::Endpoints(count) => value
+                .as_array()
+                .is_some_and(|list| list.len() <= count && list.iter().all(is_endpoint)),
             Rule::Url(schemes) => text.is_some_and(|text| {
                 text.is_empty() || schemes.iter().any(|scheme| has_scheme(text, scheme))
             }),
@@ -179,6 +204,11 @@ impl Rule {
 
     pub(super) fn is_secret(&self) -> bool {
         matches!(self, Rule::Secret(_) | Rule::Url(_))
+    }
+
+    /// A secret is somewhere in it.
+    pub(super) fn has_secrets(&self) -> bool {
+        self.is_secret() || matches!(self, Rule::Endpoints(_))
     }
 
     /// The rest of a sentence that begins with the key.
@@ -203,6 +233,12 @@ impl Rule {
                     .into()
             }
             Rule::Secret(min) => format!("must be empty or at least {min} characters"),
+            Rule::Texts(count) => format!("must be a list of at most {count} texts, none of them empty"),
+            Rule::Endpoints(count) => format!(
+                "must be a list of at most {count} tables, each with a url (http or https, without \
+                 a user), a secret (whsec_ and the base64 of 24 to 64 bytes) and perhaps events ({})",
+                engine::WebhookKind::ALL.map(engine::WebhookKind::as_str).join(", ")
+            ),
             Rule::Url(schemes) => {
                 format!("must be empty or an address that starts with {}", schemes.join(" or "))
             }
@@ -220,7 +256,15 @@ impl Rule {
         match self {
             Rule::Number(..) => number(text),
             Rule::Numbers(..) => Value::Array(parts().map(number).collect()),
-            Rule::SomeOf(_) | Rule::Origins(_) => Value::Array(parts().map(Value::from).collect()),
+            Rule::SomeOf(_) | Rule::Origins(_) | Rule::Texts(_) => {
+                Value::Array(parts().map(Value::from).collect())
+            }
+            // As it would stand in the file.
+            Rule::Endpoints(_) => format!("list = {text}")
+                .parse::<toml::Table>()
+                .ok()
+                .and_then(|mut table| table.remove("list"))
+                .unwrap_or_else(|| Value::from(text)),
             Rule::Switch => match text.trim() {
                 "true" | "1" => Value::Boolean(true),
                 "false" | "0" => Value::Boolean(false),
@@ -229,6 +273,23 @@ impl Rule {
             _ => Value::from(text),
         }
     }
+}
+
+fn is_endpoint(value: &Value) -> bool {
+    let Some(table) = value.as_table() else { return false };
+    let text = |key: &str| table.get(key).and_then(Value::as_str);
+    let events = table.get("events").map(|events| {
+        events.as_array().is_some_and(|list| {
+            let known = |event: &Value| {
+                event.as_str().is_some_and(|word| word.parse::<engine::WebhookKind>().is_ok())
+            };
+            list.iter().all(known)
+        })
+    });
+    text("url").is_some_and(engine::is_webhook_url)
+        && text("secret").is_some_and(engine::is_webhook_secret)
+        && events.unwrap_or(true)
+        && table.keys().all(|key| ["url", "secret", "events"].contains(&key.as_str()))
 }
 
 fn has_scheme(text: &str, scheme: &str) -> bool {
@@ -274,6 +335,12 @@ pub(super) fn check_pairs(config: &Config) -> Vec<String> {
             "orders.pause_ms_min = {}: must not be above orders.pause_ms_max = {}",
             config.orders.pause_ms_min, config.orders.pause_ms_max
         ));
+    }
+    let endpoints = &config.webhooks.endpoints;
+    for (n, one) in endpoints.iter().enumerate() {
+        if endpoints[..n].iter().any(|earlier| earlier.url == one.url) {
+            problems.push(format!("webhooks.endpoints[{n}] has the url of an earlier one"));
+        }
     }
     let keys: Vec<_> = config.auth.shop_keys().collect();
     if keys.len() > 1 {

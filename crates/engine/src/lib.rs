@@ -39,11 +39,13 @@ mod shared;
 mod test_engine;
 mod totals;
 mod warming;
+mod webhooks;
 mod with_timeout;
 
 use std::{path::Path, sync::Arc};
 
 use ledger::Outstanding;
+pub use ledger::WebhookKind;
 use sale::{Millis, SharedClock, SigningKeys};
 
 pub use cashier::SANDBOX_FILE;
@@ -68,6 +70,10 @@ pub use settings::{ProcessRole, Profile, Settings};
 pub use shared::{Shared, StoreError};
 pub use totals::{ItemTotals, Totals};
 pub use warming::{WarmError, Warmed};
+pub use webhooks::{
+    PingOutcome, Shown, WEBHOOK_DESCRIPTION_CHARS_MAX, WEBHOOK_URL_CHARS_MAX, Webhooks,
+    is_webhook_secret, is_webhook_url,
+};
 
 use alerting::Alerting;
 use cashier::Cashier;
@@ -91,6 +97,7 @@ pub struct Engine {
     reconcile: Arc<Reconcile>,
     records: Records,
     push: Arc<Push>,
+    webhooks: Arc<Webhooks>,
     health: Arc<Health>,
     demo: Arc<Demo>,
     jobs: Jobs,
@@ -144,6 +151,7 @@ impl Engine {
         });
         let health = Health::new(s(), push.clone(), data.to_owned(), remembered);
         let health = Arc::new(health);
+        let webhooks = Arc::new(Webhooks::new(s()));
         let jobs = Jobs::new(
             s(),
             &catalogue,
@@ -151,6 +159,7 @@ impl Engine {
             payments.clone(),
             reconcile.clone(),
             push.clone(),
+            &webhooks,
             health.clone(),
         );
         catalogue.refresh().await?;
@@ -172,6 +181,7 @@ impl Engine {
             stock,
             reconcile,
             push,
+            webhooks,
             health,
             jobs,
             shared,
@@ -252,6 +262,11 @@ impl Engine {
     /// Events of orders to the buyers who listen.
     pub fn push(&self) -> &Arc<Push> {
         &self.push
+    }
+
+    /// Events to the shop's backend.
+    pub fn webhooks(&self) -> &Webhooks {
+        &self.webhooks
     }
 
     /// What can be done now, as the watcher last saw it.

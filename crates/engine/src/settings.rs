@@ -3,8 +3,9 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use ledger::mysql;
+use ledger::{WebhookKind, mysql};
 use redis_link::{RedisAddress, RedisServers, TlsFiles};
+use sale::Millis;
 use serde::{Deserialize, Serialize};
 
 use crate::Secret;
@@ -24,6 +25,7 @@ pub struct Settings {
     pub sandbox: Option<SandboxSettings>,
     pub alerts: Alerts,
     pub push: Push,
+    pub webhooks: Webhooks,
 }
 
 impl Settings {
@@ -48,6 +50,7 @@ impl Default for Settings {
             sandbox: None,
             alerts: Alerts::default(),
             push: Push::default(),
+            webhooks: Webhooks::default(),
         }
     }
 }
@@ -254,5 +257,66 @@ pub struct Push {
 impl Default for Push {
     fn default() -> Self {
         Push { streams_max: 10_000, streams_per_user_max: 4, queue_max: 64, heartbeat_ms: 15_000 }
+    }
+}
+
+/// How the shop's backend is told of what happens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Webhooks {
+    pub endpoints: Vec<WebhookSetting>,
+    pub allowed_hosts: Vec<String>,
+    pub endpoints_max: usize,
+    pub concurrent_max: usize,
+    pub timeout_ms: u64,
+    pub retry_ladder_ms: Vec<Millis>,
+    pub down_pause_ms_max: u64,
+    pub give_up_after_ms: Millis,
+    pub switch_off_after_ms: Millis,
+    pub rotation_ms: Millis,
+    pub keep_delivered_ms: Millis,
+    pub keep_failed_ms: Millis,
+}
+
+/// An endpoint that may be anywhere, because the author of the settings says so.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WebhookSetting {
+    pub url: String,
+    pub secret: Secret,
+    #[serde(default)]
+    pub events: Vec<WebhookKind>,
+}
+
+impl Default for Webhooks {
+    fn default() -> Self {
+        const MINUTE: Millis = 60_000;
+        const HOUR: Millis = 60 * MINUTE;
+        const DAY: Millis = 24 * HOUR;
+        Webhooks {
+            endpoints: Vec::new(),
+            allowed_hosts: Vec::new(),
+            endpoints_max: 16,
+            concurrent_max: 16,
+            timeout_ms: 10_000,
+            retry_ladder_ms: vec![
+                5_000,
+                30_000,
+                2 * MINUTE,
+                10 * MINUTE,
+                30 * MINUTE,
+                HOUR,
+                2 * HOUR,
+                4 * HOUR,
+                8 * HOUR,
+                12 * HOUR,
+            ],
+            down_pause_ms_max: 60_000,
+            give_up_after_ms: 3 * DAY,
+            switch_off_after_ms: 5 * DAY,
+            rotation_ms: DAY,
+            keep_delivered_ms: 7 * DAY,
+            keep_failed_ms: 30 * DAY,
+        }
     }
 }

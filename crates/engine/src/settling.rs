@@ -41,6 +41,7 @@ impl OrderBook for WakingBook {
         if settled.void.is_empty() {
             // Nothing goes back to the gate: only buyers have to hear.
             self.wake.news_written();
+            self.wake.webhooks_written();
         } else {
             self.wake.outbox_written();
         }

@@ -1,7 +1,10 @@
 //! What the components of the engine share: the stores that they join, the clock, who waits for whom and
 //! who wakes whom.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use gate::{Gate, Lanes};
 use ledger::Ledger;
@@ -66,6 +69,9 @@ pub(crate) struct WakeUps {
     pub(crate) release: Arc<Notify>,
     pub(crate) news: Arc<Notify>,
     pub(crate) refund: Arc<Notify>,
+    pub(crate) webhooks: Arc<Notify>,
+    /// As the job last saw it: there is somebody to tell.
+    pub(crate) has_webhooks: AtomicBool,
     pub(crate) warm: Arc<Notify>,
     pub(crate) reconcile: Arc<Notify>,
     /// News were written to the outbox here, and the job that tells them may be that of another process.
@@ -78,12 +84,20 @@ impl WakeUps {
         self.release.notify_one();
         self.refund.notify_one();
         self.news_written();
+        self.webhooks_written();
     }
 
     /// Of all that, only news.
     pub(crate) fn news_written(&self) {
         self.news.notify_one();
         self.news_for_others.notify_one();
+    }
+
+    /// Events may have been written, which nobody need look for where there is no endpoint.
+    pub(crate) fn webhooks_written(&self) {
+        if self.has_webhooks.load(Ordering::Relaxed) {
+            self.webhooks.notify_one();
+        }
     }
 }
 

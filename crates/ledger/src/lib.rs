@@ -32,6 +32,7 @@ mod sql;
 pub mod sqlite;
 mod stock;
 mod upkeep;
+mod webhooks;
 
 use std::collections::HashSet;
 
@@ -61,6 +62,11 @@ pub use share::{Share, in_share};
 pub use sql::SqlLedger;
 pub use stock::{Adjusted, KnownAdjustment, Stock, StockLogRow, StockLogType, WarmBasis};
 pub use upkeep::{JobRun, NewJobRun, Upkeep};
+pub use webhooks::{
+    DeliveryFilter, DeliveryState, ForgetBefore, NewDelivery, NewWebhook, Replayed, Tried,
+    TriedOutcome, WebhookAge, WebhookChange, WebhookDelivery, WebhookEndpoint, WebhookEvent,
+    WebhookKind, WebhookKinds, WebhookLag, WebhookSource, Webhooks,
+};
 
 pub const VERSION_TRIES_MAX: u32 = 3;
 
@@ -95,6 +101,7 @@ pub trait Ledger:
     + Leases
     + Nodes
     + Books
+    + Webhooks
 {
 }
 
@@ -111,6 +118,7 @@ impl<L> Ledger for L where
         + Leases
         + Nodes
         + Books
+        + Webhooks
 {
 }
 

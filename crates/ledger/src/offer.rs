@@ -11,6 +11,8 @@ pub(crate) struct Offer {
     pub(crate) version: i64,
     pub(crate) pay_within_ms: Millis,
     pub(crate) limit_per_user: u32,
+    /// The shop's backend may want to be told of what becomes of it.
+    pub(crate) has_webhooks: bool,
 }
 
 impl Offer {
@@ -24,6 +26,7 @@ impl Offer {
             version: 0,
             pay_within_ms: 0,
             limit_per_user: 0,
+            has_webhooks: true,
         }
     }
 }

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use sale::{Claim, ItemId, Millis, Money, OrderNo, UserId};
 use serde::{Deserialize, Serialize};
 
-use crate::Result;
+use crate::{Result, WebhookEvent};
 
 /// What the jobs that deliver need of the outbox.
 ///
@@ -83,6 +83,9 @@ pub enum OutboxMessage {
     /// Give money back.
     #[serde(rename = "refund.v1")]
     Refund { provider: String, provider_txn: String, order_no: OrderNo, amount: Money },
+    /// Tell the shop's backend.
+    #[serde(rename = "webhook.v1")]
+    Webhook { events: Vec<WebhookEvent> },
 }
 
 /// What a row is about, in its own column: each kind is a queue.
@@ -96,12 +99,19 @@ pub enum OutboxKind {
     News,
     /// Providers give money back.
     Refund,
+    /// The shop's backend hears of what happened.
+    Webhook,
 }
 
 impl OutboxKind {
     /// The kinds that this binary writes. Rows of others are left to the newer one that wrote them.
-    pub const ALL: [OutboxKind; 4] =
-        [OutboxKind::Release, OutboxKind::Adjust, OutboxKind::News, OutboxKind::Refund];
+    pub const ALL: [OutboxKind; 5] = [
+        OutboxKind::Release,
+        OutboxKind::Adjust,
+        OutboxKind::News,
+        OutboxKind::Refund,
+        OutboxKind::Webhook,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -109,6 +119,7 @@ impl OutboxKind {
             OutboxKind::Adjust => "adjust",
             OutboxKind::News => "news",
             OutboxKind::Refund => "refund",
+            OutboxKind::Webhook => "webhook",
         }
     }
 }
@@ -140,6 +151,7 @@ impl OutboxMessage {
             OutboxMessage::Adjust { .. } => OutboxKind::Adjust,
             OutboxMessage::OrderEvents { .. } => OutboxKind::News,
             OutboxMessage::Refund { .. } => OutboxKind::Refund,
+            OutboxMessage::Webhook { .. } => OutboxKind::Webhook,
         }
     }
 }
@@ -155,7 +167,9 @@ pub(crate) fn item_of(message: &OutboxMessage) -> ItemId {
             if releases.iter().all(|release| release.item == first) { first } else { NO_ITEM }
         }
         OutboxMessage::Adjust { item, .. } => *item,
-        OutboxMessage::OrderEvents { .. } | OutboxMessage::Refund { .. } => NO_ITEM,
+        OutboxMessage::OrderEvents { .. }
+        | OutboxMessage::Refund { .. }
+        | OutboxMessage::Webhook { .. } => NO_ITEM,
     }
 }
 

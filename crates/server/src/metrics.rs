@@ -79,6 +79,13 @@ const DESCRIBED: &[(&str, Kind, &str)] = &[
         "Claims that failed all their tries and wait for a person.",
     ),
     ("seckill_retrying_claims", Kind::Gauge, "Claims that failed and are tried again."),
+    (
+        "seckill_webhook_oldest_age_seconds",
+        Kind::Gauge,
+        "How old the oldest event is that waits for an endpoint; `all` is the oldest of all.",
+    ),
+    ("seckill_webhook_endpoints_off", Kind::Gauge, "Endpoints of webhooks that are switched off."),
+    (WEBHOOK_POSTS, Kind::Counter, "Posts to endpoints of webhooks, by outcome: taken, failed."),
     ("seckill_push_streams", Kind::Gauge, "Buyers listening for news."),
     (
         PUSH_DROPPED,
@@ -99,6 +106,7 @@ const DESCRIBED: &[(&str, Kind, &str)] = &[
 const ORDERS_TIMED_OUT: &str = "seckill_orders_timed_out_total";
 const PAYMENTS_CREDITED: &str = "seckill_payments_credited_total";
 const PAYMENTS_LATE: &str = "seckill_payments_late_total";
+const WEBHOOK_POSTS: &str = "seckill_webhook_posts_total";
 const HEALED: &str = "seckill_reconcile_healed_total";
 
 /// From the quarter millisecond a gate step takes to the ten seconds after which a handler is given
@@ -155,6 +163,9 @@ fn describe() {
     }
     for name in [CONNECTIONS_REFUSED, ORDERS_TIMED_OUT, PAYMENTS_CREDITED, PAYMENTS_LATE, HEALED] {
         metrics::counter!(name).increment(0);
+    }
+    for outcome in ["taken", "failed"] {
+        metrics::counter!(WEBHOOK_POSTS, "outcome" => outcome).increment(0);
     }
     for kind in AccessRefusal::ALL {
         metrics::counter!(AUTH_REFUSED, "kind" => kind.as_str()).increment(0);

@@ -15,11 +15,13 @@ pub(crate) struct Count {
     shared: Arc<Shared>,
     /// As it was last counted; `None` where nobody counts.
     last: Mutex<Option<Arc<Outstanding>>>,
+    /// Endpoints of webhooks that a number was shown for.
+    endpoints: Mutex<Vec<i64>>,
 }
 
 impl Count {
     pub(crate) fn new(shared: Arc<Shared>) -> Count {
-        Count { shared, last: Mutex::default() }
+        Count { shared, last: Mutex::default(), endpoints: Mutex::default() }
     }
 
     /// What waits, as it was last counted; `None` if nobody has counted yet.
@@ -32,6 +34,30 @@ impl Count {
         let counted = Arc::new(self.shared.ledger.outstanding().await?);
         *self.last.lock() = Some(counted.clone());
         Ok(counted)
+    }
+}
+
+impl Count {
+    /// How far behind each endpoint is: two looks into an index for each.
+    async fn show_webhooks(&self, now_ms: Millis) -> ledger::Result<()> {
+        let ages = self.shared.ledger.webhook_ages().await?;
+        let age_s = |oldest_ms: Option<Millis>| {
+            oldest_ms.map_or(0.0, |oldest_ms| (now_ms - oldest_ms).max(0) as f64 / 1_000.0)
+        };
+        let show = |endpoint: String, age_s: f64| {
+            metrics::gauge!("seckill_webhook_oldest_age_seconds", "endpoint" => endpoint)
+                .set(age_s);
+        };
+        let mut shown = self.endpoints.lock();
+        for gone in shown.iter().filter(|id| ages.iter().all(|age| age.endpoint != **id)) {
+            show(gone.to_string(), 0.0);
+        }
+        *shown = ages.iter().map(|age| age.endpoint).collect();
+        ages.iter().for_each(|age| show(age.endpoint.to_string(), age_s(age.oldest_ms)));
+        show("all".into(), age_s(ages.iter().filter_map(|age| age.oldest_ms).min()));
+        let off = ages.iter().filter(|age| !age.enabled).count();
+        metrics::gauge!("seckill_webhook_endpoints_off").set(off as f64);
+        Ok(())
     }
 }
 
@@ -54,6 +80,7 @@ impl Job for Count {
             |of: fn(&OutstandingClaims) -> u64| outstanding.claims.iter().map(of).sum::<u64>();
         metrics::gauge!("seckill_dead_letters").set(sum(|claims| claims.dead) as f64);
         metrics::gauge!("seckill_retrying_claims").set(sum(|claims| claims.retrying) as f64);
+        self.show_webhooks(now_ms).await?;
         Ok(Progress::CaughtUp)
     }
 }

@@ -18,6 +18,7 @@ mod runner;
 mod timeout;
 mod upkeep;
 mod warm;
+mod webhooks;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -43,9 +44,10 @@ use self::{
     timeout::Timeout,
     upkeep::Upkeep,
     warm::Warm,
+    webhooks::Dispatch,
 };
 use crate::{
-    Catalogue, Payments, Push,
+    Catalogue, Payments, Push, Webhooks,
     health::Health,
     payments::Notices,
     reconcile::Reconcile,
@@ -123,6 +125,7 @@ pub(crate) struct Jobs {
     pub(crate) release: Arc<Release>,
     pub(crate) timeout: Arc<Timeout>,
     pub(crate) warm: Arc<Warm>,
+    pub(crate) webhooks: Arc<Dispatch>,
     catalogue: Arc<RefreshCatalogue>,
     mend: Arc<Mend>,
     reconcile: Arc<ReconcileAll>,
@@ -132,6 +135,7 @@ pub(crate) struct Jobs {
 }
 
 impl Jobs {
+    #[allow(clippy::too_many_arguments, reason = "each is a component that a job works with")]
     pub(crate) fn new(
         shared: Arc<Shared>,
         catalogue: &Arc<Catalogue>,
@@ -139,6 +143,7 @@ impl Jobs {
         payments: Arc<Payments>,
         reconcile: Arc<Reconcile>,
         push: Arc<Push>,
+        webhooks: &Arc<Webhooks>,
         health: Arc<Health>,
     ) -> Jobs {
         let s = || shared.clone();
@@ -156,6 +161,7 @@ impl Jobs {
             release: Arc::new(Release::new(&shared)),
             timeout: Arc::new(Timeout::new(s(), payments.clone())),
             warm: Arc::new(Warm { shared: s(), warming: warming() }),
+            webhooks: Arc::new(Dispatch::new(s(), webhooks.clone())),
             catalogue: Arc::new(RefreshCatalogue {
                 shared: s(),
                 catalogue: catalogue(),
@@ -206,6 +212,7 @@ impl Jobs {
         self.start_job("release", &self.release, outbox(&wake.release));
         self.start_job("news", &self.news, outbox(&wake.news));
         self.start_job("refund", &self.refund, outbox(&wake.refund));
+        self.start_job("webhooks", &self.webhooks, outbox(&wake.webhooks));
         let reconcile = every(settings.reconcile_every_ms).woken_by(&wake.reconcile);
         self.start_job("reconcile", &self.reconcile, reconcile.pausing_first());
         self.start_sandbox();
@@ -262,5 +269,6 @@ impl Jobs {
         self.release.stop().await;
         self.news.stop().await;
         self.refund.stop().await;
+        self.webhooks.stop().await;
     }
 }

@@ -15,10 +15,11 @@ use super::{
     failure::{Failure, Outcome},
     operators,
     session::{Row, Session, Value, values},
+    webhooks,
 };
 use crate::{
     Activities, ActivityFilter, ActivityKey, AuditEntry, CreateKey, CreatedActivities,
-    EditedActivity, MovedActivity, NewActivities, Result,
+    EditedActivity, MovedActivity, NewActivities, Result, WebhookEvent, WebhookKind,
     activities::{ACTIVITY_COLUMNS, put_items},
 };
 
@@ -182,6 +183,8 @@ async fn move_by(
         if to == ActivityState::Ended {
             let sql = "UPDATE tb_seckill_product SET state = ? WHERE activity_id = ?";
             tx.execute(sql, values![ItemState::Ended.code(), id]).await?;
+            let kind = WebhookKind::ActivityEnded;
+            webhooks::tell(tx, [WebhookEvent::Activity { kind, activity: id }], now_ms).await?;
         }
     }
     if let Some(entry) = audit.and_then(|audit| audit.of_move(step, from)) {

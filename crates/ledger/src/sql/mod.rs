@@ -15,6 +15,7 @@ mod books;
 pub(crate) mod columns;
 mod creating;
 mod dead_letters;
+mod deliveries;
 pub(crate) mod dialect;
 mod drafts;
 pub(crate) mod failure;
@@ -29,6 +30,7 @@ mod settle;
 mod stock;
 pub(crate) mod upkeep;
 mod warm_basis;
+mod webhooks;
 
 use std::{any::Any, pin::Pin, sync::Arc};
 

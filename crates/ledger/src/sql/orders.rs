@@ -15,11 +15,11 @@ use super::{
     failure::{Failure, Outcome},
     outbox,
     session::{Row, Session, Value, values},
-    stock,
+    stock, webhooks,
 };
 use crate::{
     Closing, DeadLetterState, OrderCount, OrderFilter, OrderNos, Orders, Overdue, PaymentKind,
-    Release, Result, SKU_ITEMS_MAX, StatusCount,
+    Release, Result, SKU_ITEMS_MAX, StatusCount, WebhookEvent, WebhookKind,
     decide::Owner,
     offer::{EnterAs, Offer, OrderTerms},
     outbox::release_of,
@@ -36,13 +36,15 @@ pub(super) async fn locked_offer(tx: &mut dyn Session, item: ItemId) -> Outcome<
             version: get(row, 5)?,
             pay_within_ms: get(row, 6)?,
             limit_per_user: get(row, 7)?,
+            has_webhooks: get(row, 8)?,
         })
     };
-    // The activity is read by a subquery, so that its row stays unlocked: other items share it.
+    // The activity is read by a subquery, so that its row stays unlocked: other items share it. Whether
+    // anybody is to be told is read here as well, so that settling need not ask.
     let sql = format!(
         "SELECT activity_id, name, price, currency, stock, version,
              (SELECT pay_within_ms FROM tb_seckill_activity AS a WHERE a.id = p.activity_id),
-             limit_per_user
+             limit_per_user, EXISTS (SELECT 1 FROM tb_webhook_endpoint)
          FROM tb_seckill_product AS p WHERE id = ? {}",
         tx.dialect().for_update()
     );
@@ -272,8 +274,10 @@ async fn close(
     let closed: Vec<OrderNo> = releases.iter().map(|release| release.order_no).collect();
     move_to_closed(tx, &closed, reason, now_ms).await?;
     let events = releases.iter().map(|release| (release.order_no, release.user.clone())).collect();
-    stock::return_units(tx, releases, now_ms).await?;
+    let stock = stock::return_units(tx, releases, now_ms).await?;
     outbox::push_events(tx, events, now_ms).await?;
+    let told = WebhookEvent::orders(WebhookKind::OrderClosed, closed.iter().copied());
+    webhooks::tell(tx, told.into_iter().chain(stock), now_ms).await?;
     Ok(closed)
 }
 
@@ -353,6 +357,9 @@ async fn void(
         insert(tx, &offer, of_item.map(|claim| (*claim, EnterAs::Void(reason))), now_ms).await?;
     }
     let numbers: Vec<OrderNo> = voided.iter().map(|claim| claim.order_no).collect();
+    // A number that is somebody else's order is not told of: it would be taken for that order.
+    let told = WebhookEvent::orders(WebhookKind::OrderVoid, numbers.iter().copied());
+    webhooks::tell(tx, told, now_ms).await?;
     dead_letters::resolve(tx, numbers, DeadLetterState::Voided, now_ms).await?;
     voided.extend(given_up);
     let numbers = voided.iter().map(|claim| claim.order_no).collect();

@@ -23,11 +23,11 @@ use super::{
     orders::{self, move_status},
     outbox,
     session::{Row, Session, Value, values},
-    stock,
+    stock, webhooks,
 };
 use crate::{
     AuditEntry, Credit, Moved, OpenPayment, OutboxMessage, PaymentKind, PaymentNotice,
-    PaymentProblem, PaymentRow, Payments, RefundDone, Release, Result,
+    PaymentProblem, PaymentRow, Payments, RefundDone, Release, Result, WebhookEvent, WebhookKind,
 };
 
 const PAYMENT_COLUMNS: &str =
@@ -181,7 +181,12 @@ async fn pay(
     let sql = "UPDATE tb_seckill_order SET paid_at = ? WHERE order_no = ?";
     tx.execute(sql, values![paid_ms, order.order_no]).await?;
     outbox::push_events(tx, vec![(order.order_no, order.user.clone())], now_ms).await?;
+    tell(tx, WebhookKind::OrderPaid, order.order_no, now_ms).await?;
     Ok(Credit::Paid)
+}
+
+async fn tell(tx: &mut dyn Session, kind: WebhookKind, no: OrderNo, now_ms: Millis) -> Outcome<()> {
+    webhooks::tell(tx, WebhookEvent::orders(kind, [no].into_iter()), now_ms).await
 }
 
 /// Money nobody may keep: the order was over, or this is not its first payment.
@@ -255,8 +260,9 @@ async fn start_refund(
         order_no: no,
         quantity: order.quantity,
     };
-    stock::return_units(tx, vec![release], now_ms).await?;
+    let stock = stock::return_units(tx, vec![release], now_ms).await?;
     outbox::push_events(tx, vec![(no, order.user)], now_ms).await?;
+    webhooks::tell(tx, stock, now_ms).await?;
     Ok(Moved::Done)
 }
 
@@ -272,6 +278,7 @@ async fn refunded(tx: &mut dyn Session, done: &RefundDone, now_ms: Millis) -> Ou
     if refunding && unrefunded(tx, order.order_no).await?.is_empty() {
         move_or_contended(tx, &order, OrderStatus::Refunded).await?;
         outbox::push_events(tx, vec![(order.order_no, order.user)], now_ms).await?;
+        tell(tx, WebhookKind::OrderRefunded, order.order_no, now_ms).await?;
     }
     Ok(())
 }

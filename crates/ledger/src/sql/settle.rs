@@ -33,10 +33,11 @@ use super::{
     orders, outbox,
     session::{Row, Session, Value, values},
     stock::{StockChange, log_changes},
+    webhooks,
 };
 use crate::{
-    DeadLetterState, StockLogType,
-    decide::{Known, decide},
+    DeadLetterState, StockLogType, WebhookEvent, WebhookKind,
+    decide::{Decisions, Known, decide},
     offer::{EnterAs, Offer},
     outbox::release_of,
 };
@@ -67,9 +68,31 @@ async fn settle(
     write_void(tx, &offer, &decisions.void, now_ms).await?;
     let events = decisions.changed().map(|claim| (claim.order_no, claim.user.clone())).collect();
     outbox::push_events(tx, events, now_ms).await?;
+    if offer.has_webhooks {
+        webhooks::tell(tx, told(item, &offer, &decisions), now_ms).await?;
+    }
     let numbers: Vec<OrderNo> = claims.iter().map(|claim| claim.order_no).collect();
     dead_letters::resolve(tx, numbers, DeadLetterState::Settled, now_ms).await?;
     Ok(decisions.into_settled())
+}
+
+/// What the shop's backend hears of a batch.
+fn told(
+    item: ItemId,
+    offer: &Offer,
+    decisions: &Decisions<'_>,
+) -> impl Iterator<Item = WebhookEvent> {
+    let created = decisions.good.iter().map(|claim| claim.order_no);
+    let void = decisions.void.iter().map(|(claim, _)| claim.order_no);
+    let left = offer.stock - units(&decisions.good);
+    let created = WebhookEvent::orders(WebhookKind::OrderCreated, created);
+    let void = WebhookEvent::orders(WebhookKind::OrderVoid, void);
+    let stock = WebhookEvent::stock_changed(item, (offer.stock, left), offer.version + 1);
+    [created, void, stock].into_iter().flatten()
+}
+
+fn units(good: &[&Claim]) -> i64 {
+    good.iter().map(|claim| i64::from(claim.quantity)).sum()
 }
 
 /// What the ledger knows of a batch before it decides.
@@ -91,7 +114,7 @@ async fn take_units(
     if good.is_empty() {
         return Ok(());
     }
-    let units: i64 = good.iter().map(|claim| i64::from(claim.quantity)).sum();
+    let units = units(good);
     let sql = "UPDATE tb_seckill_product SET stock = stock - ?, version = version + 1
          WHERE id = ? AND version = ? AND stock >= ?";
     let taken = tx.execute(sql, values![units, item, offer.version, units]).await?;

@@ -15,11 +15,11 @@ use super::{
     failure::{Failure, Outcome},
     operators, outbox,
     session::{Row, Session, Value, values},
-    warm_basis,
+    warm_basis, webhooks,
 };
 use crate::{
     Adjusted, AuditEntry, KnownAdjustment, MarkPages, OutboxMessage, Release, Result, Stock,
-    StockLogRow, StockLogType, WalkTurn, WarmBasis, offer::StockLevel,
+    StockLogRow, StockLogType, WalkTurn, WarmBasis, WebhookEvent, offer::StockLevel,
 };
 
 const STOCK_LOG_COLUMNS: &str = "id, order_no, product_id, product_name, quantity, before_stock, \
@@ -148,6 +148,8 @@ async fn adjust(
     let before = (item, level.name.as_str(), level.stock);
     let after = log_changes(tx, before, StockLogType::Adjust, [change].into_iter(), now_ms).await?;
     outbox::push(tx, &OutboxMessage::Adjust { item, adjust_no, delta }, now_ms).await?;
+    let told = WebhookEvent::stock_changed(item, (level.stock, after), level.version + 1);
+    webhooks::tell(tx, told, now_ms).await?;
     let entry = audit.with("before", level.stock).with("after", after);
     operators::audit(tx, &entry, now_ms).await?;
     Ok(Adjusted { before: level.stock, after, repeated: false })
@@ -187,19 +189,22 @@ async fn log(
 ///
 /// The caller has moved each order out of its live status in this transaction; that move is what
 /// makes a second return impossible, and the unique `(order_no, type)` of the log says so again.
+/// Answers what it means to those who are told of items.
 pub(super) async fn return_units(
     tx: &mut dyn Session,
     releases: Vec<Release>,
     now_ms: Millis,
-) -> Outcome<()> {
+) -> Outcome<Vec<WebhookEvent>> {
+    let mut told = Vec::new();
     let mut by_item: BTreeMap<ItemId, Vec<&Release>> = BTreeMap::new();
     for release in &releases {
         by_item.entry(release.item).or_default().push(release);
     }
     for (item, releases) in by_item {
-        return_to_item(tx, item, &releases, now_ms).await?;
+        told.extend(return_to_item(tx, item, &releases, now_ms).await?);
     }
-    outbox::push_releases(tx, releases.into_iter(), now_ms).await
+    outbox::push_releases(tx, releases.into_iter(), now_ms).await?;
+    Ok(told)
 }
 
 async fn return_to_item(
@@ -207,7 +212,7 @@ async fn return_to_item(
     item: ItemId,
     releases: &[&Release],
     now_ms: Millis,
-) -> Outcome<()> {
+) -> Outcome<Option<WebhookEvent>> {
     let level = locked_level(tx, item).await?;
     let level =
         level.ok_or_else(|| Failure::Broken(format!("item {item} has orders but no row")))?;
@@ -225,7 +230,8 @@ async fn return_to_item(
     let sql = "UPDATE tb_seckill_product SET stock = ?, version = version + 1
          WHERE id = ? AND version = ?";
     let changed = tx.execute(sql, values![stock, item, level.version]).await?;
-    if changed == 0 { Err(Failure::Contended) } else { Ok(()) }
+    let told = WebhookEvent::stock_changed(item, (level.stock, stock), level.version + 1);
+    if changed == 0 { Err(Failure::Contended) } else { Ok(told) }
 }
 
 /// Deletes the records of these orders. A record names an order of its own buyer, so a record of one

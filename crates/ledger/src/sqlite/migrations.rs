@@ -16,6 +16,7 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0006_leases.sql"),
     include_str!("migrations/0007_outbox.sql"),
     include_str!("migrations/0008_words.sql"),
+    include_str!("migrations/0009_webhooks.sql"),
 ];
 
 /// The schema this binary writes.

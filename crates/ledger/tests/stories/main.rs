@@ -20,6 +20,7 @@ mod outbox;
 mod plans;
 mod sqlite;
 mod tls;
+mod webhooks;
 mod words;
 
 use std::{

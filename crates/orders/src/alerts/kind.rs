@@ -102,6 +102,14 @@ alert_kinds! {
     PublishMissed, "publish_missed", once,
         "Give the activity a new window and publish it, or end it. See why no process with the role \
          jobs ran.";
+    /// The shop's backend hears nothing any more.
+    WebhookSwitchedOff, "webhook_switched_off", once,
+        "Mend the receiver, then switch the endpoint on again (`seckill webhooks enable`): what waited for \
+         it is delivered then.";
+    /// The shop's backend did not take an event for days.
+    WebhookGivenUp, "webhook_given_up", once,
+        "See why in `seckill webhooks deliveries --state failed`, mend the receiver, and send it again \
+         (`seckill webhooks replay`).";
     /// An order keeps its units after its time.
     Unclosable, "unclosable", once,
         "Configure the provider again until its orders are closed.";

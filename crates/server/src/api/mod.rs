@@ -242,6 +242,13 @@ fn operators() -> OpenApiRouter<Shared> {
         .routes(routes!(admin::overview::overview))
         .routes(routes!(admin::tokens::list, admin::tokens::create))
         .routes(routes!(admin::tokens::revoke))
+        .routes(routes!(admin::webhooks::list, admin::webhooks::create))
+        .routes(routes!(admin::webhooks::show, admin::webhooks::change, admin::webhooks::remove))
+        .routes(routes!(admin::webhooks::rotate))
+        .routes(routes!(admin::webhooks::test))
+        .routes(routes!(admin::webhooks::deliveries))
+        .routes(routes!(admin::webhooks::replay))
+        .routes(routes!(admin::webhooks::replay_one))
 }
 
 /// What a whole season of sales fits into.

@@ -27,7 +27,10 @@ use super::{
     openapi::{one_of, one_of_or_null},
     paging::{ROWS_DEFAULT, ROWS_MAX},
 };
-use engine::{IMPORT_ACTIVITIES_MAX, TOKEN_NAME_CHARS_MAX, WATCHED_ITEMS_MAX};
+use engine::{
+    IMPORT_ACTIVITIES_MAX, TOKEN_NAME_CHARS_MAX, WATCHED_ITEMS_MAX, WEBHOOK_DESCRIPTION_CHARS_MAX,
+    WEBHOOK_URL_CHARS_MAX,
+};
 
 /// "SK" and a number. The next digit would not fit into a signed integer of 64 bits.
 const ORDER_NO: &str = "^SK[0-8][0-9]{18}$";
@@ -49,6 +52,7 @@ const CURRENCY: &str = "^[A-Z]{3}$";
 const VISIBLE_ASCII: &str = "^[!-~]+$";
 const VISIBLE_ASCII_OR_NONE: &str = "^[!-~]*$";
 const BASE64URL: &str = "^[A-Za-z0-9_-]+$";
+const WEB_ADDRESS: &str = "^https?://[!-~]+$";
 const PROVIDER: &str = "^[a-z]{1,32}$";
 
 /// An id: every character shows.
@@ -154,6 +158,34 @@ fn idempotency_key() -> Schema {
 pub(super) fn receipt() -> Schema {
     let about = "As it came with the 202.";
     short_text(BASE64URL, RECEIPT_CHARS_MAX).description(Some(about)).into()
+}
+
+pub(super) fn webhook_url() -> Schema {
+    let about = "An http or https address without a user, a password and a fragment. It must lead to public \
+                 addresses, unless `webhooks.allowed_hosts` names its host.";
+    let address = short_text(WEB_ADDRESS, WEBHOOK_URL_CHARS_MAX).description(Some(about));
+    address.examples(["https://shop.example/hooks/seckill"]).into()
+}
+
+pub(super) fn webhook_description() -> Schema {
+    let about = "What it is for, to whoever reads the list.";
+    let words = text(r"^[^\u0000-\u001f\u007f-\u009f]*$").description(Some(about));
+    words.max_length(Some(WEBHOOK_DESCRIPTION_CHARS_MAX)).default(Some("".into())).into()
+}
+
+pub(super) fn webhook_kind() -> Schema {
+    let words = engine::WebhookKind::ALL.map(engine::WebhookKind::as_str);
+    one_of("A kind of event.", words)
+}
+
+pub(super) fn webhook_kinds() -> Schema {
+    let list = ArrayBuilder::new().items(RefOr::T(webhook_kind()));
+    list.description(Some("Which kinds of events it gets; all of them if none is named.")).into()
+}
+
+pub(super) fn edited_webhook_kinds() -> Schema {
+    let list = SchemaType::Array(vec![Type::Array, Type::Null]);
+    ArrayBuilder::new().items(RefOr::T(webhook_kind())).schema_type(list).into()
 }
 
 pub(super) fn provider() -> Schema {
@@ -342,6 +374,8 @@ edited! {
     edited_stock = stock,
     edited_limit_per_user = limit_per_user,
     edited_shards = shards,
+    edited_webhook_url = webhook_url,
+    edited_webhook_description = webhook_description,
 }
 
 pub(super) fn profile() -> Schema {

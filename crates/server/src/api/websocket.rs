@@ -39,6 +39,7 @@ use super::{
 };
 use crate::{
     metrics::PUSH_DROPPED,
+    origins::Origins,
     problem::{Code, Problem},
 };
 
@@ -72,7 +73,7 @@ pub(super) async fn connect(
     headers: HeaderMap,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Problem> {
-    if !is_welcome(&headers, &[]) {
+    if !is_welcome(&headers, &app.origins) {
         return Err(Problem::new(Code::Forbidden).detail(
             "A page of this origin may not listen here.",
             "不允许该来源的页面在此建立连接。",
@@ -95,16 +96,16 @@ pub(super) async fn connect(
 }
 
 /// Was it opened by a page that may: one of the host that it asks, one of these origins, or none at all?
-fn is_welcome(headers: &HeaderMap, allowed: &[String]) -> bool {
+fn is_welcome(headers: &HeaderMap, allowed: &Origins) -> bool {
     let mut origins = headers.get_all(ORIGIN).iter();
     let (Some(origin), None) = (origins.next(), origins.next()) else {
         // No browser asks; of two origins nobody knows which is meant.
         return !headers.contains_key(ORIGIN);
     };
-    let Ok(origin) = origin.to_str() else { return false };
-    if allowed.iter().any(|allowed| allowed.eq_ignore_ascii_case(origin)) {
+    if allowed.find(origin.as_bytes()).is_some() {
         return true;
     }
+    let Ok(origin) = origin.to_str() else { return false };
     let (page, default_port) = match origin.split_once("://") {
         Some(("https", page)) => (page, ":443"),
         Some(("http", page)) => (page, ":80"),
@@ -218,7 +219,7 @@ mod tests {
             headers.append(ORIGIN, origin.parse().unwrap());
         });
         let allowed: Vec<String> = allowed.iter().map(ToString::to_string).collect();
-        assert_eq!(is_welcome(&headers, &allowed), expected, "{origins:?} at {host}");
+        assert_eq!(is_welcome(&headers, &Origins::new(&allowed)), expected, "{origins:?} at {host}");
     }
 
     #[test]

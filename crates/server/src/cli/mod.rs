@@ -16,6 +16,7 @@ mod rehearse;
 mod sale_plan;
 mod sales;
 mod tokens;
+mod webhooks;
 
 use std::{fmt::Display, io::IsTerminal, path::PathBuf, process::ExitCode};
 
@@ -32,6 +33,7 @@ use config::{Config, Flags};
 use dead_letters::DeadLetters;
 use sales::Sale;
 use tokens::Token;
+use webhooks::Webhooks;
 
 #[derive(Parser)]
 #[command(
@@ -90,6 +92,9 @@ enum Command {
     /// Admin tokens
     #[command(subcommand)]
     Token(Token),
+    /// Endpoints of the shop's backend, and what was delivered to them
+    #[command(subcommand)]
+    Webhooks(Webhooks),
     /// Play a sale with a crowd of buyers and check that everything holds
     ///
     /// Buyers come in an open loop, at planned instants, whether or not the server keeps up. Exit code 1
@@ -224,6 +229,7 @@ async fn ask(api: &AdminApi, command: Command) -> Result<(), Failure> {
         }
         Command::DeadLetters(command) => dead_letters::run(api, command).await,
         Command::Token(command) => tokens::run(api, command).await,
+        Command::Webhooks(command) => webhooks::run(api, command).await,
         Command::Migrate => {
             println!("the databases have this version's schema");
             Ok(())

@@ -182,6 +182,17 @@ def receipt(body):
     body["receipt"] = THINGS["receipt"]
 
 
+def endpoint(body):
+    """Nothing is posted to whatever address comes to mind: this one is named in the settings, and refuses."""
+    if body.get("url") is not None:
+        body["url"] = THINGS["webhooks"]["url"]
+
+
+def since(body):
+    if isinstance(body.get("since"), str):
+        body["since"] = A_TIME
+
+
 CLAIMS = "POST /api/v1/items/{id}/claims"
 STOCK = "POST /api/v1/admin/items/{id}/stock"
 CASHIER = {"GET /api/v1/cashier/{txn}", "POST /api/v1/cashier/{txn}"}
@@ -207,6 +218,9 @@ BODIES = {
     STOCK: adjustment,
     "POST /api/v1/orders/{no}/payments": payment,
     "POST /api/v1/receipts": receipt,
+    "POST /api/v1/admin/webhooks": endpoint,
+    "PATCH /api/v1/admin/webhooks/{id}": endpoint,
+    "POST /api/v1/admin/webhooks/{id}/replay": since,
 }
 
 
@@ -224,6 +238,10 @@ def order(verb):
 
 def letter(verb):
     return lambda: {"no": THINGS["dead_letters"][verb]}
+
+
+def webhook(verb):
+    return lambda: {"id": THINGS["webhooks"][verb]}
 
 
 def cashier():
@@ -264,4 +282,11 @@ PATHS = {
     "POST /api/v1/admin/dead-letters/{no}/replay": letter("replay"),
     "POST /api/v1/admin/dead-letters/{no}/void": letter("void"),
     "DELETE /api/v1/admin/tokens/{name}": token,
+    "GET /api/v1/admin/webhooks/{id}": webhook("show"),
+    "PATCH /api/v1/admin/webhooks/{id}": webhook("show"),
+    "DELETE /api/v1/admin/webhooks/{id}": webhook("remove"),
+    "POST /api/v1/admin/webhooks/{id}/rotate": webhook("show"),
+    "POST /api/v1/admin/webhooks/{id}/test": webhook("show"),
+    "GET /api/v1/admin/webhooks/{id}/deliveries": webhook("show"),
+    "POST /api/v1/admin/webhooks/{id}/replay": webhook("show"),
 }

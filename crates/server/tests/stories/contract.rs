@@ -29,6 +29,8 @@ const BUYER: &str = "contract";
 const CLAIMS: usize = 200;
 /// Tokens to revoke.
 const TOKENS: usize = 40;
+/// Where webhooks go: a port of this machine at which nobody listens.
+const NOBODY_LISTENS: &str = "http://127.0.0.1:9/hook";
 
 /// Where `cargo xtask` has put it.
 fn schemathesis() -> PathBuf {
@@ -114,6 +116,12 @@ async fn everything(sale: &mut Sale) -> Value {
         "replay": dead_letter(sale, "poison2").await,
         "void": dead_letter(sale, "poison3").await,
     });
+    let mut webhooks = json!({"url": NOBODY_LISTENS});
+    for verb in ["show", "remove"] {
+        let new = json!({"url": NOBODY_LISTENS});
+        let made: Value = admin.write("/api/v1/admin/webhooks", &new).await.unwrap();
+        webhooks[verb] = made["id"].clone();
+    }
     let mut tokens = Vec::new();
     for n in 0..TOKENS {
         let new = json!({"name": format!("contract-{n}"), "role": "viewer"});
@@ -129,6 +137,7 @@ async fn everything(sale: &mut Sale) -> Value {
         "receipt": receipt,
         "dead_letters": dead_letters,
         "tokens": tokens,
+        "webhooks": webhooks,
         "sale_tokens": sale_tokens.into_iter().map(|(_, token)| token).collect::<Vec<_>>(),
     })
 }
@@ -164,6 +173,7 @@ async fn every_answer_is_one_that_the_document_describes(profile: Profile) {
     let deployment = Deployment::new(profile)
         .env("SECKILL_ORDERS_RETRY_LADDER_MS", "100")
         .env("SECKILL_ORDERS_RETRY_POLL_MS", 50)
+        .env("SECKILL_WEBHOOKS_ALLOWED_HOSTS", "127.0.0.1")
         // A busy machine is slow, and `unknown` is an answer to that; here it would be one to nothing.
         .env("SECKILL_HTTP_REQUEST_TIMEOUT_MS", 90_000);
     let mut sale = deployment.open_sale(NewSale::of(1)).await;

@@ -64,3 +64,4 @@ mod sockets;
 mod startup;
 mod traffic;
 mod watching;
+mod webhooks;

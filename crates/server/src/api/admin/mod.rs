@@ -15,5 +15,6 @@ mod report;
 pub(super) mod sandbox;
 pub(super) mod tokens;
 pub(super) mod totals;
+pub(super) mod webhooks;
 
 pub(super) use activities::{LISTED_DEFAULT, PlannedItem};

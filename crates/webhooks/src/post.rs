@@ -1,0 +1,371 @@
+//! One post: resolve, judge, connect, send, and read what comes back.
+//!
+//! Connections are kept for a moment, because a sale makes thousands of posts to one address; one that was
+//! made to an address that was judged good stays with that judgement. A kept connection may have been closed
+//! by the other end just before it was used: then the post is made once more on a new one. It may have
+//! arrived the first time; what is posted here is known by its id at the other end.
+
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Request, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::{body::Incoming, client::conn::http1};
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpStream, lookup_host},
+    time::timeout,
+};
+use tokio_rustls::TlsConnector;
+
+use crate::{Reach, Target};
+
+/// Connections to one address that are kept for the next post.
+const IDLE_PER_TARGET_MAX: usize = 16;
+const IDLE_TARGETS_MAX: usize = 64;
+/// Shorter than servers usually wait for the next request.
+const IDLE: Duration = Duration::from_secs(4);
+/// What is read of an answer. A longer one is cut off, and its connection not kept.
+const ANSWER_BYTES_MAX: usize = 4_096;
+/// Addresses of one name that are tried.
+const ADDRESSES_MAX: usize = 4;
+
+type Sender = http1::SendRequest<Full<Bytes>>;
+
+/// What came back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub status: u16,
+    /// The beginning of its body.
+    pub body: Vec<u8>,
+}
+
+/// Why nothing came back.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotPosted {
+    #[error("the name cannot be resolved: {0}")]
+    NoAddress(String),
+    /// It leads to where it must not.
+    #[error("{0} is not a public address; webhooks.allowed_hosts can name its host")]
+    Forbidden(std::net::IpAddr),
+    #[error("no connection: {0}")]
+    NoConnection(String),
+    #[error("no answer: {0}")]
+    NoAnswer(String),
+    #[error("no answer within {0} ms")]
+    TimeOut(u128),
+}
+
+/// Posts, and keeps connections.
+pub struct Poster {
+    tls: TlsConnector,
+    idle: Mutex<HashMap<Place, Vec<Idle>>>,
+}
+
+/// Connections may be shared by posts that agree in this.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Place {
+    tls: bool,
+    host: String,
+    port: u16,
+    anywhere: bool,
+}
+
+struct Idle {
+    sender: Sender,
+    since: Instant,
+}
+
+impl Default for Poster {
+    fn default() -> Self {
+        let roots = RootCertStore::from_iter(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("ring has the versions of TLS that rustls thinks safe")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Poster { tls: TlsConnector::from(Arc::new(config)), idle: Mutex::default() }
+    }
+}
+
+impl Poster {
+    /// Posts JSON, with these headers besides. Everything together takes at most `within`.
+    pub async fn post(
+        &self,
+        target: &Target,
+        reach: Reach,
+        headers: HeaderMap,
+        body: Bytes,
+        within: Duration,
+    ) -> Result<Answer, NotPosted> {
+        let posted = timeout(within, self.post_at_leisure(target, reach, headers, body));
+        posted.await.unwrap_or(Err(NotPosted::TimeOut(within.as_millis())))
+    }
+
+    async fn post_at_leisure(
+        &self,
+        target: &Target,
+        reach: Reach,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<Answer, NotPosted> {
+        let place = Place {
+            tls: target.tls,
+            host: target.host.clone(),
+            port: target.port,
+            anywhere: reach == Reach::Anywhere,
+        };
+        if let Some(mut sender) = self.kept(&place)
+            && sender.ready().await.is_ok()
+            && let Ok(answer) = sender.send_request(request(target, &headers, &body)?).await
+        {
+            return self.read(place, sender, answer).await;
+        }
+        let mut sender = self.connect(target, reach).await?;
+        let answer = sender.send_request(request(target, &headers, &body)?).await;
+        let answer = answer.map_err(|error| NotPosted::NoAnswer(in_words(&error)))?;
+        self.read(place, sender, answer).await
+    }
+
+    fn kept(&self, place: &Place) -> Option<Sender> {
+        let mut idle = self.idle.lock();
+        let kept = idle.get_mut(place)?;
+        while let Some(Idle { sender, since }) = kept.pop() {
+            if since.elapsed() < IDLE && !sender.is_closed() {
+                return Some(sender);
+            }
+        }
+        idle.remove(place);
+        None
+    }
+
+    fn keep(&self, place: Place, sender: Sender) {
+        let mut idle = self.idle.lock();
+        if idle.len() >= IDLE_TARGETS_MAX {
+            idle.retain(|_, kept| kept.iter().any(|one| one.since.elapsed() < IDLE));
+        }
+        if idle.len() < IDLE_TARGETS_MAX || idle.contains_key(&place) {
+            let kept = idle.entry(place).or_default();
+            kept.retain(|one| one.since.elapsed() < IDLE);
+            if kept.len() < IDLE_PER_TARGET_MAX {
+                kept.push(Idle { sender, since: Instant::now() });
+            }
+        }
+    }
+
+    async fn connect(&self, target: &Target, reach: Reach) -> Result<Sender, NotPosted> {
+        let mut failed = NotPosted::NoAddress("it has no address".into());
+        for address in addresses(target, reach).await?.into_iter().take(ADDRESSES_MAX) {
+            // To this very address, and by no name: it is the one that was judged.
+            let stream = match TcpStream::connect(address).await {
+                Ok(stream) => stream,
+                Err(error) => {
+                    failed = NotPosted::NoConnection(error.to_string());
+                    continue;
+                }
+            };
+            let _ = stream.set_nodelay(true);
+            if !target.tls {
+                return shake_hands(stream).await;
+            }
+            let no_tls = |error: &dyn std::fmt::Display| NotPosted::NoConnection(error.to_string());
+            let name = ServerName::try_from(target.host.clone()).map_err(|error| no_tls(&error))?;
+            let secured = self.tls.connect(name, stream).await.map_err(|error| no_tls(&error))?;
+            return shake_hands(secured).await;
+        }
+        Err(failed)
+    }
+
+    async fn read(
+        &self,
+        place: Place,
+        sender: Sender,
+        answer: http::Response<Incoming>,
+    ) -> Result<Answer, NotPosted> {
+        let status = answer.status().as_u16();
+        // Whoever has answered with a status has answered, whatever becomes of the rest.
+        let body = match Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await {
+            Ok(body) => {
+                self.keep(place, sender);
+                body.to_bytes().to_vec()
+            }
+            Err(_) => Vec::new(),
+        };
+        Ok(Answer { status, body })
+    }
+}
+
+/// Where a target is, all of it judged: one address inside is enough to trust none of them.
+async fn addresses(target: &Target, reach: Reach) -> Result<Vec<SocketAddr>, NotPosted> {
+    let found: Vec<SocketAddr> = match target.ip() {
+        Some(ip) => vec![SocketAddr::new(ip, target.port)],
+        None => {
+            let found = lookup_host((target.host.as_str(), target.port)).await;
+            found.map_err(|error| NotPosted::NoAddress(error.to_string()))?.collect()
+        }
+    };
+    match found.iter().find(|address| !reach.allows(address.ip())) {
+        Some(inside) => Err(NotPosted::Forbidden(inside.ip())),
+        None => Ok(found),
+    }
+}
+
+async fn shake_hands<S>(stream: S) -> Result<Sender, NotPosted>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let shaken = http1::handshake(TokioIo::new(stream)).await;
+    let (sender, connection) = shaken.map_err(|error| NotPosted::NoConnection(in_words(&error)))?;
+    // Ends when the sender is dropped, or the other end closes.
+    tokio::spawn(async move {
+        let _ = connection.await;
+    });
+    Ok(sender)
+}
+
+fn request(
+    target: &Target,
+    headers: &HeaderMap,
+    body: &Bytes,
+) -> Result<Request<Full<Bytes>>, NotPosted> {
+    let built = Request::builder()
+        .method(Method::POST)
+        .uri(&target.path)
+        .header(header::HOST, &target.authority)
+        .body(Full::new(body.clone()));
+    let mut request = built.map_err(|error| NotPosted::NoConnection(error.to_string()))?;
+    let all = request.headers_mut();
+    all.extend(headers.clone());
+    all.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    all.insert(
+        header::USER_AGENT,
+        HeaderValue::from_static(concat!("Seckill/", env!("CARGO_PKG_VERSION"))),
+    );
+    Ok(request)
+}
+
+/// Hyper says what failed in its own words, and why in those of its source.
+fn in_words(error: &hyper::Error) -> String {
+    let source = std::error::Error::source(error);
+    source.map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
+}
+
+impl Poster {
+    /// Would a post be let through now? For whoever enters an address and wants to hear of it at once.
+    pub async fn judge(target: &Target, reach: Reach, within: Duration) -> Result<(), NotPosted> {
+        let judged = timeout(within, addresses(target, reach));
+        judged.await.unwrap_or(Err(NotPosted::TimeOut(within.as_millis()))).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
+    use super::*;
+
+    const WITHIN: Duration = Duration::from_secs(10);
+
+    /// Answers so many posts on each connection, and counts connections.
+    async fn receiver(answer: &'static str, per_connection: usize) -> (Target, Arc<Mutex<usize>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let target =
+            format!("http://{}/hook?key=1", listener.local_addr().unwrap()).parse().unwrap();
+        let connections = Arc::<Mutex<usize>>::default();
+        let counted = connections.clone();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                *counted.lock() += 1;
+                tokio::spawn(async move {
+                    for _ in 0..per_connection {
+                        let mut heard = Vec::new();
+                        while !heard.ends_with(b"}") {
+                            if stream.read_buf(&mut heard).await.unwrap_or(0) == 0 {
+                                return;
+                            }
+                        }
+                        let _ = stream.write_all(answer.as_bytes()).await;
+                    }
+                });
+            }
+        });
+        (target, connections)
+    }
+
+    async fn post(poster: &Poster, target: &Target, reach: Reach) -> Result<Answer, NotPosted> {
+        poster.post(target, reach, HeaderMap::new(), Bytes::from_static(b"{}"), WITHIN).await
+    }
+
+    #[tokio::test]
+    async fn connections_are_kept_and_one_that_was_closed_costs_nothing() {
+        let ok = "HTTP/1.1 204 No Content\r\n\r\n";
+        let (target, connections) = receiver(ok, 3).await;
+        let poster = Poster::default();
+        for n in 0..9 {
+            let answer = post(&poster, &target, Reach::Anywhere).await;
+            assert_eq!(answer.map(|answer| answer.status), Ok(204), "{n}");
+        }
+        assert_eq!(*connections.lock(), 3, "three posts on each");
+    }
+
+    #[tokio::test]
+    async fn a_redirect_is_an_answer_and_is_not_followed() {
+        let moved =
+            "HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n";
+        let (target, connections) = receiver(moved, 9).await;
+        let answer = post(&Poster::default(), &target, Reach::Anywhere).await.unwrap();
+        assert_eq!((answer.status, *connections.lock()), (302, 1));
+    }
+
+    #[tokio::test]
+    async fn nobody_inside_hears_of_a_post_that_may_only_go_outside() {
+        let (target, connections) =
+            receiver("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", 9).await;
+        let port = target.port;
+        let poster = Poster::default();
+        // A connection that a trusted post has made is not lent to others.
+        post(&poster, &target, Reach::Anywhere).await.unwrap();
+        for host in
+            ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "127.1", "0x7f.1"]
+        {
+            let target: Target = format!("http://{host}:{port}/").parse().unwrap();
+            let refused = post(&poster, &target, Reach::Public).await.unwrap_err();
+            // Some machines do not take the last ones for addresses at all.
+            let is_refused = matches!(refused, NotPosted::Forbidden(_) | NotPosted::NoAddress(_));
+            assert!(is_refused, "{host}: {refused:?}");
+        }
+        assert_eq!(*connections.lock(), 1);
+    }
+
+    #[tokio::test]
+    async fn who_hangs_or_says_too_much_costs_no_more_than_it_may() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let target: Target = format!("http://{}/", listener.local_addr().unwrap()).parse().unwrap();
+        let within = Duration::from_millis(50);
+        let poster = Poster::default();
+        let hung =
+            poster.post(&target, Reach::Anywhere, HeaderMap::new(), Bytes::new(), within).await;
+        assert_eq!(hung, Err(NotPosted::TimeOut(50)));
+        let (target, connections) =
+            receiver("HTTP/1.1 200 OK\r\ncontent-length: 99999999\r\n\r\nand so on", 9).await;
+        for _ in 0..2 {
+            let answer =
+                poster.post(&target, Reach::Anywhere, HeaderMap::new(), Bytes::from("{}"), within);
+            // The head may come without the end of the body.
+            let _ = answer.await;
+        }
+        assert_eq!(*connections.lock(), 2, "it is not kept");
+    }
+}
