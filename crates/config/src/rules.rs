@@ -44,6 +44,8 @@ pub(super) enum Rule {
     Texts(usize),
     /// A list of webhook endpoints: tables with url, secret and perhaps events.
     Endpoints(usize),
+    /// A list of robots: tables with kind, url and perhaps a secret.
+    Robots(usize),
     /// An address with one of these schemes, or empty. Not to be shown: it may carry a password.
     Url(&'static [&'static str]),
 }
@@ -136,6 +138,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("payment.sandbox_file", Rule::Text),
     ("payment.sandbox_merchant", Rule::Required),
     ("alerts.webhook_url", Rule::Url(&["https://", "http://"])),
+    ("alerts.robots", Rule::Robots(ENDPOINTS_MAX)),
     ("alerts.webhook_timeout_ms", Rule::Number(10, MINUTE_MS)),
     ("alerts.raise_after_ms", Rule::Number(0, 60 * MINUTE_MS)),
     ("alerts.resolve_after_ms", Rule::Number(0, 60 * MINUTE_MS)),
@@ -196,6 +199,9 @@ impl Rule {
             Rule::Endpoints(count) => value
                 .as_array()
                 .is_some_and(|list| list.len() <= count && list.iter().all(is_endpoint)),
+            Rule::Robots(count) => value
+                .as_array()
+                .is_some_and(|list| list.len() <= count && list.iter().all(is_robot)),
             Rule::Url(schemes) => text.is_some_and(|text| {
                 text.is_empty() || schemes.iter().any(|scheme| has_scheme(text, scheme))
             }),
@@ -208,7 +214,7 @@ impl Rule {
 
     /// A secret is somewhere in it.
     pub(super) fn has_secrets(&self) -> bool {
-        self.is_secret() || matches!(self, Rule::Endpoints(_))
+        self.is_secret() || matches!(self, Rule::Endpoints(_) | Rule::Robots(_))
     }
 
     /// The rest of a sentence that begins with the key.
@@ -239,6 +245,11 @@ impl Rule {
                  a user), a secret (whsec_ and the base64 of 24 to 64 bytes) and perhaps events ({})",
                 engine::WebhookKind::ALL.map(engine::WebhookKind::as_str).join(", ")
             ),
+            Rule::Robots(count) => format!(
+                "must be a list of at most {count} tables, each with a kind ({}), a url (http or https) and \
+                 perhaps a secret",
+                orders::RobotKind::ALL.map(orders::RobotKind::as_str).join(", ")
+            ),
             Rule::Url(schemes) => {
                 format!("must be empty or an address that starts with {}", schemes.join(" or "))
             }
@@ -260,7 +271,7 @@ impl Rule {
                 Value::Array(parts().map(Value::from).collect())
             }
             // As it would stand in the file.
-            Rule::Endpoints(_) => format!("list = {text}")
+            Rule::Endpoints(_) | Rule::Robots(_) => format!("list = {text}")
                 .parse::<toml::Table>()
                 .ok()
                 .and_then(|mut table| table.remove("list"))
@@ -290,6 +301,16 @@ fn is_endpoint(value: &Value) -> bool {
         && text("secret").is_some_and(engine::is_webhook_secret)
         && events.unwrap_or(true)
         && table.keys().all(|key| ["url", "secret", "events"].contains(&key.as_str()))
+}
+
+fn is_robot(value: &Value) -> bool {
+    let Some(table) = value.as_table() else { return false };
+    let text = |key: &str| table.get(key).and_then(Value::as_str);
+    let known = |word: &str| orders::RobotKind::ALL.iter().any(|kind| kind.as_str() == word);
+    text("kind").is_some_and(known)
+        && text("url").is_some_and(engine::is_webhook_url)
+        && table.get("secret").is_none_or(Value::is_str)
+        && table.keys().all(|key| ["kind", "url", "secret"].contains(&key.as_str()))
 }
 
 fn has_scheme(text: &str, scheme: &str) -> bool {

@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, fmt::Display};
 
-use orders::{Alert, AlertKind, AlertOptions, Alerts};
+use orders::{Alert, AlertKind, AlertOptions, Alerts, Robot};
 use parking_lot::Mutex;
 use sale::{OrderNo, SharedClock};
 
@@ -27,7 +27,13 @@ impl Alerting {
         clock: SharedClock,
     ) -> Alerting {
         let webhook_url = settings.alerts.webhook_url.expose();
+        let robots = settings.alerts.robots.iter().map(|robot| Robot {
+            kind: robot.kind,
+            url: robot.url.expose().to_owned(),
+            secret: robot.secret.expose().to_owned(),
+        });
         let options = AlertOptions {
+            robots: robots.collect(),
             webhook_url: (!webhook_url.is_empty()).then(|| webhook_url.to_owned()),
             instance: instance.to_owned(),
             webhook_timeout_ms: settings.alerts.webhook_timeout_ms,

@@ -223,6 +223,7 @@ pub struct SandboxSettings {
 pub struct Alerts {
     /// Secret, because chat services put the key into the address.
     pub webhook_url: Secret,
+    pub robots: Vec<RobotSetting>,
     pub webhook_timeout_ms: u64,
     pub raise_after_ms: u64,
     pub resolve_after_ms: u64,
@@ -231,10 +232,22 @@ pub struct Alerts {
     pub disk_full_bytes: u64,
 }
 
+/// A robot of a chat service that tells people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RobotSetting {
+    pub kind: orders::RobotKind,
+    /// With its key.
+    pub url: Secret,
+    #[serde(default)]
+    pub secret: Secret,
+}
+
 impl Default for Alerts {
     fn default() -> Self {
         Alerts {
             webhook_url: Secret::default(),
+            robots: Vec::new(),
             webhook_timeout_ms: 5_000,
             raise_after_ms: 5_000,
             resolve_after_ms: 30_000,

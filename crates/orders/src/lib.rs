@@ -40,7 +40,9 @@ mod retry;
 mod settler;
 mod workers;
 
-pub use alerts::{Alert, AlertKind, AlertOptions, AlertState, Alerts, WebhookState};
+pub use alerts::{
+    Alert, AlertKind, AlertOptions, AlertState, Alerts, Robot, RobotKind, WebhookState,
+};
 pub use ladder::{LADDER_STEP_MS_MAX, LADDER_STEPS_MAX, RETRY_LADDER_MS_DEFAULT};
 pub use meters::describe as describe_metrics;
 pub use options::{BATCH_CLAIMS_MAX_MAX, Options};

@@ -1,7 +1,8 @@
 //! Alerts: telling a person, outside this system, that something needs them.
 //!
-//! Raising one never waits and never fails: it is logged, counted, and put into a bounded queue. One
-//! task posts the queue as JSON to the operator's webhook, if there is one ([`post`]). An alert is a
+//! Raising one never waits and never fails: it is logged, counted, and put into a bounded queue for each
+//! who is told: the operator's webhook, and robots of chat services ([`robot`]). A task for each posts its
+//! queue ([`post`]), so that one that hangs delays only its own. An alert is a
 //! call, not a record: what it is about (a dead letter, a difference found by reconcile) is stored
 //! elsewhere. Whoever owns this may keep what waits ([`Alerts::waiting`]) and begin with it after a
 //! restart; an alert may then come twice, which is better than never.
@@ -16,6 +17,7 @@
 
 mod kind;
 mod post;
+mod robot;
 
 use std::{collections::VecDeque, fmt, sync::Arc, time::Instant};
 
@@ -27,6 +29,7 @@ use tracing::{error, info};
 
 pub use kind::AlertKind;
 use post::Poster;
+pub use robot::{Robot, RobotKind};
 
 use crate::{meters, options::within, outage::StopSignal};
 
@@ -90,6 +93,8 @@ impl Alert {
 pub struct AlertOptions {
     /// Where to post alerts. Without it they are only logged and counted.
     pub webhook_url: Option<String>,
+    /// Who else is told, in their own words.
+    pub robots: Vec<Robot>,
     /// Which process raised the alert, so that a person finds it.
     pub instance: String,
     /// Alerts of one kind that wait one by one to be posted; more are counted on the last of them.
@@ -110,6 +115,7 @@ impl Default for AlertOptions {
     fn default() -> Self {
         AlertOptions {
             webhook_url: None,
+            robots: Vec::new(),
             instance: String::new(),
             waiting_per_kind_max: 20,
             webhook_timeout_ms: 5_000,
@@ -125,6 +131,7 @@ impl fmt::Debug for AlertOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AlertOptions")
             .field("webhook_url", &self.webhook_url.as_deref().map(redacted))
+            .field("robots", &self.robots)
             .field("instance", &self.instance)
             .field("waiting_per_kind_max", &self.waiting_per_kind_max)
             .field("webhook_timeout_ms", &self.webhook_timeout_ms)
@@ -137,8 +144,16 @@ impl fmt::Debug for AlertOptions {
 }
 
 impl AlertOptions {
+    /// All who are told.
+    fn told(&self) -> Vec<Robot> {
+        let webhook = self.webhook_url.clone();
+        let webhook =
+            webhook.map(|url| Robot { kind: RobotKind::Json, url, secret: String::new() });
+        webhook.into_iter().chain(self.robots.iter().cloned()).collect()
+    }
+
     pub fn validate(&self) -> Result<(), Invalid> {
-        if let Some(url) = &self.webhook_url {
+        for Robot { url, .. } in self.told() {
             let uri = url.parse::<ureq::http::Uri>().ok();
             let http = |uri: &ureq::http::Uri| {
                 matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some()
@@ -175,7 +190,8 @@ pub struct WebhookState {
 /// Where alerts are raised. Clones raise into the same queue.
 #[derive(Clone)]
 pub struct Alerts {
-    queue: Arc<Queue>,
+    /// One for each who is told.
+    queues: Arc<[Arc<Queue>]>,
     stop: Arc<watch::Sender<bool>>,
     stopped: watch::Receiver<bool>,
 }
@@ -188,16 +204,23 @@ impl Alerts {
 
     /// With what waited when the process ended; it was logged and counted then.
     pub fn start_with(options: AlertOptions, waiting: Vec<Alert>) -> Alerts {
-        let queue = Arc::new(Queue::new(&options));
-        waiting.into_iter().for_each(|alert| queue.put(alert));
+        let told = options.told();
+        let queues: Arc<[Arc<Queue>]> =
+            told.iter().map(|_| Arc::new(Queue::new(&options))).collect();
         let (stop, stop_signal) = watch::channel(false);
         let (stopped_tell, stopped) = watch::channel(false);
-        let poster = Poster::new(options, queue.clone(), StopSignal(stop_signal));
+        let mut posting = tokio::task::JoinSet::new();
+        for (robot, queue) in told.into_iter().zip(queues.iter().cloned()) {
+            let (queues, stop) = (queues.clone(), StopSignal(stop_signal.clone()));
+            posting.spawn(Poster::new(&options, robot, (queue, queues), stop).run());
+        }
         tokio::spawn(async move {
-            poster.run().await;
+            while posting.join_next().await.is_some() {}
             stopped_tell.send_replace(true);
         });
-        Alerts { queue, stop: Arc::new(stop), stopped }
+        let alerts = Alerts { queues, stop: Arc::new(stop), stopped };
+        waiting.iter().for_each(|alert| alerts.put(alert));
+        alerts
     }
 
     /// Log, count, and queue for the webhook. Never waits.
@@ -214,23 +237,37 @@ impl Alerts {
                 meters::alert_resolved(alert.kind);
             }
         }
-        self.queue.put(alert);
+        self.put(&alert);
     }
 
+    fn put(&self, alert: &Alert) {
+        self.queues.iter().for_each(|queue| queue.put(alert.clone()));
+    }
+
+    /// How all of them do together: failing if one is, and as many wait as for the slowest.
     pub fn webhook(&self) -> WebhookState {
-        let waiting = self.queue.waiting.lock();
+        let states = || self.queues.iter().map(|queue| queue.waiting.lock());
         WebhookState {
-            is_set: self.queue.is_posted,
-            failing: waiting.failing.clone(),
-            waiting: waiting.alerts.len() + usize::from(waiting.in_hand.is_some()),
+            is_set: !self.queues.is_empty(),
+            failing: states().find_map(|waiting| waiting.failing.clone()),
+            waiting: states().map(|waiting| waiting.len()).max().unwrap_or(0),
         }
     }
 
-    /// What is not delivered yet, oldest first.
+    /// What is not delivered to all yet, oldest first. After a restart all are told of it.
     pub fn waiting(&self) -> Vec<Alert> {
-        let waiting = self.queue.waiting.lock();
-        let queued = waiting.alerts.iter().map(|queued| queued.alert.clone());
-        waiting.in_hand.iter().cloned().chain(queued).collect()
+        let mut all: Vec<Alert> = Vec::new();
+        for queue in self.queues.iter() {
+            let waiting = queue.waiting.lock();
+            let queued = waiting.alerts.iter().map(|queued| &queued.alert);
+            for alert in waiting.in_hand.iter().chain(queued) {
+                if !all.contains(alert) {
+                    all.push(alert.clone());
+                }
+            }
+        }
+        all.sort_by_key(|alert| alert.at_ms);
+        all
     }
 
     /// Post what is queued until one fails, and end.
@@ -256,13 +293,17 @@ struct Waiting {
     failing: Option<String>,
 }
 
-/// What waits for the webhook.
+impl Waiting {
+    fn len(&self) -> usize {
+        self.alerts.len() + usize::from(self.in_hand.is_some())
+    }
+}
+
+/// What waits for one who is told.
 struct Queue {
     waiting: Mutex<Waiting>,
     came: Notify,
     per_kind_max: usize,
-    /// Without a webhook nothing waits.
-    is_posted: bool,
 }
 
 impl Queue {
@@ -271,14 +312,10 @@ impl Queue {
             waiting: Mutex::default(),
             came: Notify::new(),
             per_kind_max: options.waiting_per_kind_max,
-            is_posted: options.webhook_url.is_some(),
         }
     }
 
     fn put(&self, alert: Alert) {
-        if !self.is_posted {
-            return;
-        }
         {
             let mut waiting = self.waiting.lock();
             let alike =
@@ -317,6 +354,10 @@ impl Queue {
 
     fn len(&self) -> usize {
         self.waiting.lock().alerts.len()
+    }
+
+    fn is_failing(&self) -> bool {
+        self.waiting.lock().failing.is_some()
     }
 }
 

@@ -1,15 +1,22 @@
-//! The task that posts alerts to the operator's webhook, one after the other.
+//! The task that posts alerts to the operator's webhook or a robot, one after the other.
 //!
 //! Who answers with a refusal (a 4xx) is asked a few times and the alert then given up: it would be
 //! refused for ever, and others wait behind it. Who does not answer, or says that it is out of order,
 //! is asked until the alert is an hour old. Each try ends after `webhook_timeout_ms`.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
 
 use serde::Serialize;
 use tracing::{error, info, warn};
 
-use super::{Alert, AlertOptions, AlertState, Queue, Queued, redacted};
+use super::{
+    Alert, AlertOptions, AlertState, Queue, Queued, Robot, redacted,
+    robot::{Message, ROBOT_POSTS_MAX, ROBOT_POSTS_WITHIN, Said},
+};
 use crate::{
     meters,
     outage::{Backoff, StopSignal},
@@ -18,11 +25,19 @@ use crate::{
 /// A post is abandoned this long after its own time limit: looking up a name may hang before it counts.
 const TIMEOUT_SLACK: Duration = Duration::from_secs(1);
 
+/// What is read of an answer.
+const ANSWER_BYTES_MAX: u64 = 4_096;
+
 pub(super) struct Poster {
     options: AlertOptions,
+    robot: Robot,
     queue: Arc<Queue>,
+    /// Those of all who are told.
+    queues: Arc<[Arc<Queue>]>,
     agent: ureq::Agent,
     stop: StopSignal,
+    /// When it was told lately.
+    told: VecDeque<Instant>,
 }
 
 /// Why an alert was not taken.
@@ -61,25 +76,28 @@ impl<'a> Body<'a> {
 }
 
 impl Poster {
-    pub(super) fn new(options: AlertOptions, queue: Arc<Queue>, stop: StopSignal) -> Self {
+    pub(super) fn new(
+        options: &AlertOptions,
+        robot: Robot,
+        (queue, queues): (Arc<Queue>, Arc<[Arc<Queue>]>),
+        stop: StopSignal,
+    ) -> Self {
         let agent = ureq::Agent::config_builder()
             .timeout_global(Some(Duration::from_millis(options.webhook_timeout_ms)))
             // A webhook that redirects is set up wrongly; do not carry alerts elsewhere.
             .max_redirects(0)
             .build()
             .new_agent();
-        Poster { options, queue, agent, stop }
+        let (options, told) = (options.clone(), VecDeque::new());
+        Poster { options, robot, queue, queues, agent, stop, told }
     }
 
     pub(super) async fn run(mut self) {
-        let Some(url) = self.options.webhook_url.clone() else {
-            return self.stop.stopped().await;
-        };
         let queue = self.queue.clone();
         loop {
             let came = queue.came.notified();
             while let Some(next) = queue.take() {
-                let delivered = self.deliver(&url, &next).await;
+                let delivered = self.deliver(&next).await;
                 // Cut off by a stop, it still waits: whoever keeps what waits keeps it, too.
                 if !delivered && self.stop.is_stopped() {
                     let left = queue.len();
@@ -100,10 +118,12 @@ impl Poster {
         }
     }
 
-    async fn deliver(&mut self, url: &str, Queued { alert, came }: &Queued) -> bool {
+    async fn deliver(&mut self, Queued { alert, came }: &Queued) -> bool {
         let kind = alert.kind.as_str();
-        let body: Arc<[u8]> = match serde_json::to_vec(&Body::of(alert, &self.options.instance)) {
-            Ok(body) => body.into(),
+        let told = Body::of(alert, &self.options.instance);
+        let text = told.text.clone();
+        let body = match serde_json::to_vec(&told) {
+            Ok(body) => body,
             Err(fault) => {
                 error!(%fault, kind, "an alert cannot be written as JSON and is dropped");
                 return true;
@@ -115,9 +135,12 @@ impl Poster {
         let (mut tries, mut refusals) = (0, 0);
         loop {
             tries += 1;
-            let cause = match self.post(url, body.clone()).await {
+            self.keep_pace().await;
+            let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let message = self.robot.message(&body, &text, now_ms.as_millis());
+            let cause = match self.post(message).await {
                 Ok(()) => {
-                    self.note(url, None);
+                    self.note(None);
                     info!(kind, tries, "alert delivered");
                     return true;
                 }
@@ -127,14 +150,14 @@ impl Poster {
                 }
                 Err(Failed::Unavailable(cause)) => cause,
             };
-            self.note(url, Some(&cause));
+            self.note(Some(&cause));
             let over = refusals >= self.options.webhook_refusals_max || came.elapsed() >= give_up;
             if over || self.stop.is_stopped() {
                 meters::alert_failed();
                 error!(
                     kind,
                     tries,
-                    webhook = redacted(url),
+                    webhook = ?self.robot,
                     cause,
                     "an alert was not delivered and is given up"
                 );
@@ -146,38 +169,62 @@ impl Poster {
     }
 
     /// Said once when it begins to fail and once when it works again.
-    fn note(&self, url: &str, failing: Option<&str>) {
-        meters::webhook_up(failing.is_none());
-        if self.queue.note(failing.map(str::to_owned)) {
-            let webhook = redacted(url);
+    fn note(&self, failing: Option<&str>) {
+        let has_changed = self.queue.note(failing.map(str::to_owned));
+        meters::webhook_up(!self.queues.iter().any(|queue| queue.is_failing()));
+        if has_changed {
+            let webhook = &self.robot;
             match failing {
                 Some(cause) => warn!(
-                    webhook,
+                    ?webhook,
                     cause, "the alerts' webhook fails; its alerts wait and are tried again"
                 ),
-                None => info!(webhook, "the alerts' webhook works again"),
+                None => info!(?webhook, "the alerts' webhook works again"),
             }
         }
     }
 
-    async fn post(&self, url: &str, body: Arc<[u8]>) -> Result<(), Failed> {
-        let (agent, address) = (self.agent.clone(), url.to_owned());
+    /// A robot that is told too much too fast is silenced: it waits, and what comes meanwhile is folded.
+    async fn keep_pace(&mut self) {
+        if !self.robot.has_limit() {
+            return;
+        }
+        while self.told.len() >= ROBOT_POSTS_MAX {
+            let since = self.told[0].elapsed();
+            if since < ROBOT_POSTS_WITHIN && !self.stop.sleep(ROBOT_POSTS_WITHIN - since).await {
+                break;
+            }
+            self.told.pop_front();
+        }
+        self.told.push_back(Instant::now());
+    }
+
+    async fn post(&self, Message { url, body }: Message) -> Result<(), Failed> {
+        let (agent, address) = (self.agent.clone(), url.clone());
         let posting = tokio::task::spawn_blocking(move || {
-            agent
-                .post(&address)
-                .header("content-type", "application/json")
-                .send(&body[..])
-                .map(drop)
+            let post = agent.post(&address).header("content-type", "application/json");
+            let mut answer = post.send(&body[..])?;
+            answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec()
         });
         let within = Duration::from_millis(self.options.webhook_timeout_ms) + TIMEOUT_SLACK;
         let fault = match tokio::time::timeout(within, posting).await {
-            Ok(Ok(Ok(()))) => return Ok(()),
+            Ok(Ok(Ok(answer))) => {
+                return match self.robot.said(&answer) {
+                    Said::Taken => Ok(()),
+                    Said::Refused(why) => Err(Failed::Refused(why)),
+                    Said::Later(why) => Err(Failed::Unavailable(why)),
+                };
+            }
+            // Its status was good, and nobody reads the rest.
+            Ok(Ok(Err(ureq::Error::BodyExceedsLimit(_)))) if !self.robot.has_limit() => {
+                return Ok(());
+            }
             Ok(Ok(Err(fault))) => fault,
             Ok(Err(panic)) => return Err(Failed::Unavailable(panic.to_string())),
             Err(_) => return Err(Failed::Unavailable("no answer in time".into())),
         };
         // Some of these errors quote the address they failed on.
-        let cause = fault.to_string().replace(url, &redacted(url));
+        let cause = fault.to_string().replace(&url, &redacted(&url));
         match fault {
             // Later, too early, too many: ask again. Redirects are refusals as well.
             ureq::Error::StatusCode(408 | 425 | 429) => Err(Failed::Unavailable(cause)),

@@ -6,4 +6,5 @@
 mod alerts;
 mod fakes;
 mod retries;
+mod robots;
 mod workers;

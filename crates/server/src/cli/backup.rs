@@ -56,6 +56,7 @@ pub(super) async fn backup(mut config: Config, to: &Path, json: bool) -> Result<
     config.data = copy.clone();
     // What the comparison finds in a copy is nobody's emergency.
     config.alerts.webhook_url = Secret::new("");
+    config.alerts.robots.clear();
     let api = AdminApi::open(config).await?;
     let left = reconcile(&api, true, json).await;
     api.close().await;
