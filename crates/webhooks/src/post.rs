@@ -86,7 +86,12 @@ struct Idle {
 
 impl Default for Poster {
     fn default() -> Self {
-        let roots = RootCertStore::from_iter(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+        Poster::trusting(RootCertStore::from_iter(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()))
+    }
+}
+
+impl Poster {
+    fn trusting(roots: RootCertStore) -> Self {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -269,6 +274,8 @@ impl Poster {
 
 #[cfg(test)]
 mod tests {
+    use faults::services::Certificates;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
         net::TcpListener,
@@ -347,6 +354,52 @@ mod tests {
             assert!(is_refused, "{host}: {refused:?}");
         }
         assert_eq!(*connections.lock(), 1);
+    }
+
+    #[tokio::test]
+    async fn an_https_receiver_must_be_who_its_certificate_says() {
+        let made = Certificates::make().unwrap();
+        let cert = |name| CertificateDer::from_pem_file(made.cert(name)).unwrap();
+        let key = PrivateKeyDer::from_pem_file(made.key("server")).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![cert("server")], key)
+            .unwrap();
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                // Who does not trust us hangs up in the middle of the handshake.
+                let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+                let mut heard = Vec::new();
+                while !heard.ends_with(b"}") && stream.read_buf(&mut heard).await.unwrap_or(0) > 0 {
+                }
+                let _ = stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await;
+                let _ = stream.flush().await;
+                let _ = stream.read_buf(&mut heard).await;
+            }
+        });
+        let trusting = |name| {
+            let mut roots = RootCertStore::empty();
+            roots.add(cert(name)).unwrap();
+            Poster::trusting(roots)
+        };
+        for host in ["localhost", "127.0.0.1"] {
+            let target: Target = format!("https://{host}:{port}/hook").parse().unwrap();
+            let answer = post(&trusting("ca"), &target, Reach::Anywhere).await;
+            assert_eq!(answer.map(|answer| answer.status), Ok(204), "{host}");
+            for stranger in [trusting("stranger"), Poster::default()] {
+                let refused = post(&stranger, &target, Reach::Anywhere).await.unwrap_err();
+                assert!(matches!(refused, NotPosted::NoConnection(_)), "{refused:?}");
+            }
+        }
+        // Who it is, and not only who signed for it.
+        let target: Target = format!("https://127.0.0.2:{port}/").parse().unwrap();
+        assert!(post(&trusting("ca"), &target, Reach::Anywhere).await.is_err());
     }
 
     #[tokio::test]

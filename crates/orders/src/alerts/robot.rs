@@ -1,9 +1,9 @@
 //! Who is told of alerts, each in its own words: the operator's webhook, and the robots of chat services.
 //!
 //! WeCom, DingTalk, Feishu and Slack take a line of text as their own JSON. The first three answer 200 to
-//! everything and say in the body whether they took it (`errcode`, or `code` at Feishu). DingTalk and Feishu may
-//! ask for a signature: DingTalk in the address, an HMAC-SHA256 with the secret over `timestamp\nsecret` in
-//! milliseconds; Feishu in the body, one over nothing with the key `timestamp\nsecret` in seconds.
+//! everything and say in the body whether they took it (`errcode`, or `code` at Feishu). DingTalk and Feishu
+//! may ask for a signature: DingTalk in the address, an HMAC-SHA256 with the secret over `timestamp\nsecret`
+//! in milliseconds; Feishu in the body, one over nothing with the key `timestamp\nsecret` in seconds.
 //!
 //! A robot takes twenty messages a minute and is silenced for a while if more come, so that it is told fewer;
 //! what waits meanwhile is folded like for a webhook that is slow.

@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::fixtures::{Deployment, Profile};
+use crate::fixtures::{Deployment, Manner, Profile, Receiver};
 
 struct Said {
     code: Option<i32>,
@@ -234,6 +234,43 @@ async fn a_table_of_sales_is_imported_whole_or_every_bad_line_is_named(profile: 
     seckill(&deployment, &["sale", "import", "no-such-file.csv"]).refused("no-such-file.csv");
 }
 
+async fn endpoints_of_the_shop_are_run_from_the_command_line(profile: Profile) {
+    const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    let receiver = Receiver::start(SECRET).await;
+    let deployment = Deployment::new(profile).env("SECKILL_WEBHOOKS_ALLOWED_HOSTS", "127.0.0.1");
+    let servers = deployment.start().await;
+    let say = |args: &[&str]| {
+        let args = [&["webhooks"], args].concat();
+        tokio::task::block_in_place(|| seckill(&deployment, &args))
+    };
+    assert_eq!(say(&["list"]).done(), "no endpoints\n");
+    say(&["add", "http://10.0.0.1/"]).refused("is not a public address");
+    say(&["add", &receiver.url(), "--events", "order.eaten"]).refused("events");
+    let secret = say(&["add", &receiver.url(), "--events", "order.paid,order.refunded"]).done();
+    assert!(secret.starts_with("whsec_"), "{secret}");
+    receiver.knows(&[secret.trim()]);
+    let listed: Value = serde_json::from_str(&say(&["list", "--json"]).done()).unwrap();
+    assert_eq!(listed[0]["events"], serde_json::json!(["order.paid", "order.refunded"]));
+    let id = listed[0]["id"].to_string();
+    assert_eq!(say(&["test", &id]).done(), "taken, with 204\n");
+    receiver.behaves(Manner::Answers(404));
+    let not_taken = say(&["test", &id]);
+    assert_eq!((not_taken.code, not_taken.out.as_str()), (Some(1), "not taken: 404\n"));
+    assert_ne!(say(&["rotate", &id]).done(), secret);
+    assert_eq!(say(&["deliveries", &id, "--state", "failed"]).done(), "no deliveries\n");
+    assert_eq!(
+        say(&["replay", &id, "--since", "2026-01-01T00:00:00Z"]).done(),
+        "0 are sent again\n"
+    );
+    say(&["replay", &id, "--delivery", "77"]).refused("");
+    assert!(say(&["disable", &id]).done().contains("switched off"));
+    assert!(say(&["list"]).done().contains("an operator switched it off"));
+    assert!(say(&["enable", &id]).done().contains("switched on"));
+    assert!(say(&["remove", &id]).done().contains("removed"));
+    say(&["remove", &id]).refused("");
+    drop(servers);
+}
+
 crate::in_every_profile! {
     a_table_of_sales_is_imported_whole_or_every_bad_line_is_named,
     a_sale_is_planned_run_and_ended_from_the_command_line,
@@ -270,4 +307,8 @@ fn a_command_that_finds_no_data_says_so_and_makes_none() {
     let doctor = lost(folder.path(), &["doctor"]);
     assert!(doctor.done().contains("data is not there yet: the first start makes it"));
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was made");
+}
+
+crate::only_in_solo! {
+    endpoints_of_the_shop_are_run_from_the_command_line,
 }
