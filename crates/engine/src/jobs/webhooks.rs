@@ -59,6 +59,8 @@ const FAILURES_UNTIL_DOWN: u32 = 5;
 const DOWN_PAUSE_MS_MIN: u64 = 1_000;
 /// A visit posts nothing new if the job was not run for so long: somebody else may hold its lease.
 const LED_WITHIN: Duration = Duration::from_secs(4);
+/// A visit that goes on looks so often whether its endpoint was changed, switched off or removed meanwhile.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How often old deliveries are looked for, and how many are deleted at once.
 const FORGET_EVERY: Duration = Duration::from_secs(30);
 const FORGET_ROWS_MAX: usize = 1_000;
@@ -315,12 +317,21 @@ impl Visitor {
         health: &mut Health,
     ) -> Result<(), AnyError> {
         let settings = &self.shared.settings.webhooks;
+        let (mut endpoint, mut looked) = (Arc::new(endpoint.clone()), Instant::now());
         let mut under_way: FuturesUnordered<BoxFuture<'_, (WebhookDelivery, Posted)>> =
             FuturesUnordered::new();
         let (mut ids, mut ready) = (HashSet::new(), VecDeque::new());
         let (mut is_off, mut started) = (false, 0_usize);
         loop {
             let together_max = if health.is_down() { 1 } else { settings.concurrent_max };
+            if looked.elapsed() >= LOOK_EVERY {
+                let now = self.shared.ledger.webhook_endpoint(endpoint.id).await?;
+                match now.filter(|now| now.enabled) {
+                    Some(now) => endpoint = Arc::new(now),
+                    None => is_off = true,
+                }
+                looked = Instant::now();
+            }
             // Of one that is down one is tried, and no more in this visit.
             let may_start = self.may_go_on()
                 && health.is_due()
@@ -328,7 +339,7 @@ impl Visitor {
                 && !(health.is_down() && started > 0);
             if may_start && ready.is_empty() && under_way.len() < together_max {
                 let limit = if health.is_down() { 1 } else { DUE_AT_ONCE + ids.len() };
-                let due = self.due(endpoint, limit).await?;
+                let due = self.due(&endpoint, limit).await?;
                 ready.extend(due.into_iter().filter(|one| !ids.contains(&one.id)));
             }
             while may_start
@@ -337,13 +348,12 @@ impl Visitor {
             {
                 ids.insert(one.id);
                 started += 1;
-                under_way.push(
-                    async move {
-                        let posted = self.webhooks.post(endpoint, &one.event_id, &one.body).await;
-                        (one, posted)
-                    }
-                    .boxed(),
-                );
+                let endpoint = endpoint.clone();
+                let post = async move {
+                    let posted = self.webhooks.post(&endpoint, &one.event_id, &one.body).await;
+                    (one, posted)
+                };
+                under_way.push(post.boxed());
             }
             let Some(first) = under_way.next().await else { return Ok(()) };
             let mut over = vec![first];
@@ -353,7 +363,7 @@ impl Visitor {
             for (one, _) in &over {
                 ids.remove(&one.id);
             }
-            is_off |= !self.note(endpoint, health, over).await?;
+            is_off |= !self.note(&endpoint, health, over).await?;
             if health.is_down() || is_off {
                 ready.clear();
             }
