@@ -543,4 +543,38 @@ mod tests {
         let error = load(&flags).unwrap_err().to_string();
         assert!(error.contains("/nowhere/at/all.toml cannot be read"), "{error}");
     }
+
+    #[test]
+    fn endpoints_and_robots_are_lists_whose_secrets_are_not_quoted() {
+        let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+        let list = format!("[{{ url = 'http://10.0.0.1/', secret = '{secret}' }}]");
+        let file = format!(
+            "[[webhooks.endpoints]]\nurl = 'https://shop.example/'\nsecret = '{secret}'\n\
+             events = ['order.paid']\n[[alerts.robots]]\nkind = 'wecom'\nurl = 'https://r.example/k'\n"
+        );
+        let config = merged(&file, &[]).unwrap();
+        assert_eq!(config.webhooks.endpoints[0].url, "https://shop.example/");
+        assert_eq!(config.alerts.robots.len(), 1);
+        let shown = format!("{}{config:?}", config.print());
+        assert!(!shown.contains(secret) && !shown.contains("r.example/k"), "{shown}");
+        let config = merged(&file, &[("SECKILL_WEBHOOKS_ENDPOINTS", &list)]).unwrap();
+        assert_eq!(config.webhooks.endpoints[0].url, "http://10.0.0.1/");
+        for bad in [
+            "[{ url = 'http://x/', secret = 'whsec_s3cret' }]",
+            "[{ url = 'ftp://x/', secret = 'whsec_s3cret' }]",
+            "[{ url = 'http://x/' }]",
+            "[{ s3cret",
+            "s3cret",
+        ] {
+            let problems = problems("", &[("SECKILL_WEBHOOKS_ENDPOINTS", bad)]).join("\n");
+            assert!(problems.contains("webhooks.endpoints"), "{problems}");
+            assert!(!problems.contains("s3cret"), "{problems}");
+        }
+        let robots =
+            problems("", &[("SECKILL_ALERTS_ROBOTS", "[{ kind = 'irc', url = 'http://x' }]")]);
+        assert!(robots[0].contains("wecom"), "{robots:?}");
+        let twice = format!("{list}, {list}").replace("], [", ", ");
+        let problems = problems("", &[("SECKILL_WEBHOOKS_ENDPOINTS", &twice)]);
+        assert!(problems[0].contains("earlier"), "{problems:?}");
+    }
 }
