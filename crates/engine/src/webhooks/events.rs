@@ -111,7 +111,7 @@ impl Known {
         let activities = if activities.is_empty() && items.is_empty() {
             Vec::new()
         } else {
-            ledger.activities_of(&activities, &items).await?
+            ledger.activities_of(&activities, &items, &[]).await?
         };
         Ok(Known { orders, activities })
     }

@@ -219,7 +219,11 @@ mod tests {
             headers.append(ORIGIN, origin.parse().unwrap());
         });
         let allowed: Vec<String> = allowed.iter().map(ToString::to_string).collect();
-        assert_eq!(is_welcome(&headers, &Origins::new(&allowed)), expected, "{origins:?} at {host}");
+        assert_eq!(
+            is_welcome(&headers, &Origins::new(&allowed)),
+            expected,
+            "{origins:?} at {host}"
+        );
     }
 
     #[test]
