@@ -133,7 +133,7 @@ impl Known {
                     subject: format!("item:{item}"),
                     data: json!({
                         "item_id": item, "activity_id": known.activity, "name": known.name,
-                        "stock": stock,
+                        "sku": known.words.sku, "stock": stock,
                     }),
                 });
                 told.into_iter().collect()
@@ -144,8 +144,8 @@ impl Known {
                     event_id: format!("evt_activity{activity}_{}", word(*kind)),
                     subject: format!("activity:{activity}"),
                     data: json!({
-                        "activity_id": activity, "name": known.name, "opens_at": known.opens_ms,
-                        "closes_at": known.closes_ms,
+                        "activity_id": activity, "external_id": known.external_id, "name": known.name,
+                        "opens_at": known.opens_ms, "closes_at": known.closes_ms,
                     }),
                 });
                 told.into_iter().collect()
@@ -180,6 +180,7 @@ fn of_order(kind: WebhookKind, order: &Order) -> Told {
             "activity_id": order.activity,
             "item_id": order.item,
             "item_name": order.item_name,
+            "sku": order.sku,
             "quantity": order.quantity,
             "price": order.price.minor,
             "amount": order.amount.minor,
@@ -191,5 +192,27 @@ fn of_order(kind: WebhookKind, order: &Order) -> Told {
             "paid_at": order.paid_ms.filter(|_| status != OrderStatus::Unpaid),
             "closed_at": order.closed_ms.filter(|_| is_over),
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_engine::TestEngine;
+
+    #[tokio::test]
+    async fn the_shop_reads_its_own_ids() {
+        let (_, mut activity) = TestEngine::with_a_sale(|_| {}).await;
+        activity.external_id = Some("11-11".into());
+        activity.items[0].words.sku = Some("A-1".into());
+        let (id, item) = (activity.id, activity.items[0].id);
+        let known = Known { orders: HashMap::new(), activities: vec![activity] };
+        let data = |event| known.told(&event).remove(0).data;
+        let kind = WebhookKind::ItemSoldOut;
+        let sold_out = data(WebhookEvent::Item { kind, item, version: 1, stock: 0 });
+        assert_eq!((&sold_out["sku"], &sold_out["stock"]), (&json!("A-1"), &json!(0)));
+        let kind = WebhookKind::ActivityEnded;
+        let ended = data(WebhookEvent::Activity { kind, activity: id });
+        assert_eq!(ended["external_id"], "11-11");
     }
 }
