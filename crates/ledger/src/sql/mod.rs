@@ -63,7 +63,7 @@ pub(crate) enum Access {
     LongSnapshot,
     /// As `LongSnapshot`, for as long as somebody takes what is read.
     Walk,
-    /// One statement that reads.
+    /// One statement at a time, each for itself.
     Statement,
 }
 
