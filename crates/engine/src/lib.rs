@@ -59,7 +59,7 @@ pub use operations::{
 };
 pub use order_lookup::{Found, OrderLookup, OrderView, fits};
 pub use parts::{LEDGER_FILE, MissingEngine, OpenError, Parts, missing_engines};
-pub use payments::{NoticeFailure, PayError, Payments, Providers};
+pub use payments::{NoticeFailure, PayChoice, PayError, Payments, Providers};
 pub use push::{
     EventId, Feed, FeedEnd, FollowError, News, Push, QueuedClaim, TooMany, WATCHED_ITEMS_MAX,
 };

@@ -5,7 +5,7 @@
 //! ledger's compare-and-set alone: whichever of payment and time-out comes first wins, and money for
 //! an order that lost goes back through the outbox, once.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, net::IpAddr, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -13,7 +13,8 @@ use http::HeaderMap;
 use ledger::{Credit, LedgerError, Moved, Overdue, PaymentNotice};
 use orders::AlertKind;
 use payment::{
-    CloseOutcome, NoticeError, NoticeOutcome, Paid, PayRequest, Provider, ProviderError,
+    CloseOutcome, NoticeAnswer, NoticeError, NoticeOutcome, Opened, Paid, PayMethod, PayRequest,
+    Provider, ProviderError,
     sandbox::{NoticeSink, Sandbox},
 };
 use sale::{CloseReason, Order, OrderNo, OrderStatus};
@@ -36,6 +37,11 @@ pub type Providers = HashMap<String, Arc<dyn Provider>>;
 pub enum PayError {
     #[error("no such provider")]
     UnknownProvider,
+    /// The provider is there, but does not take money this way.
+    #[error("the provider has no such way to pay")]
+    UnknownMethod,
+    #[error("the provider does not take the order's currency")]
+    OtherCurrency,
     /// The order is not one that can be paid (or cancelled) now.
     #[error("the order is {0}")]
     Conflict(OrderStatus),
@@ -60,6 +66,23 @@ pub enum NoticeFailure {
     Mismatch,
     #[error(transparent)]
     Ledger(#[from] LedgerError),
+}
+
+/// How a buyer wants to pay.
+#[derive(Clone, Debug, Default)]
+pub struct PayChoice {
+    pub provider: String,
+    pub method: Option<PayMethod>,
+    pub payer: Option<String>,
+    pub client_ip: Option<IpAddr>,
+    pub return_url: Option<String>,
+}
+
+impl PayChoice {
+    /// At this provider, its usual way.
+    pub fn at(provider: impl Into<String>) -> PayChoice {
+        PayChoice { provider: provider.into(), ..PayChoice::default() }
+    }
 }
 
 pub struct Payments {
@@ -99,25 +122,32 @@ impl Payments {
         self.sandbox.as_ref()
     }
 
-    /// What a provider wants to hear when its notice was accepted, or was not: a status, the type of the
-    /// body and the body. `None` if there is no such provider.
+    /// What a provider wants to hear after its notice: a status, the type of the body and the body.
+    /// `None` if there is no such provider.
     pub fn answer_to_notice(
         &self,
         provider: &str,
-        accepted: bool,
+        answer: NoticeAnswer,
     ) -> Option<(u16, &'static str, String)> {
-        Some(self.provider(provider)?.answer(accepted))
+        Some(self.provider(provider)?.answer(answer))
     }
 
-    /// Where the buyer pays this order.
-    pub async fn open(&self, view: &OrderView, provider_name: &str) -> Result<String, PayError> {
-        let provider = self.providers.get(provider_name).ok_or(PayError::UnknownProvider)?;
+    /// What the buyer needs to pay this order.
+    pub async fn open(&self, view: &OrderView, choice: PayChoice) -> Result<Opened, PayError> {
+        let PayChoice { provider: provider_name, method, payer, client_ip, return_url } = choice;
+        let provider = self.providers.get(&provider_name).ok_or(PayError::UnknownProvider)?;
+        if method.is_some_and(|method| !provider.methods().contains(&method)) {
+            return Err(PayError::UnknownMethod);
+        }
         let order = in_ledger(view)?;
+        if !provider.takes(order.amount.currency) {
+            return Err(PayError::OtherCurrency);
+        }
         let now_ms = self.shared.now_ms();
         if order.status == OrderStatus::Unpaid && now_ms >= order.pay_deadline_ms {
             return Err(PayError::TooLate);
         }
-        match self.shared.ledger.open_payment(order.order_no, provider_name, now_ms).await? {
+        match self.shared.ledger.open_payment(order.order_no, &provider_name, now_ms).await? {
             Moved::Done | Moved::Was(OrderStatus::Unpaid) => {}
             Moved::Was(status) => return Err(PayError::Conflict(status)),
         }
@@ -127,13 +157,17 @@ impl Payments {
             subject: order.item_name.clone(),
             deadline_ms: order.pay_deadline_ms,
             user: order.user.clone(),
+            method,
+            payer,
+            client_ip,
+            return_url,
         };
         let opened = provider.open(&request).await?;
         // The order may have been closed after the payment was noted and before the provider heard
         // of it: then the provider had nothing to close, and has now.
         let now = self.shared.ledger.order(order.order_no).await?.ok_or(LedgerError::NotFound)?;
         if now.status == OrderStatus::Unpaid {
-            return Ok(opened.payment_url);
+            return Ok(opened);
         }
         if let Err(error) = provider.close(order.order_no).await {
             // Whoever pays all the same gets the money back.
@@ -183,9 +217,17 @@ impl Payments {
     ) -> Result<(), NoticeFailure> {
         let provider = self.providers.get(provider_name).ok_or(NoticeFailure::UnknownProvider)?;
         let notice = provider.verify_notice(headers, body)?;
-        if notice.outcome == NoticeOutcome::Failed {
-            tracing::info!(order_no = %notice.order_no, "a payment failed, the buyer may try again");
-            return Ok(());
+        match notice.outcome {
+            NoticeOutcome::Paid => {}
+            NoticeOutcome::Failed => {
+                tracing::info!(order_no = %notice.order_no, "a payment failed, the buyer may try again");
+                return Ok(());
+            }
+            // The refund job asks until it knows; it has reason to ask now.
+            NoticeOutcome::Refunded | NoticeOutcome::RefundFailed => {
+                self.shared.wake.outbox_written();
+                return Ok(());
+            }
         }
         let money = PaymentNotice {
             provider: provider_name.into(),
@@ -330,7 +372,7 @@ mod tests {
                 closing.shared.ledger.close(&[asked], reason, NOW_MS).await.unwrap();
             })
         }));
-        let late = engine.payments.open(&view, Bank::NAME).await;
+        let late = engine.payments.open(&view, PayChoice::at(Bank::NAME)).await;
         assert!(matches!(late, Err(PayError::Conflict(OrderStatus::Closed))), "{late:?}");
         assert_eq!(bank.calls(), 1, "it was closed at the bank");
     }

@@ -15,8 +15,8 @@ use gate::{ClaimRequest, Decision};
 use ledger::PaymentNotice;
 use parking_lot::Mutex;
 use payment::{
-    CloseOutcome, Notice, NoticeError, Opened, Paid, PayRequest, Provider, ProviderError,
-    QueryOutcome, RefundOutcome, RefundRequest,
+    CloseOutcome, Notice, NoticeAnswer, NoticeError, Opened, Paid, PayRequest, Provider,
+    ProviderError, QueryOutcome, RefundOutcome, RefundRequest,
 };
 use sale::{
     Activity, ActivityMove, ActivityState, Currency, ItemId, ManualClock, Millis, Money,
@@ -308,7 +308,7 @@ impl Provider for Bank {
         if let Some(meanwhile) = meanwhile {
             meanwhile().await;
         }
-        Ok(Opened { payment_url: "/bank".into() })
+        Ok(Opened::at("/bank"))
     }
 
     async fn close(&self, no: OrderNo) -> Result<CloseOutcome, ProviderError> {
@@ -339,7 +339,7 @@ impl Provider for Bank {
         Err(NoticeError::BadSignature)
     }
 
-    fn answer(&self, _: bool) -> (u16, &'static str, String) {
+    fn answer(&self, _: NoticeAnswer) -> (u16, &'static str, String) {
         (200, "text/plain", String::new())
     }
 }

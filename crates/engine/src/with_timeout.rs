@@ -11,10 +11,10 @@ use async_trait::async_trait;
 use http::HeaderMap;
 use parking_lot::Mutex;
 use payment::{
-    CloseOutcome, Notice, NoticeError, Opened, PayRequest, Provider, ProviderError, QueryOutcome,
-    RefundOutcome, RefundRequest,
+    BillLine, CloseOutcome, Notice, NoticeAnswer, NoticeError, Opened, PayMethod, PayRequest,
+    Provider, ProviderError, QueryOutcome, RefundOutcome, RefundRequest,
 };
-use sale::OrderNo;
+use sale::{Currency, Millis, OrderNo};
 use tokio::time::Instant;
 
 pub(crate) const PROVIDER_ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -28,13 +28,14 @@ enum Call {
     Close,
     Query,
     Refund,
+    Bill,
 }
 
 /// A provider that always answers.
 pub(crate) struct WithTimeout {
     provider: Arc<dyn Provider>,
     answer_max: Duration,
-    silent_until: [Mutex<Option<Instant>>; 4],
+    silent_until: [Mutex<Option<Instant>>; 5],
 }
 
 impl WithTimeout {
@@ -69,6 +70,14 @@ impl Provider for WithTimeout {
         self.provider.name()
     }
 
+    fn methods(&self) -> &[PayMethod] {
+        self.provider.methods()
+    }
+
+    fn takes(&self, currency: Currency) -> bool {
+        self.provider.takes(currency)
+    }
+
     async fn open(&self, request: &PayRequest) -> Result<Opened, ProviderError> {
         self.wait(Call::Open, self.provider.open(request)).await
     }
@@ -89,7 +98,11 @@ impl Provider for WithTimeout {
         self.provider.verify_notice(headers, body)
     }
 
-    fn answer(&self, accepted: bool) -> (u16, &'static str, String) {
-        self.provider.answer(accepted)
+    fn answer(&self, answer: NoticeAnswer) -> (u16, &'static str, String) {
+        self.provider.answer(answer)
+    }
+
+    async fn bill(&self, day_from_ms: Millis) -> Result<Option<Vec<BillLine>>, ProviderError> {
+        self.wait(Call::Bill, self.provider.bill(day_from_ms)).await
     }
 }

@@ -18,6 +18,7 @@ mod provider;
 pub mod sandbox;
 
 pub use provider::{
-    CloseOutcome, NOTICE_BYTES_MAX, Notice, NoticeError, NoticeOutcome, Opened, Paid, PayRequest,
-    Provider, ProviderError, QueryOutcome, RefundOutcome, RefundRequest,
+    BillLine, CloseOutcome, NOTICE_BYTES_MAX, Notice, NoticeAnswer, NoticeError, NoticeOutcome,
+    Opened, Paid, PayMethod, PayRequest, Provider, ProviderError, QueryOutcome, RefundOutcome,
+    RefundRequest,
 };

@@ -1,7 +1,10 @@
 //! What every payment provider can do for us.
 
+use std::net::IpAddr;
+
 use async_trait::async_trait;
-use sale::{Millis, Money, OrderNo, UserId};
+use sale::{Currency, Millis, Money, OrderNo, UserId};
+use serde::{Deserialize, Serialize};
 
 /// No provider's notice is near this long; longer bodies are refused unread.
 pub const NOTICE_BYTES_MAX: usize = 64 * 1024;
@@ -25,12 +28,45 @@ pub struct PayRequest {
     /// After this the provider takes no money for it any more.
     pub deadline_ms: Millis,
     pub user: UserId,
+    /// The buyer's choice among the provider's [`Provider::methods`]; none takes the first of them.
+    pub method: Option<PayMethod>,
+    /// Who pays, in the provider's own words (WeChat's `openid`). Only [`PayMethod::App`] asks for it.
+    pub payer: Option<String>,
+    /// The buyer's address, which providers ask for on phones.
+    pub client_ip: Option<IpAddr>,
+    /// Where the provider sends the buyer's browser when it is done.
+    pub return_url: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// How a buyer comes to the provider: by what they hold in their hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PayMethod {
+    /// A page of the provider's, on a desk.
+    Page,
+    /// A page of the provider's, on a phone.
+    Phone,
+    /// A code that the provider's app scans.
+    Qr,
+    /// Inside the provider's own app, by its script.
+    App,
+}
+
+/// What the buyer needs to pay. At least one of the three is there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Opened {
     /// Where the buyer pays.
-    pub payment_url: String,
+    pub payment_url: Option<String>,
+    /// What the code says that the provider's app scans.
+    pub qr: Option<String>,
+    /// What the provider's script inside its app is called with.
+    pub app: Option<serde_json::Value>,
+}
+
+impl Opened {
+    pub fn at(payment_url: impl Into<String>) -> Opened {
+        Opened { payment_url: Some(payment_url.into()), ..Opened::default() }
+    }
 }
 
 /// Money that was received.
@@ -69,6 +105,8 @@ pub struct RefundRequest {
     /// The charge to give back, whole.
     pub provider_txn: String,
     pub amount: Money,
+    /// Why, as the buyer reads it in the provider's app.
+    pub reason: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +122,33 @@ pub enum NoticeOutcome {
     Paid,
     /// The buyer's try failed. The payment stays open.
     Failed,
+    /// The money of `provider_txn` went back to the buyer.
+    Refunded,
+    /// The money could not be given back the way it came; a person has to see to it at the provider.
+    RefundFailed,
+}
+
+/// How we answer a provider's notice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoticeAnswer {
+    /// Taken, and on record. It need not be sent again.
+    Accepted,
+    /// Believed, but not to be taken now (the order is not visible yet, the ledger is away): send it again.
+    TryAgain,
+    /// Not proved to be the provider's, or not for us. Nobody need be woken: probes look like this.
+    NotBelieved,
+}
+
+/// A line of a provider's bill: a charge, or money given back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BillLine {
+    /// The charge. A refund names the charge that it gives back.
+    pub provider_txn: String,
+    /// As the provider wrote it; none of ours can be a line of another system of the same merchant.
+    pub order_no: String,
+    pub amount: Money,
+    pub at_ms: Millis,
+    pub refund: bool,
 }
 
 /// What a provider told us, proved to come from it. Not yet compared with the order.
@@ -114,6 +179,16 @@ pub trait Provider: Send + Sync {
     /// As it appears in addresses and in the ledger, e.g. `sandbox`.
     fn name(&self) -> &'static str;
 
+    /// The ways a buyer can come to it, the usual one first. Never empty.
+    fn methods(&self) -> &[PayMethod] {
+        &[PayMethod::Page]
+    }
+
+    /// Does it take this currency?
+    fn takes(&self, _currency: Currency) -> bool {
+        true
+    }
+
     /// Let the buyer pay. Idempotent by `order_no`: the same request gets the same address.
     async fn open(&self, request: &PayRequest) -> Result<Opened, ProviderError>;
 
@@ -128,7 +203,13 @@ pub trait Provider: Send + Sync {
     /// Is this notice from the provider, fresh, and for us? `body` must be the bytes as they came.
     fn verify_notice(&self, headers: &http::HeaderMap, body: &[u8]) -> Result<Notice, NoticeError>;
 
-    /// What the provider wants to hear: status, content type, body. Not accepted means it will
-    /// tell us again later.
-    fn answer(&self, accepted: bool) -> (u16, &'static str, String);
+    /// What the provider wants to hear: status, content type, body. Anything but `Accepted` means
+    /// that it will tell us again later.
+    fn answer(&self, answer: NoticeAnswer) -> (u16, &'static str, String);
+
+    /// What the provider says moved in these 24 hours, which begin at a midnight of its own calendar.
+    /// `None` if it keeps no bill that we can ask for, or has not made it yet.
+    async fn bill(&self, _day_from_ms: Millis) -> Result<Option<Vec<BillLine>>, ProviderError> {
+        Ok(None)
+    }
 }

@@ -16,8 +16,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http::HeaderMap;
 use payment::{
-    CloseOutcome, Notice, NoticeError, NoticeOutcome, PayRequest, Provider, ProviderError,
-    QueryOutcome, RefundOutcome, RefundRequest,
+    CloseOutcome, Notice, NoticeAnswer, NoticeError, NoticeOutcome, PayRequest, Provider,
+    ProviderError, QueryOutcome, RefundOutcome, RefundRequest,
     sandbox::{
         ActError, Action, NoticeSink, PaymentState, SIGNATURE_HEADER, Sandbox, SandboxOptions,
         TIMESTAMP_HEADER, WINDOW_MS,
@@ -53,6 +53,10 @@ fn request(n: u64) -> PayRequest {
         subject: "一部手机".into(),
         deadline_ms: DEADLINE_MS,
         user: UserId::new("u1002").unwrap(),
+        method: None,
+        payer: None,
+        client_ip: None,
+        return_url: None,
     }
 }
 
@@ -116,7 +120,7 @@ impl TestSandbox {
 
     /// The address leads to the payment with its proof.
     async fn opened_for(&self, request: &PayRequest) -> String {
-        let url = self.sandbox.open(request).await.unwrap().payment_url;
+        let url = self.sandbox.open(request).await.unwrap().payment_url.unwrap();
         let (txn, token) = url.strip_prefix("/cashier/").unwrap().split_once("?token=").unwrap();
         assert!(self.sandbox.proves(txn, token) && !self.sandbox.proves("sbp_other", token));
         txn.to_owned()
@@ -131,6 +135,7 @@ impl TestSandbox {
             order_no: notice.order_no,
             provider_txn: notice.provider_txn.clone(),
             amount: notice.amount,
+            reason: "The order was over.".into(),
         };
         self.sandbox.refund(&request).await
     }
@@ -395,6 +400,6 @@ async fn undelivered_notices_survive_a_restart() {
 #[tokio::test]
 async fn the_answer_tells_the_provider_whether_to_come_again() {
     let (test, _dir) = TestSandbox::new();
-    assert_eq!(test.sandbox.answer(true).0, 200);
-    assert_eq!(test.sandbox.answer(false).0, 500);
+    assert_eq!(test.sandbox.answer(NoticeAnswer::Accepted).0, 200);
+    assert_eq!(test.sandbox.answer(NoticeAnswer::TryAgain).0, 500);
 }

@@ -35,6 +35,9 @@ impl Job for Refund {
     }
 }
 
+/// What buyers read beside the money that came back.
+const REFUND_REASON: &str = "The order was not kept; all of the money is given back.";
+
 /// Each provider is a party of its own.
 struct Refunds {
     shared: Arc<Shared>,
@@ -50,6 +53,7 @@ impl Refunds {
             order_no: *order_no,
             provider_txn: provider_txn.clone(),
             amount: *amount,
+            reason: REFUND_REASON.into(),
         };
         match bank.refund(&request).await {
             Ok(RefundOutcome::Done) => {}

@@ -45,8 +45,8 @@ pub use options::SandboxOptions;
 pub use signature::{SIGNATURE_HEADER, TIMESTAMP_HEADER, WINDOW_MS};
 
 use crate::{
-    CloseOutcome, Notice, NoticeError, Opened, PayRequest, Provider, ProviderError, QueryOutcome,
-    RefundOutcome, RefundRequest,
+    CloseOutcome, Notice, NoticeAnswer, NoticeError, Opened, PayRequest, Provider, ProviderError,
+    QueryOutcome, RefundOutcome, RefundRequest,
 };
 use book::Book;
 
@@ -234,7 +234,7 @@ impl Provider for Sandbox {
         let options = &self.0.options;
         let base = options.base_url.trim_end_matches('/');
         let token = signature::cashier_token(&options.notify_secret, &txn);
-        Ok(Opened { payment_url: format!("{base}/cashier/{txn}?token={token}") })
+        Ok(Opened::at(format!("{base}/cashier/{txn}?token={token}")))
     }
 
     async fn close(&self, order_no: OrderNo) -> Result<CloseOutcome, ProviderError> {
@@ -260,8 +260,12 @@ impl Provider for Sandbox {
         signature::verify(&self.0.options, headers, body, self.0.clock.now_ms())
     }
 
-    fn answer(&self, accepted: bool) -> (u16, &'static str, String) {
-        let (status, code) = if accepted { (200, "SUCCESS") } else { (500, "FAIL") };
+    fn answer(&self, answer: NoticeAnswer) -> (u16, &'static str, String) {
+        let (status, code) = match answer {
+            NoticeAnswer::Accepted => (200, "SUCCESS"),
+            NoticeAnswer::TryAgain => (500, "FAIL"),
+            NoticeAnswer::NotBelieved => (400, "FAIL"),
+        };
         (status, "application/json", format!(r#"{{"code":"{code}"}}"#))
     }
 }

@@ -19,7 +19,8 @@ use crate::{
     logging::Seldom,
     problem::Problem,
 };
-use engine::NoticeFailure;
+use engine::{NoticeFailure, PayChoice};
+use payment::NoticeAnswer;
 
 /// Anybody can post a notice, as fast as the network lets them.
 static NOT_ACCEPTED: Seldom = Seldom::once_per(Duration::from_secs(1));
@@ -33,8 +34,8 @@ pub(super) struct NewPayment {
 
 #[derive(Serialize, ToSchema)]
 pub(super) struct Opened {
-    /// Where the buyer pays.
-    payment_url: String,
+    /// Where the buyer pays. Null if the provider is paid by a code or inside its app only.
+    payment_url: Option<String>,
 }
 
 /// Open a payment for an unpaid order. Asking again gives the same address.
@@ -54,8 +55,9 @@ pub(super) async fn open(
 ) -> Result<Json<Opened>, Problem> {
     let opened = finish(async move {
         let view = own(&app.engine, no, &user).await?;
-        let payment_url = app.engine.payments().open(&view, &new.provider).await?;
-        Ok::<_, Problem>(Opened { payment_url })
+        let choice = PayChoice::at(new.provider);
+        let opened = app.engine.payments().open(&view, choice).await?;
+        Ok::<_, Problem>(Opened { payment_url: opened.payment_url })
     });
     Ok(Json(opened.await?))
 }
@@ -93,23 +95,21 @@ pub(super) async fn notify(
         Ok::<_, Problem>(outcome)
     })
     .await?;
-    let answer = engine.payments().answer_to_notice(&provider, outcome.is_ok());
+    let answer = engine.payments().answer_to_notice(&provider, heard(&outcome));
     let (status, kind, text) = answer.ok_or_else(Problem::not_found)?;
-    let status = match &outcome {
-        Err(failure) => not_accepted(failure, status),
-        Ok(()) => status,
-    };
     let mut response = Response::new(Body::from(text));
     *response.status_mut() = StatusCode::from_u16(status).map_err(Problem::internal)?;
     Ok(([(CONTENT_TYPE, kind)], response).into_response())
 }
 
-/// Providers take any failure as "tell me again". Where they leave the status to us, a notice that
-/// is at fault itself must not look like a fault of ours.
-fn not_accepted(failure: &NoticeFailure, status: u16) -> u16 {
-    match failure {
-        NoticeFailure::Ledger(_) => status,
-        _ if status >= 500 => StatusCode::BAD_REQUEST.as_u16(),
-        _ => status,
+/// A notice that is not proved must not look like a fault of ours. One that is, and fits no order yet, may
+/// be of an order that is still on its way to the ledger.
+fn heard(outcome: &Result<(), NoticeFailure>) -> NoticeAnswer {
+    match outcome {
+        Ok(()) => NoticeAnswer::Accepted,
+        Err(NoticeFailure::NotBelieved(_) | NoticeFailure::UnknownProvider) => {
+            NoticeAnswer::NotBelieved
+        }
+        Err(_) => NoticeAnswer::TryAgain,
     }
 }

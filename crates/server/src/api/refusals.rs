@@ -138,6 +138,12 @@ impl From<PayError> for Problem {
             PayError::UnknownProvider => {
                 Problem::invalid("provider", "is not a payment provider of this shop")
             }
+            PayError::UnknownMethod => {
+                Problem::invalid("method", "is not a way to pay that this provider has here")
+            }
+            PayError::OtherCurrency => {
+                Problem::invalid("provider", "does not take the currency of this order")
+            }
             PayError::Conflict(OrderStatus::Queued) => conflict("queued").retry_after_ms(1_000),
             PayError::Conflict(status) => conflict(status.as_str()),
             PayError::TooLate => Problem::new(Code::Conflict)
@@ -191,6 +197,8 @@ mod tests {
             (Problem::from(WarmError::UnknownItem), Code::NotFound),
             (Problem::from(WarmError::NotPublished), Code::Conflict),
             (Problem::from(PayError::UnknownProvider), Code::Invalid),
+            (Problem::from(PayError::UnknownMethod), Code::Invalid),
+            (Problem::from(PayError::OtherCurrency), Code::Invalid),
             (Problem::from(PayError::Conflict(OrderStatus::Queued)), Code::Conflict),
             (Problem::from(PayError::TooLate), Code::Conflict),
             (Problem::from(ProviderError::Unavailable("x".into())), Code::Busy),
