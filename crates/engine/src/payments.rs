@@ -216,7 +216,7 @@ impl Payments {
         body: &[u8],
     ) -> Result<(), NoticeFailure> {
         let provider = self.providers.get(provider_name).ok_or(NoticeFailure::UnknownProvider)?;
-        let notice = provider.verify_notice(headers, body)?;
+        let notice = provider.verify_notice(headers, body).await?;
         match notice.outcome {
             NoticeOutcome::Paid => {}
             NoticeOutcome::Failed => {

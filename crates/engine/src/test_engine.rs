@@ -335,7 +335,7 @@ impl Provider for Bank {
         Ok(RefundOutcome::Done)
     }
 
-    fn verify_notice(&self, _: &http::HeaderMap, _: &[u8]) -> Result<Notice, NoticeError> {
+    async fn verify_notice(&self, _: &http::HeaderMap, _: &[u8]) -> Result<Notice, NoticeError> {
         Err(NoticeError::BadSignature)
     }
 

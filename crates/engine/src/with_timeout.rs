@@ -18,6 +18,8 @@ use sale::{Currency, Millis, OrderNo};
 use tokio::time::Instant;
 
 pub(crate) const PROVIDER_ANSWER_MAX: Duration = Duration::from_secs(10);
+/// A bill is a file of many megabytes, and nobody stands waiting for it.
+const BILL_MAX: Duration = Duration::from_secs(120);
 /// How long a call that was not answered in time is not made again.
 const SILENT_FOR: Duration = Duration::from_secs(5);
 
@@ -46,6 +48,7 @@ impl WithTimeout {
     async fn wait<T>(
         &self,
         call: Call,
+        within: Duration,
         answer: impl Future<Output = Result<T, ProviderError>>,
     ) -> Result<T, ProviderError> {
         let silent_until = &self.silent_until[call as usize];
@@ -53,11 +56,11 @@ impl WithTimeout {
             let why = "it did not answer a moment ago";
             return Err(ProviderError::Unavailable(why.into()));
         }
-        match tokio::time::timeout(self.answer_max, answer).await {
+        match tokio::time::timeout(within, answer).await {
             Ok(answer) => answer,
             Err(_) => {
                 *silent_until.lock() = Some(Instant::now() + SILENT_FOR);
-                let why = format!("no answer within {} ms", self.answer_max.as_millis());
+                let why = format!("no answer within {} ms", within.as_millis());
                 Err(ProviderError::Unavailable(why))
             }
         }
@@ -79,23 +82,23 @@ impl Provider for WithTimeout {
     }
 
     async fn open(&self, request: &PayRequest) -> Result<Opened, ProviderError> {
-        self.wait(Call::Open, self.provider.open(request)).await
+        self.wait(Call::Open, self.answer_max, self.provider.open(request)).await
     }
 
     async fn close(&self, order_no: OrderNo) -> Result<CloseOutcome, ProviderError> {
-        self.wait(Call::Close, self.provider.close(order_no)).await
+        self.wait(Call::Close, self.answer_max, self.provider.close(order_no)).await
     }
 
     async fn query(&self, order_no: OrderNo) -> Result<QueryOutcome, ProviderError> {
-        self.wait(Call::Query, self.provider.query(order_no)).await
+        self.wait(Call::Query, self.answer_max, self.provider.query(order_no)).await
     }
 
     async fn refund(&self, request: &RefundRequest) -> Result<RefundOutcome, ProviderError> {
-        self.wait(Call::Refund, self.provider.refund(request)).await
+        self.wait(Call::Refund, self.answer_max, self.provider.refund(request)).await
     }
 
-    fn verify_notice(&self, headers: &HeaderMap, body: &[u8]) -> Result<Notice, NoticeError> {
-        self.provider.verify_notice(headers, body)
+    async fn verify_notice(&self, headers: &HeaderMap, body: &[u8]) -> Result<Notice, NoticeError> {
+        self.provider.verify_notice(headers, body).await
     }
 
     fn answer(&self, answer: NoticeAnswer) -> (u16, &'static str, String) {
@@ -103,6 +106,6 @@ impl Provider for WithTimeout {
     }
 
     async fn bill(&self, day_from_ms: Millis) -> Result<Option<Vec<BillLine>>, ProviderError> {
-        self.wait(Call::Bill, self.provider.bill(day_from_ms)).await
+        self.wait(Call::Bill, BILL_MAX, self.provider.bill(day_from_ms)).await
     }
 }

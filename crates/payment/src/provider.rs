@@ -120,7 +120,7 @@ pub enum RefundOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoticeOutcome {
     Paid,
-    /// The buyer's try failed. The payment stays open.
+    /// The buyer's try failed and the payment stays open, or it is over and nobody paid. Nothing to do.
     Failed,
     /// The money of `provider_txn` went back to the buyer.
     Refunded,
@@ -164,6 +164,9 @@ pub struct Notice {
 /// Why a notice is not believed. None of these is worth more than a warning: anyone can post one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoticeError {
+    /// The provider signs wrongly now and then, on purpose, to see whether we look.
+    #[error("the signature is wrong on purpose, as a trial")]
+    Probe,
     #[error("the signature is missing or wrong")]
     BadSignature,
     #[error("the time stamp is outside the window")]
@@ -200,8 +203,13 @@ pub trait Provider: Send + Sync {
     /// Give a charge back. Idempotent by `provider_txn`: money goes back once.
     async fn refund(&self, request: &RefundRequest) -> Result<RefundOutcome, ProviderError>;
 
-    /// Is this notice from the provider, fresh, and for us? `body` must be the bytes as they came.
-    fn verify_notice(&self, headers: &http::HeaderMap, body: &[u8]) -> Result<Notice, NoticeError>;
+    /// Is this notice from the provider, fresh, and for us? `body` must be the bytes as they came. A
+    /// provider may have to be asked for the key that it is signed with.
+    async fn verify_notice(
+        &self,
+        headers: &http::HeaderMap,
+        body: &[u8],
+    ) -> Result<Notice, NoticeError>;
 
     /// What the provider wants to hear: status, content type, body. Anything but `Accepted` means
     /// that it will tell us again later.

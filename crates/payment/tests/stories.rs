@@ -71,7 +71,7 @@ struct Receiver {
 impl NoticeSink for Receiver {
     async fn deliver(&self, provider: &str, headers: HeaderMap, body: Bytes) -> bool {
         assert_eq!(provider, self.sandbox.name());
-        let notice = self.sandbox.verify_notice(&headers, &body);
+        let notice = self.sandbox.verify_notice(&headers, &body).await;
         let _ = self.heard.send((headers, body, notice));
         self.accepts.load(Ordering::SeqCst)
     }
@@ -197,40 +197,41 @@ async fn forged_stale_and_foreign_notices_are_refused() {
     test.sandbox.act(&txn, Action::Pay).await.unwrap();
     let (headers, body, genuine) = soon(test.notices.recv()).await.unwrap();
     genuine.unwrap();
-    let verify = |headers: &HeaderMap, body: &[u8]| test.sandbox.verify_notice(headers, body);
+    let verify =
+        async |headers: &HeaderMap, body: &[u8]| test.sandbox.verify_notice(headers, body).await;
 
     let dearer = String::from_utf8(body.to_vec()).unwrap().replace("699900", "1");
-    assert_eq!(verify(&headers, dearer.as_bytes()), Err(NoticeError::BadSignature));
+    assert_eq!(verify(&headers, dearer.as_bytes()).await, Err(NoticeError::BadSignature));
     for missing in [TIMESTAMP_HEADER, SIGNATURE_HEADER] {
         let mut bare = headers.clone();
         bare.remove(missing);
-        assert_eq!(verify(&bare, &body), Err(NoticeError::BadSignature));
+        assert_eq!(verify(&bare, &body).await, Err(NoticeError::BadSignature));
     }
     for forged in ["", "00", "not hex", &"0".repeat(64)] {
         let mut headers = headers.clone();
         headers.insert(SIGNATURE_HEADER, forged.parse().unwrap());
-        assert_eq!(verify(&headers, &body), Err(NoticeError::BadSignature), "{forged:?}");
+        assert_eq!(verify(&headers, &body).await, Err(NoticeError::BadSignature), "{forged:?}");
     }
     let mut refreshed = headers.clone();
     refreshed.insert(TIMESTAMP_HEADER, (START_MS + 1).into());
-    assert_eq!(verify(&refreshed, &body), Err(NoticeError::BadSignature));
+    assert_eq!(verify(&refreshed, &body).await, Err(NoticeError::BadSignature));
 
     test.clock.set(START_MS + WINDOW_MS);
-    assert!(verify(&headers, &body).is_ok());
+    assert!(verify(&headers, &body).await.is_ok());
     for outside in [START_MS + WINDOW_MS + 1, START_MS - WINDOW_MS - 1] {
         test.clock.set(outside);
-        assert_eq!(verify(&headers, &body), Err(NoticeError::Stale));
+        assert_eq!(verify(&headers, &body).await, Err(NoticeError::Stale));
     }
 
     // Another merchant of the same company, even with the same secret.
     let other = SandboxOptions { merchant: "other shop".into(), ..options() };
     let clock = ManualClock::at(START_MS);
     let other = Sandbox::open(&dir.path().join("other.db"), other, clock.clone()).unwrap();
-    assert_eq!(other.verify_notice(&headers, &body), Err(NoticeError::OtherMerchant));
+    assert_eq!(other.verify_notice(&headers, &body).await, Err(NoticeError::OtherMerchant));
     // And one with another secret.
     let secret = SandboxOptions { notify_secret: "some other secret".into(), ..options() };
     let secret = Sandbox::open(&dir.path().join("secret.db"), secret, clock).unwrap();
-    assert_eq!(secret.verify_notice(&headers, &body), Err(NoticeError::BadSignature));
+    assert_eq!(secret.verify_notice(&headers, &body).await, Err(NoticeError::BadSignature));
 }
 
 #[tokio::test]

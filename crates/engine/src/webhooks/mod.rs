@@ -16,7 +16,7 @@ use ledger::{
 };
 use sale::{Invalid, Millis, Secret};
 use serde_json::json;
-use webhooks::{Answer, NotPosted, Poster, Reach, SigningSecret, Target, signatures};
+use webhooks::{Answer, NotAnswered, Poster, Reach, SigningSecret, Target, signatures};
 
 pub(crate) use self::events::{body, deliveries_of};
 use crate::{
@@ -277,7 +277,7 @@ impl Webhooks {
         let target = Target::from_str(url);
         let target = target.map_err(|bad| Invalid::new("url", bad.to_string()))?;
         match Poster::judge(&target, self.reach_of(&target), JUDGED_WITHIN).await {
-            Err(inside @ NotPosted::Forbidden(_)) => {
+            Err(inside @ NotAnswered::Forbidden(_)) => {
                 Err(Invalid::new("url", inside.to_string()).into())
             }
             // A name that nobody knows yet may be known tomorrow.
@@ -286,8 +286,8 @@ impl Webhooks {
     }
 }
 
-fn judged(posted: std::result::Result<Answer, NotPosted>) -> Posted {
-    let Answer { status, body } = match posted {
+fn judged(posted: std::result::Result<Answer, NotAnswered>) -> Posted {
+    let Answer { status, body, .. } = match posted {
         Ok(answer) => answer,
         Err(error) => return Posted::Refused { status: None, cause: error.to_string() },
     };
@@ -295,7 +295,7 @@ fn judged(posted: std::result::Result<Answer, NotPosted>) -> Posted {
         200..=299 => Posted::Taken(status),
         410 => Posted::Gone,
         _ => {
-            let said: String = String::from_utf8_lossy(&body)
+            let said: String = String::from_utf8_lossy(&body.unwrap_or_default())
                 .chars()
                 .filter(|c| !c.is_control())
                 .take(ANSWER_CHARS_MAX)

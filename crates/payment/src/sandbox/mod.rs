@@ -256,7 +256,7 @@ impl Provider for Sandbox {
         self.with_book(move |book| book.refund(&request, now_ms)).await
     }
 
-    fn verify_notice(&self, headers: &HeaderMap, body: &[u8]) -> Result<Notice, NoticeError> {
+    async fn verify_notice(&self, headers: &HeaderMap, body: &[u8]) -> Result<Notice, NoticeError> {
         signature::verify(&self.0.options, headers, body, self.0.clock.now_ms())
     }
 

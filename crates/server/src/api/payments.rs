@@ -20,7 +20,7 @@ use crate::{
     problem::Problem,
 };
 use engine::{NoticeFailure, PayChoice};
-use payment::NoticeAnswer;
+use payment::{NoticeAnswer, NoticeError};
 
 /// Anybody can post a notice, as fast as the network lets them.
 static NOT_ACCEPTED: Seldom = Seldom::once_per(Duration::from_secs(1));
@@ -88,6 +88,7 @@ pub(super) async fn notify(
     let outcome = finish(async move {
         let outcome = app.engine.payments().notice(&name, &headers, &body).await;
         if let Err(failure) = &outcome
+            && !matches!(failure, NoticeFailure::NotBelieved(NoticeError::Probe))
             && let Some(notices) = NOT_ACCEPTED.count(Instant::now())
         {
             tracing::warn!(provider = name, %failure, notices, "a notice was not accepted");
