@@ -147,7 +147,10 @@ impl Payments {
         if order.status == OrderStatus::Unpaid && now_ms >= order.pay_deadline_ms {
             return Err(PayError::TooLate);
         }
-        match self.shared.ledger.open_payment(order.order_no, &provider_name, now_ms).await? {
+        let method = method.or_else(|| provider.methods().first().copied());
+        let way = method.map(PayMethod::as_str);
+        let noted = self.shared.ledger.open_payment(order.order_no, &provider_name, way, now_ms);
+        match noted.await? {
             Moved::Done | Moved::Was(OrderStatus::Unpaid) => {}
             Moved::Was(status) => return Err(PayError::Conflict(status)),
         }

@@ -101,9 +101,9 @@ impl Records {
         self.shared.ledger.payments(no).await
     }
 
-    /// The money that came in for these orders.
-    pub async fn money_of(&self, orders: &[OrderNo]) -> Result<Vec<PaymentRow>> {
-        self.shared.ledger.money_of(orders).await
+    /// All that is on record of these orders' payments.
+    pub async fn payments_of(&self, orders: &[OrderNo]) -> Result<Vec<PaymentRow>> {
+        self.shared.ledger.payments_of(orders).await
     }
 
     pub async fn dead_letter(&self, no: OrderNo) -> Result<Option<DeadLetter>> {

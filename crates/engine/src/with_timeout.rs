@@ -12,7 +12,7 @@ use http::HeaderMap;
 use parking_lot::Mutex;
 use payment::{
     BillLine, CloseOutcome, Notice, NoticeAnswer, NoticeError, Opened, PayMethod, PayRequest,
-    Provider, ProviderError, QueryOutcome, RefundOutcome, RefundRequest,
+    Provider, ProviderError, QueryOutcome, RefundOutcome, RefundRequest, Title,
 };
 use sale::{Currency, Millis, OrderNo};
 use tokio::time::Instant;
@@ -71,6 +71,10 @@ impl WithTimeout {
 impl Provider for WithTimeout {
     fn name(&self) -> &'static str {
         self.provider.name()
+    }
+
+    fn title(&self) -> Title {
+        self.provider.title()
     }
 
     fn methods(&self) -> &[PayMethod] {

@@ -56,7 +56,8 @@ pub use outbox::{
     Release,
 };
 pub use payments::{
-    Credit, OpenPayment, PaymentKind, PaymentNotice, PaymentRow, Payments, RefundDone,
+    Credit, OpenPayment, PaymentKind, PaymentNotice, PaymentRow, Payments, RefundAsked, RefundDone,
+    RefundReason,
 };
 pub use share::{Share, in_share};
 pub use sql::SqlLedger;

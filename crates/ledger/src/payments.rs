@@ -1,5 +1,7 @@
 //! Money: opened at a provider, credited once, given back once.
 
+use std::str::FromStr;
+
 use async_trait::async_trait;
 use sale::{Invalid, Millis, Money, OrderNo, OrderStatus};
 use serde::Serialize;
@@ -10,11 +12,13 @@ use crate::{AuditEntry, Moved, Result};
 #[async_trait]
 pub trait Payments: Send + Sync {
     /// Note that a payment is being opened at this provider, before the provider is asked, so that
-    /// the time-out will close it there first. Only while the order is unpaid; idempotent.
+    /// the time-out will close it there first. Only while the order is unpaid; idempotent, and the `method`
+    /// that was asked for last stays on record.
     async fn open_payment(
         &self,
         no: OrderNo,
         provider: &str,
+        method: Option<&str>,
         now_ms: Millis,
     ) -> Result<Moved<OrderStatus>>;
 
@@ -24,11 +28,12 @@ pub trait Payments: Send + Sync {
     async fn credit(&self, notice: &PaymentNotice, now_ms: Millis) -> Result<Credit>;
 
     /// An operator refunds a paid order: `Paid` → `Refunding`, units return, outbox `Refund` per
-    /// payment that is not refunded yet. `audit` is written in the same transaction, whether the
-    /// refund was started now or before.
+    /// payment that is not refunded yet, with the operator's words about it. `audit` is written in the
+    /// same transaction, whether the refund was started now or before.
     async fn start_refund(
         &self,
         no: OrderNo,
+        note: Option<&str>,
         audit: &AuditEntry,
         now_ms: Millis,
     ) -> Result<Moved<OrderStatus>>;
@@ -40,8 +45,8 @@ pub trait Payments: Send + Sync {
     /// Oldest first.
     async fn payments(&self, no: OrderNo) -> Result<Vec<PaymentRow>>;
 
-    /// The money that came in for these orders, oldest first.
-    async fn money_of(&self, orders: &[OrderNo]) -> Result<Vec<PaymentRow>>;
+    /// All that is on record of these orders' payments, oldest first.
+    async fn payments_of(&self, orders: &[OrderNo]) -> Result<Vec<PaymentRow>>;
 
     /// Payments that were opened at a provider which never told us of money, until [`Ledger::payments_over`]
     /// says that none can come any more. In the order in which they were opened, those behind
@@ -137,6 +142,64 @@ pub struct PaymentRow {
     pub kind: PaymentKind,
     pub amount: Money,
     pub created_ms: Millis,
+    /// Of a payment that was opened: how the buyer came to the provider.
+    pub method: Option<String>,
+    /// Of money received: why it goes back, once it does.
+    pub refund: Option<RefundAsked>,
+}
+
+/// Why money goes back, and since when.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RefundAsked {
+    pub reason: RefundReason,
+    /// In an operator's words.
+    pub note: Option<String>,
+    pub asked_ms: Millis,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefundReason {
+    /// It came when the order was closed.
+    Late,
+    /// The order had been paid before.
+    Double,
+    /// The claim was void, and could never be paid.
+    Void,
+    /// An operator gave it back.
+    Operator,
+}
+
+impl RefundReason {
+    pub const ALL: [RefundReason; 4] =
+        [RefundReason::Late, RefundReason::Double, RefundReason::Void, RefundReason::Operator];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RefundReason::Late => "late",
+            RefundReason::Double => "double",
+            RefundReason::Void => "void",
+            RefundReason::Operator => "operator",
+        }
+    }
+
+    /// Why money goes back that came for an order in this state.
+    pub(crate) fn of_money_for(status: OrderStatus) -> RefundReason {
+        match status {
+            OrderStatus::Closed => RefundReason::Late,
+            OrderStatus::Void => RefundReason::Void,
+            _ => RefundReason::Double,
+        }
+    }
+}
+
+impl FromStr for RefundReason {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = RefundReason::ALL.into_iter().find(|reason| reason.as_str() == text);
+        known.ok_or_else(|| format!("{text} is no reason to give money back"))
+    }
 }
 
 impl PaymentRow {

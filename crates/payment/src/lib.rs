@@ -20,5 +20,5 @@ pub mod sandbox;
 pub use provider::{
     BillLine, CloseOutcome, NOTICE_BYTES_MAX, Notice, NoticeAnswer, NoticeError, NoticeOutcome,
     Opened, Paid, PayMethod, PayRequest, Provider, ProviderError, QueryOutcome, RefundOutcome,
-    RefundRequest,
+    RefundRequest, Title,
 };

@@ -52,6 +52,34 @@ pub enum PayMethod {
     App,
 }
 
+impl PayMethod {
+    pub const ALL: [PayMethod; 4] =
+        [PayMethod::Page, PayMethod::Phone, PayMethod::Qr, PayMethod::App];
+
+    /// As it is said in JSON and in the ledger.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            PayMethod::Page => "page",
+            PayMethod::Phone => "phone",
+            PayMethod::Qr => "qr",
+            PayMethod::App => "app",
+        }
+    }
+}
+
+/// What people call a provider.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Title {
+    pub en: String,
+    pub zh: String,
+}
+
+impl Title {
+    pub fn new(en: impl Into<String>, zh: impl Into<String>) -> Title {
+        Title { en: en.into(), zh: zh.into() }
+    }
+}
+
 /// What the buyer needs to pay. At least one of the three is there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Opened {
@@ -181,6 +209,11 @@ pub enum NoticeError {
 pub trait Provider: Send + Sync {
     /// As it appears in addresses and in the ledger, e.g. `sandbox`.
     fn name(&self) -> &'static str;
+
+    /// What buyers call it.
+    fn title(&self) -> Title {
+        Title::new(self.name(), self.name())
+    }
 
     /// The ways a buyer can come to it, the usual one first. Never empty.
     fn methods(&self) -> &[PayMethod] {

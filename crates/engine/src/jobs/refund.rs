@@ -125,7 +125,7 @@ mod tests {
         let (paid, free) = (shop.buy(item, "ann").await, shop.buy(item, "bob").await);
         let engine = shop.engine.clone();
         assert_eq!(engine.payments.credit(&bank.money(paid)).await.unwrap(), Credit::Paid);
-        engine.operations.refund("ann", paid).await.unwrap();
+        engine.operations.refund("ann", paid, None).await.unwrap();
         engine.shared.ledger.close(&[free.into()], CloseReason::Cancelled, NOW_MS).await.unwrap();
         bank.hang(true);
         engine.jobs.refund.run().await.unwrap();
@@ -152,13 +152,18 @@ mod tests {
         let bank = shop.bank.clone();
         let (engine, item) = (shop.engine.clone(), activity.items[0].id);
         let gone = shop.buy(item, "ann").await;
-        engine.shared.ledger.open_payment(gone, "a provider that is gone", NOW_MS).await.unwrap();
+        engine
+            .shared
+            .ledger
+            .open_payment(gone, "a provider that is gone", None, NOW_MS)
+            .await
+            .unwrap();
         let (refused, slow) = (shop.buy(item, "bob").await, shop.buy(item, "cat").await);
         for no in [refused, slow] {
             engine.payments.credit(&bank.money(no)).await.unwrap();
         }
         bank.refuse(true);
-        engine.operations.refund("root", refused).await.unwrap();
+        engine.operations.refund("root", refused, None).await.unwrap();
         engine.jobs.refund.run().await.unwrap();
         engine.jobs.refund.run().await.unwrap();
         let row = &engine

@@ -151,7 +151,12 @@ mod tests {
             TestEngine::with_a_sale(|settings| settings.jobs.timeout_batch_max = 1).await;
         let (engine, item) = (&shop.engine, activity.items[0].id);
         let stuck = shop.buy(item, "ann").await;
-        engine.shared.ledger.open_payment(stuck, "a provider that is gone", NOW_MS).await.unwrap();
+        engine
+            .shared
+            .ledger
+            .open_payment(stuck, "a provider that is gone", None, NOW_MS)
+            .await
+            .unwrap();
         shop.clock.advance(1);
         let free = shop.buy(item, "bob").await;
         shop.clock.advance(60_000);
@@ -170,9 +175,14 @@ mod tests {
         let bank = shop.bank.clone();
         let (engine, item) = (shop.engine.clone(), activity.items[0].id);
         let (kept, owed) = (shop.buy(item, "ann").await, shop.buy(item, "bob").await);
-        engine.shared.ledger.open_payment(kept, "a provider that is gone", NOW_MS).await.unwrap();
+        engine
+            .shared
+            .ledger
+            .open_payment(kept, "a provider that is gone", None, NOW_MS)
+            .await
+            .unwrap();
         engine.payments.credit(&bank.money(owed)).await.unwrap();
-        engine.operations.refund("root", owed).await.unwrap();
+        engine.operations.refund("root", owed, None).await.unwrap();
         bank.refuse(true);
         // The clock jumps an hour ahead, a payment cannot be closed, a refund is refused…
         shop.clock.advance(HOUR_MS + 60_000);
@@ -204,7 +214,7 @@ mod tests {
         let bank = shop.bank.clone();
         let no = shop.buy(activity.items[0].id, "ann").await;
         let engine = shop.engine.clone();
-        engine.shared.ledger.open_payment(no, Bank::NAME, NOW_MS).await.unwrap();
+        engine.shared.ledger.open_payment(no, Bank::NAME, None, NOW_MS).await.unwrap();
         bank.pay(no, 2, NOW_MS);
         shop.clock.advance(60_000);
         for _ in 0..3 {
@@ -228,7 +238,7 @@ mod tests {
         let mut hung = Vec::new();
         for user in ["ann", "bob"] {
             let no = shop.buy(item, user).await;
-            engine.shared.ledger.open_payment(no, Bank::NAME, NOW_MS).await.unwrap();
+            engine.shared.ledger.open_payment(no, Bank::NAME, None, NOW_MS).await.unwrap();
             hung.push(no);
         }
         let free = shop.buy(item, "cat").await;

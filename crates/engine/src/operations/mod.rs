@@ -199,9 +199,16 @@ impl Operations {
         Ok(report)
     }
 
-    pub async fn refund(&self, who: impl Into<Actor>, no: OrderNo) -> Result<()> {
-        let entry = audit_entry(who, "order.refund", format!("order:{no}"), Value::Null);
-        match self.shared.ledger.start_refund(no, &entry, self.shared.now_ms()).await? {
+    /// Gives the money of a paid order back. The `note` is for the buyer and for whoever looks later.
+    pub async fn refund(
+        &self,
+        who: impl Into<Actor>,
+        no: OrderNo,
+        note: Option<&str>,
+    ) -> Result<()> {
+        let detail = note.map_or(Value::Null, |note| json!({"note": note}));
+        let entry = audit_entry(who, "order.refund", format!("order:{no}"), detail);
+        match self.shared.ledger.start_refund(no, note, &entry, self.shared.now_ms()).await? {
             Moved::Done => {
                 self.shared.wake.outbox_written();
             }

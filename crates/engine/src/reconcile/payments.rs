@@ -229,7 +229,7 @@ mod tests {
         let mut orders = Vec::new();
         for user in ["ann", "bob", "cat", "dan"] {
             let no = shop.buy(item, user).await;
-            engine.shared.ledger.open_payment(no, Bank::NAME, NOW_MS).await.unwrap();
+            engine.shared.ledger.open_payment(no, Bank::NAME, None, NOW_MS).await.unwrap();
             orders.push(no);
         }
         let [paid, late, wrong, unpaid] = orders[..] else { panic!() };
@@ -267,7 +267,7 @@ mod tests {
         let slow = shop.another_sale("sofa", window, 3 * DAY_MS).await;
         engine.operations.warm_activity("ann", slow.id, false).await.unwrap();
         let no = shop.buy(slow.items[0].id, "ann").await;
-        engine.shared.ledger.open_payment(no, Bank::NAME, NOW_MS).await.unwrap();
+        engine.shared.ledger.open_payment(no, Bank::NAME, None, NOW_MS).await.unwrap();
         (shop, bank, no)
     }
 

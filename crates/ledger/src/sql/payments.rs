@@ -27,11 +27,12 @@ use super::{
 };
 use crate::{
     AuditEntry, Credit, Moved, OpenPayment, OutboxMessage, PaymentKind, PaymentNotice,
-    PaymentProblem, PaymentRow, Payments, RefundDone, Release, Result, WebhookEvent, WebhookKind,
+    PaymentProblem, PaymentRow, Payments, RefundAsked, RefundDone, RefundReason, Release, Result,
+    WebhookEvent, WebhookKind,
 };
 
-const PAYMENT_COLUMNS: &str =
-    "provider, provider_txn, order_no, kind, amount, currency, created_at";
+const PAYMENT_COLUMNS: &str = "provider, provider_txn, order_no, kind, amount, currency, created_at, method, refund_reason, \
+     refund_note, refund_asked_at";
 
 /// Of a payment `p`: it was not given back.
 const NOT_REFUNDED: &str = "NOT EXISTS (SELECT 1 FROM tb_payment AS r
@@ -57,15 +58,22 @@ fn read(row: &dyn Row) -> Outcome<PaymentRow> {
         kind: coded(row, 3, PaymentKind::from_code)?,
         amount: money(row, 4, 5)?,
         created_ms: get(row, 6)?,
+        method: get(row, 7)?,
+        refund: read_refund(row)?,
     })
+}
+
+fn read_refund(row: &dyn Row) -> Outcome<Option<RefundAsked>> {
+    let Some(asked_ms) = get(row, 10)? else { return Ok(None) };
+    Ok(Some(RefundAsked { reason: parsed(row, 8)?, note: get(row, 9)?, asked_ms }))
 }
 
 /// Writes a row unless this payment has one of this kind. Answers whether it wrote.
 async fn insert(tx: &mut dyn Session, row: &PaymentRow, paid_ms: Option<Millis>) -> Outcome<bool> {
     let sql = format!(
         "INSERT INTO tb_payment
-             (provider, provider_txn, order_no, kind, amount, currency, created_at, paid_at)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?) {}",
+             (provider, provider_txn, order_no, kind, amount, currency, created_at, paid_at, method)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) {}",
         tx.dialect().keep("kind")
     );
     let written = tx
@@ -80,6 +88,7 @@ async fn insert(tx: &mut dyn Session, row: &PaymentRow, paid_ms: Option<Millis>)
                 row.amount.currency.as_str(),
                 row.created_ms,
                 paid_ms,
+                row.method.as_deref(),
             ],
         )
         .await?;
@@ -104,18 +113,15 @@ async fn of_order(session: &mut dyn Session, no: OrderNo) -> Outcome<Vec<Payment
     session.rows(&sql, values![no], read).await
 }
 
-async fn received(session: &mut dyn Session, orders: &[OrderNo]) -> Outcome<Vec<PaymentRow>> {
-    let sql = format!(
-        "SELECT {PAYMENT_COLUMNS} FROM tb_payment WHERE order_no IN ? AND kind = ? ORDER BY id"
-    );
-    let orders = Value::list(orders.iter().copied());
-    session.rows(&sql, values![orders, PaymentKind::Pay.code()], read).await
+async fn of_orders(session: &mut dyn Session, orders: &[OrderNo]) -> Outcome<Vec<PaymentRow>> {
+    let sql = format!("SELECT {PAYMENT_COLUMNS} FROM tb_payment WHERE order_no IN ? ORDER BY id");
+    session.rows(&sql, values![Value::list(orders.iter().copied())], read).await
 }
 
 async fn open(
     tx: &mut dyn Session,
     no: OrderNo,
-    provider: &str,
+    (provider, method): (&str, Option<&str>),
     now_ms: Millis,
 ) -> Outcome<Moved<OrderStatus>> {
     let order = orders::locked(tx, no).await?.ok_or(Failure::NotFound)?;
@@ -129,8 +135,14 @@ async fn open(
         kind: PaymentKind::Open,
         amount: order.amount,
         created_ms: now_ms,
+        method: method.map(str::to_owned),
+        refund: None,
     };
-    insert(tx, &row, None).await?;
+    if !insert(tx, &row, None).await? && method.is_some() {
+        let sql = "UPDATE tb_payment SET method = ?
+             WHERE provider = ? AND provider_txn = ? AND kind = 0";
+        tx.execute(sql, values![method, provider, &row.provider_txn]).await?;
+    }
     Ok(Moved::Done)
 }
 
@@ -154,6 +166,8 @@ async fn credit(tx: &mut dyn Session, notice: &PaymentNotice, now_ms: Millis) ->
         kind: PaymentKind::Pay,
         amount: notice.amount,
         created_ms: now_ms,
+        method: None,
+        refund: None,
     };
     if !insert(tx, &row, Some(notice.paid_ms)).await? {
         // The same transaction was credited to another order at this very moment; reading again
@@ -200,6 +214,8 @@ async fn give_back(
         move_or_contended(tx, order, OrderStatus::Refunding).await?;
         outbox::push_events(tx, vec![(order.order_no, order.user.clone())], now_ms).await?;
     }
+    let reason = RefundReason::of_money_for(order.status);
+    note_refund(tx, row, reason, None, now_ms).await?;
     queue_refund(tx, row, now_ms).await?;
     Ok(())
 }
@@ -209,6 +225,21 @@ async fn give_back(
 async fn move_or_contended(tx: &mut dyn Session, order: &Order, to: OrderStatus) -> Outcome<()> {
     let moved = move_status(tx, order.order_no, order.status, to).await?;
     if moved { Ok(()) } else { Err(Failure::Contended) }
+}
+
+/// Why a payment goes back. What was said first stays.
+async fn note_refund(
+    tx: &mut dyn Session,
+    payment: &PaymentRow,
+    reason: RefundReason,
+    note: Option<&str>,
+    now_ms: Millis,
+) -> Outcome<()> {
+    let sql = "UPDATE tb_payment SET refund_reason = ?, refund_note = ?, refund_asked_at = ?
+         WHERE provider = ? AND provider_txn = ? AND kind = 1 AND refund_asked_at IS NULL";
+    let why = values![reason.as_str(), note, now_ms, &payment.provider, &payment.provider_txn];
+    tx.execute(sql, why).await?;
+    Ok(())
 }
 
 /// False if a refund of this payment waits already.
@@ -234,6 +265,7 @@ async fn unrefunded(session: &mut dyn Session, no: OrderNo) -> Outcome<Vec<Payme
 async fn start_refund(
     tx: &mut dyn Session,
     no: OrderNo,
+    note: Option<&str>,
     audit: &AuditEntry,
     now_ms: Millis,
 ) -> Outcome<Moved<OrderStatus>> {
@@ -252,6 +284,7 @@ async fn start_refund(
     }
     move_or_contended(tx, &order, OrderStatus::Refunding).await?;
     for payment in &owed {
+        note_refund(tx, payment, RefundReason::Operator, note, now_ms).await?;
         queue_refund(tx, payment, now_ms).await?;
     }
     let release = Release {
@@ -271,7 +304,7 @@ async fn refunded(tx: &mut dyn Session, done: &RefundDone, now_ms: Millis) -> Ou
     let paid = find(tx, &done.provider, &done.provider_txn, PaymentKind::Pay).await?;
     let paid = paid.ok_or(Failure::NotFound)?;
     paid.check_refund(done).map_err(Failure::Refused)?;
-    let row = PaymentRow { kind: PaymentKind::Refund, created_ms: now_ms, ..paid };
+    let row = PaymentRow { kind: PaymentKind::Refund, created_ms: now_ms, refund: None, ..paid };
     insert(tx, &row, None).await?;
     let order = order.ok_or(Failure::NotFound)?;
     let refunding = order.status == OrderStatus::Refunding;
@@ -290,9 +323,9 @@ async fn requeue_refund(
     now_ms: Millis,
 ) -> Outcome<bool> {
     let sql = format!(
-        "SELECT p.provider, p.provider_txn, p.order_no, p.kind, p.amount, p.currency, p.created_at
-         FROM tb_payment AS p JOIN tb_seckill_order AS o ON o.order_no = p.order_no
-         WHERE p.provider = ? AND p.provider_txn = ? AND {OWED} AND {NOT_REFUNDED}"
+        "SELECT {PAYMENT_COLUMNS} FROM tb_payment AS p
+         WHERE p.provider = ? AND p.provider_txn = ? AND {NOT_REFUNDED} AND EXISTS
+             (SELECT 1 FROM tb_seckill_order AS o WHERE o.order_no = p.order_no AND {OWED})"
     );
     match tx.first(&sql, values![provider, provider_txn], read).await? {
         Some(payment) => queue_refund(tx, &payment, now_ms).await,
@@ -399,10 +432,12 @@ impl Payments for SqlLedger {
         &self,
         no: OrderNo,
         provider: &str,
+        method: Option<&str>,
         now_ms: Millis,
     ) -> Result<Moved<OrderStatus>> {
-        self.run(Access::Write, provider.to_owned(), move |tx, provider| {
-            Box::pin(open(tx, no, provider, now_ms))
+        let at = (provider.to_owned(), method.map(str::to_owned));
+        self.run(Access::Write, at, move |tx, (provider, method)| {
+            Box::pin(open(tx, no, (provider, method.as_deref()), now_ms))
         })
         .await
     }
@@ -417,11 +452,13 @@ impl Payments for SqlLedger {
     async fn start_refund(
         &self,
         no: OrderNo,
+        note: Option<&str>,
         audit: &AuditEntry,
         now_ms: Millis,
     ) -> Result<Moved<OrderStatus>> {
-        self.run(Access::Write, audit.clone(), move |tx, audit| {
-            Box::pin(start_refund(tx, no, audit, now_ms))
+        let why = (note.map(str::to_owned), audit.clone());
+        self.run(Access::Write, why, move |tx, (note, audit)| {
+            Box::pin(start_refund(tx, no, note.as_deref(), audit, now_ms))
         })
         .await
     }
@@ -435,9 +472,9 @@ impl Payments for SqlLedger {
         self.run(Access::Statement, (), move |session, ()| Box::pin(of_order(session, no))).await
     }
 
-    async fn money_of(&self, orders: &[OrderNo]) -> Result<Vec<PaymentRow>> {
+    async fn payments_of(&self, orders: &[OrderNo]) -> Result<Vec<PaymentRow>> {
         self.run(Access::Snapshot, orders.to_vec(), |session, orders| {
-            Box::pin(received(session, orders))
+            Box::pin(of_orders(session, orders))
         })
         .await
     }

@@ -17,6 +17,7 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0007_outbox.sql"),
     include_str!("migrations/0008_words.sql"),
     include_str!("migrations/0009_webhooks.sql"),
+    include_str!("migrations/0010_payment_words.sql"),
 ];
 
 /// The schema this binary writes.

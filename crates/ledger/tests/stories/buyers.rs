@@ -187,9 +187,9 @@ async fn an_order_nobody_pays_is_closed_and_its_units_return() {
         let bob = shop.bought(two, "bob", 1).await;
         shop.clock.advance(1_000);
         let late = shop.bought(one, "cat", 1).await;
-        shop.open_payment(ann.order_no, "wechat", shop.now()).await.unwrap();
-        shop.open_payment(ann.order_no, "wechat", shop.now()).await.unwrap();
-        shop.open_payment(ann.order_no, "alipay", shop.now()).await.unwrap();
+        shop.open_payment(ann.order_no, "wechat", None, shop.now()).await.unwrap();
+        shop.open_payment(ann.order_no, "wechat", None, shop.now()).await.unwrap();
+        shop.open_payment(ann.order_no, "alipay", None, shop.now()).await.unwrap();
         shop.deliver_all().await;
 
         let due = ann.pay_deadline_ms;

@@ -209,7 +209,7 @@ impl Shop {
         no: OrderNo,
         now_ms: Millis,
     ) -> ledger::Result<Moved<OrderStatus>> {
-        self.ledger.start_refund(no, &audit_entry("order.refund"), now_ms).await
+        self.ledger.start_refund(no, None, &audit_entry("order.refund"), now_ms).await
     }
 
     pub(crate) async fn adjust_stock(

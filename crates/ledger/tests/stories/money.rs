@@ -20,7 +20,7 @@ async fn a_payment_is_credited_once_however_often_it_is_told() {
         let item = shop.sale_of(5).await;
         let order = shop.bought(item.id, "ann", 1).await;
         assert_eq!(
-            shop.open_payment(order.order_no, "wechat", shop.now()).await.unwrap(),
+            shop.open_payment(order.order_no, "wechat", None, shop.now()).await.unwrap(),
             Moved::Done
         );
         shop.deliver_all().await;
@@ -35,10 +35,50 @@ async fn a_payment_is_credited_once_however_often_it_is_told() {
         let kinds: Vec<_> = kinds.iter().map(|payment| payment.kind).collect();
         assert_eq!(kinds, [PaymentKind::Open, PaymentKind::Pay]);
         assert_eq!(shop.messages().await, [order_events(&[&paid])]);
-        let opened = shop.open_payment(order.order_no, "alipay", shop.now()).await.unwrap();
+        let opened = shop.open_payment(order.order_no, "alipay", None, shop.now()).await.unwrap();
         assert_eq!(opened, Moved::Was(OrderStatus::Paid));
         let closed = shop.close(&[order.order_no], CloseReason::Cancelled, shop.now()).await;
         assert!(closed.unwrap().is_empty());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn it_is_known_how_a_buyer_paid_and_why_money_goes_back() {
+    check(async |shop| {
+        let item = shop.sale_of(5).await;
+        let order = shop.bought(item.id, "ann", 1).await;
+        let no = order.order_no;
+        for method in [Some("page"), None, Some("qr"), None] {
+            shop.open_payment(no, "wechat", method, shop.now()).await.unwrap();
+        }
+        let first = shop.money_for(&order);
+        let second = PaymentNotice { provider_txn: "another".into(), ..first.clone() };
+        for notice in [&first, &second] {
+            shop.credit(notice, shop.now()).await.unwrap();
+        }
+        let note = Some("It broke on its way.");
+        let audit = crate::audit_entry("order.refund");
+        for note in [note, Some("What is said later changes nothing.")] {
+            shop.ledger.start_refund(no, note, &audit, shop.now()).await.unwrap();
+        }
+        let rows = shop.payments_of(&[no, shop.number()]).await.unwrap();
+        assert_eq!(rows, shop.payments(no).await.unwrap());
+        assert_eq!(rows[0].method.as_deref(), Some("qr"), "as it was asked for last");
+        let why = |n: usize| {
+            let refund: &ledger::RefundAsked = rows[n].refund.as_ref().unwrap();
+            (refund.reason, refund.note.as_deref())
+        };
+        assert_eq!(why(1), (ledger::RefundReason::Operator, note));
+        assert_eq!(why(2), (ledger::RefundReason::Double, None));
+
+        let late = shop.bought(item.id, "bob", 1).await;
+        let closed = shop.close(&[late.order_no], CloseReason::Cancelled, shop.now()).await;
+        assert_eq!(closed.unwrap(), [late.order_no]);
+        let credit = shop.credit(&shop.money_for(&late), shop.now()).await.unwrap();
+        assert_eq!(credit, Credit::Refunding(OrderStatus::Closed));
+        let rows = shop.payments(late.order_no).await.unwrap();
+        assert_eq!(rows[0].refund.as_ref().unwrap().reason, ledger::RefundReason::Late);
     })
     .await;
 }
@@ -56,7 +96,7 @@ async fn payments_nobody_told_us_of_are_known_until_their_providers_let_go() {
         for (order, provider) in
             [(cat, "wechat"), (bob, "wechat"), (ann, "alipay"), (ann, "wechat"), (dan, "alipay")]
         {
-            shop.open_payment(order.order_no, provider, shop.now()).await.unwrap();
+            shop.open_payment(order.order_no, provider, None, shop.now()).await.unwrap();
         }
         shop.clock.advance(5);
         let asked = ledger::Closing { order_no: cat.order_no, providers: vec!["wechat".into()] };
@@ -100,7 +140,7 @@ async fn an_order_is_not_closed_past_a_payment_whose_provider_was_not_asked() {
         let due_ms = order.pay_deadline_ms;
         let overdue = shop.overdue(due_ms, 10).await.unwrap();
         // While the providers of what is overdue are asked, the buyer opens a payment.
-        shop.open_payment(order.order_no, "wechat", shop.now()).await.unwrap();
+        shop.open_payment(order.order_no, "wechat", None, shop.now()).await.unwrap();
         let closing: Vec<ledger::Closing> = overdue.into_iter().map(Into::into).collect();
         let closed = Orders::close(&*shop, &closing, CloseReason::Timeout, due_ms).await.unwrap();
         assert_eq!(closed, []);

@@ -416,7 +416,7 @@ async fn orders_are_found_by_when_they_were_paid_page_by_page() {
         let one = OrderFilter { order_no: Some(no(1)), limit: 9, ..OrderFilter::default() };
         assert_eq!(found(one).await, [no(1)]);
 
-        let money = shop.money_of(&[no(0), no(3), unpaid]).await.unwrap();
+        let money = shop.payments_of(&[no(0), no(3), unpaid]).await.unwrap();
         let of: Vec<_> = money.iter().map(|row| (row.order_no, row.provider.as_str())).collect();
         assert_eq!(of, [(no(0), "wechat"), (no(3), "wechat")]);
     })

@@ -45,8 +45,8 @@ pub use options::SandboxOptions;
 pub use signature::{SIGNATURE_HEADER, TIMESTAMP_HEADER, WINDOW_MS};
 
 use crate::{
-    CloseOutcome, Notice, NoticeAnswer, NoticeError, Opened, PayRequest, Provider, ProviderError,
-    QueryOutcome, RefundOutcome, RefundRequest,
+    CloseOutcome, Notice, NoticeAnswer, NoticeError, Opened, PayMethod, PayRequest, Provider,
+    ProviderError, QueryOutcome, RefundOutcome, RefundRequest, Title,
 };
 use book::Book;
 
@@ -222,19 +222,47 @@ impl Fault for ActError {
     }
 }
 
+/// As a value in the query of an address.
+fn in_query(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    let written = |byte: u8| match plain(byte) {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    };
+    text.bytes().map(written).collect()
+}
+
 #[async_trait]
 impl Provider for Sandbox {
     fn name(&self) -> &'static str {
         NAME
     }
 
+    fn title(&self) -> Title {
+        Title::new("Sandbox", "沙盒收银台")
+    }
+
+    /// As real ones, so that whoever builds a page for buyers can try each of them.
+    fn methods(&self) -> &[PayMethod] {
+        &[PayMethod::Page, PayMethod::Phone, PayMethod::Qr]
+    }
+
     async fn open(&self, request: &PayRequest) -> Result<Opened, ProviderError> {
+        let (method, return_url) = (request.method, request.return_url.clone());
         let (request, now_ms) = (request.clone(), self.0.clock.now_ms());
         let txn = self.with_book(move |book| book.open_payment(&request, now_ms)).await?;
         let options = &self.0.options;
         let base = options.base_url.trim_end_matches('/');
         let token = signature::cashier_token(&options.notify_secret, &txn);
-        Ok(Opened::at(format!("{base}/cashier/{txn}?token={token}")))
+        let address = format!("{base}/cashier/{txn}?token={token}");
+        if method == Some(PayMethod::Qr) {
+            // Whoever scans it stands before another screen than the one that is to be gone back to.
+            return Ok(Opened { qr: Some(address), ..Opened::default() });
+        }
+        Ok(Opened::at(match return_url {
+            Some(back) => format!("{address}&return_url={}", in_query(&back)),
+            None => address,
+        }))
     }
 
     async fn close(&self, order_no: OrderNo) -> Result<CloseOutcome, ProviderError> {

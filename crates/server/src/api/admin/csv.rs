@@ -6,16 +6,16 @@
 
 use std::{collections::HashMap, fmt::Write};
 
-use ledger::PaymentRow;
+use ledger::{PaymentKind, PaymentRow};
 use sale::{Order, OrderNo};
 
 pub(super) const HEAD: &str = "order_no,user_id,activity_id,item_id,item_name,quantity,price,amount,\
 currency,status,reason,created_at,pay_deadline,paid_at,closed_at,provider,provider_txn,sku\r\n";
 
-/// One line per order. `money` is what came in for any of them, oldest first.
+/// One line per order. `money` is all that is on record of their payments, oldest first.
 pub(super) fn lines(orders: &[Order], money: &[PaymentRow]) -> String {
     let mut by_order: HashMap<OrderNo, Vec<&PaymentRow>> = HashMap::new();
-    for payment in money {
+    for payment in money.iter().filter(|row| row.kind == PaymentKind::Pay) {
         by_order.entry(payment.order_no).or_default().push(payment);
     }
     let mut text = String::with_capacity(orders.len() * 256);

@@ -273,7 +273,7 @@ async fn page(
 ) -> ledger::Result<(Vec<Order>, Vec<PaymentRow>)> {
     let orders = records.orders(filter).await?;
     let numbers: Vec<OrderNo> = orders.iter().map(|order| order.order_no).collect();
-    let money = records.money_of(&numbers).await?;
+    let money = records.payments_of(&numbers).await?;
     Ok((orders, money))
 }
 
@@ -361,7 +361,7 @@ pub(in super::super) async fn refund(
     Path(no): Path<OrderNo>,
 ) -> Result<Json<OrderWithPayments>, Problem> {
     let order = finish(async move {
-        app.engine.operations().refund(&who, no).await?;
+        app.engine.operations().refund(&who, no, None).await?;
         whole(&app.engine, no).await
     });
     Ok(Json(order.await?))

@@ -1,0 +1,7 @@
+-- method: how the buyer came to the provider (page, phone, qr, app), of a payment that was opened. refund_reason,
+-- refund_note and refund_asked_at, of money received: why it goes back, in whose words, and since when. NULL in
+-- rows that the build before writes.
+ALTER TABLE tb_payment ADD COLUMN method TEXT;
+ALTER TABLE tb_payment ADD COLUMN refund_reason TEXT;
+ALTER TABLE tb_payment ADD COLUMN refund_note TEXT;
+ALTER TABLE tb_payment ADD COLUMN refund_asked_at INTEGER;
