@@ -43,7 +43,7 @@ pub use keeper::wait_stopped;
 pub use mariadb::{Held, MariaDb, MariaDbOptions};
 pub use nginx::Nginx;
 pub use pair::RedisPair;
-pub(crate) use place::target as build_folder;
+pub(crate) use place::{Port, ServiceFolder, target as build_folder};
 pub use programs::find as find_program;
 pub use redis::{Redis, RedisOptions};
 pub use relay::Relay;

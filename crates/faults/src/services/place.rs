@@ -40,12 +40,12 @@ pub(super) fn open_lock(path: &Path) -> io::Result<File> {
 
 /// A private directory, removed when dropped.
 #[derive(Debug)]
-pub(super) struct ServiceFolder {
+pub(crate) struct ServiceFolder {
     path: PathBuf,
 }
 
 impl ServiceFolder {
-    pub(super) fn new(name: &str) -> io::Result<ServiceFolder> {
+    pub(crate) fn new(name: &str) -> io::Result<ServiceFolder> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = process_folder()?.join(format!("{n}-{name}"));
@@ -53,7 +53,7 @@ impl ServiceFolder {
         Ok(ServiceFolder { path })
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
@@ -116,13 +116,13 @@ fn sweep(services: &Path) -> io::Result<()> {
 
 /// A loopback port of our own until dropped, whether or not anything listens on it.
 #[derive(Debug)]
-pub(super) struct Port {
+pub(crate) struct Port {
     number: u16,
     _lock: File,
 }
 
 impl Port {
-    pub(super) fn reserve() -> io::Result<Port> {
+    pub(crate) fn reserve() -> io::Result<Port> {
         let folder = services().join("ports");
         fs::create_dir_all(&folder)?;
         let random = RandomState::new();
@@ -146,7 +146,7 @@ impl Port {
         self.number
     }
 
-    pub(super) fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.number))
     }
 }
