@@ -13,7 +13,8 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use auth::AuthSettings;
 use engine::settings::{
-    Alerts, Gate, Jobs, LedgerStore, Push, Redis, SandboxSettings, Settings, Webhooks,
+    Alerts, Gate, Jobs, LedgerStore, ProviderSettings, Push, Redis, SandboxSettings, Settings,
+    Webhooks, WechatSettings,
 };
 use listener::HttpSettings;
 use serde::{Deserialize, Serialize};
@@ -57,6 +58,8 @@ pub struct Payment {
     pub sandbox: Switch,
     pub sandbox_file: PathBuf,
     pub sandbox_merchant: String,
+    pub public_url: String,
+    pub wechat: WechatSettings,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,6 +111,10 @@ impl Config {
             orders: self.orders.clone(),
             jobs: self.jobs.clone(),
             sandbox: self.sandbox_is_on().then_some(sandbox),
+            providers: ProviderSettings {
+                public_url: self.payment.public_url.clone(),
+                wechat: self.payment.wechat.clone(),
+            },
             alerts: self.alerts.clone(),
             push: self.push.clone(),
             webhooks: self.webhooks.clone(),
@@ -149,6 +156,11 @@ impl Config {
     /// Can orders be paid without money?
     pub fn sandbox_is_on(&self) -> bool {
         self.payment.sandbox.is_on(self.why_not_bare().is_none())
+    }
+
+    /// Is there a company that takes real money?
+    pub fn has_provider(&self) -> bool {
+        self.payment.wechat.is_on()
     }
 
     /// The settings in force, as a commented TOML file with the secrets redacted.
@@ -221,10 +233,11 @@ impl Config {
                  SECKILL_JWT_SECRET, auth.jwt_public_key_file or auth.jwt_jwks_file{demo}"
             ));
         }
-        if !self.sandbox_is_on() {
+        if !self.sandbox_is_on() && !self.has_provider() {
             missing.push(format!(
                 "no order can be paid: there is no payment provider, and the sandbox is off ({why}). \
-                 Orders will time out; for a rehearsal, SECKILL_PAYMENT_SANDBOX=true"
+                 Orders will time out. Set the keys of [payment.wechat]; for a rehearsal, \
+                 SECKILL_PAYMENT_SANDBOX=true"
             ));
         }
         missing
@@ -253,10 +266,9 @@ impl Config {
 }
 
 fn lookup<'a>(table: &'a toml::Table, section: Option<&str>, key: &str) -> Option<&'a toml::Value> {
-    match section {
-        None => table.get(key),
-        Some(section) => table.get(section)?.get(key),
-    }
+    let mut sections = section.iter().flat_map(|section| section.split('.'));
+    let found = sections.try_fold(table, |table, name| table.get(name)?.as_table());
+    found?.get(key)
 }
 
 #[cfg(test)]

@@ -130,7 +130,8 @@ impl Layers {
             Err(error) => return self.problems.push(syntax_problem(name, text, &error)),
         };
         for (key, value) in flatten(table) {
-            let is_section = self.values.keys().any(|known| section_of(known) == Some(&key));
+            let within = format!("{key}.");
+            let is_section = self.values.keys().any(|known| known.starts_with(&within));
             if self.values.contains_key(&key) {
                 self.set(&key, value, format!("in {name}"));
             } else if is_section {
@@ -236,23 +237,24 @@ pub(super) fn flatten(table: Table) -> Vec<(String, Value)> {
 fn unflatten(leaves: BTreeMap<String, Value>) -> Table {
     let mut table = Table::new();
     for (key, value) in leaves {
-        match key.split_once('.') {
-            None => {
-                table.insert(key, value);
-            }
-            Some((section, key)) => {
-                let section = table.entry(section).or_insert_with(|| Value::Table(Table::new()));
-                if let Value::Table(section) = section {
-                    section.insert(key.into(), value);
-                }
-            }
-        }
+        insert(&mut table, &key, value);
     }
     table
 }
 
-fn section_of(key: &str) -> Option<&str> {
-    key.split_once('.').map(|(section, _)| section)
+/// Puts a value where its dotted key says.
+pub(super) fn insert(table: &mut Table, key: &str, value: Value) {
+    match key.split_once('.') {
+        None => {
+            table.insert(key.into(), value);
+        }
+        Some((section, key)) => {
+            let section = table.entry(section).or_insert_with(|| Value::Table(Table::new()));
+            if let Value::Table(section) = section {
+                insert(section, key, value);
+            }
+        }
+    }
 }
 
 /// The variable of every key, and the short names.

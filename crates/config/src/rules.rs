@@ -46,6 +46,8 @@ pub(super) enum Rule {
     Endpoints(usize),
     /// A list of robots: tables with kind, url and perhaps a secret.
     Robots(usize),
+    /// An http or https address, shown to anybody, or empty.
+    Site,
     /// An address with one of these schemes, or empty. Not to be shown: it may carry a password.
     Url(&'static [&'static str]),
 }
@@ -137,6 +139,19 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("payment.sandbox", Rule::Switch),
     ("payment.sandbox_file", Rule::Text),
     ("payment.sandbox_merchant", Rule::Required),
+    ("payment.public_url", Rule::Site),
+    ("payment.wechat.merchant_id", Rule::Text),
+    ("payment.wechat.app_id", Rule::Text),
+    ("payment.wechat.methods", Rule::SomeOf(&["qr", "phone", "app"])),
+    ("payment.wechat.private_key_file", Rule::Text),
+    ("payment.wechat.certificate_file", Rule::Text),
+    ("payment.wechat.certificate_serial", Rule::Text),
+    ("payment.wechat.api_v3_key", Rule::Secret(32)),
+    ("payment.wechat.api_v3_key_file", Rule::Text),
+    ("payment.wechat.public_keys", Rule::Texts(LIST_MAX)),
+    ("payment.wechat.platform_certificates_file", Rule::Text),
+    ("payment.wechat.base_url", Rule::Site),
+    ("payment.wechat.ca_file", Rule::Text),
     ("alerts.webhook_url", Rule::Url(&["https://", "http://"])),
     ("alerts.robots", Rule::Robots(ENDPOINTS_MAX)),
     ("alerts.webhook_timeout_ms", Rule::Number(10, MINUTE_MS)),
@@ -202,6 +217,7 @@ impl Rule {
             Rule::Robots(count) => value
                 .as_array()
                 .is_some_and(|list| list.len() <= count && list.iter().all(is_robot)),
+            Rule::Site => text.is_some_and(|text| text.is_empty() || is_site(text)),
             Rule::Url(schemes) => text.is_some_and(|text| {
                 text.is_empty() || schemes.iter().any(|scheme| has_scheme(text, scheme))
             }),
@@ -250,6 +266,7 @@ impl Rule {
                  perhaps a secret",
                 orders::RobotKind::ALL.map(orders::RobotKind::as_str).join(", ")
             ),
+            Rule::Site => "must be empty or an address such as https://shop.example, without a query".into(),
             Rule::Url(schemes) => {
                 format!("must be empty or an address that starts with {}", schemes.join(" or "))
             }
@@ -318,6 +335,11 @@ fn has_scheme(text: &str, scheme: &str) -> bool {
     head.is_some_and(|head| head.eq_ignore_ascii_case(scheme)) && text.len() > scheme.len()
 }
 
+fn is_site(text: &str) -> bool {
+    let http = ["https://", "http://"].iter().any(|scheme| has_scheme(text, scheme));
+    http && engine::is_webhook_url(text) && !text.contains('?')
+}
+
 /// Is this an origin, written as browsers write it? Another spelling would never be met.
 fn is_origin(text: &str) -> bool {
     let rest = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
@@ -362,6 +384,13 @@ pub(super) fn check_pairs(config: &Config) -> Vec<String> {
         if endpoints[..n].iter().any(|earlier| earlier.url == one.url) {
             problems.push(format!("webhooks.endpoints[{n}] has the url of an earlier one"));
         }
+    }
+    problems.extend(config.payment.wechat.problems());
+    if config.has_provider() && config.payment.public_url.is_empty() {
+        problems.push(
+            "payment.public_url is empty: payment providers must be told where they reach us"
+                .into(),
+        );
     }
     let keys: Vec<_> = config.auth.shop_keys().collect();
     if keys.len() > 1 {
@@ -416,7 +445,10 @@ fn check_algorithms(config: &Config) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DEFAULT_TOML, load::flatten};
+    use crate::{
+        DEFAULT_TOML,
+        load::{flatten, insert},
+    };
 
     #[test]
     fn every_key_has_a_rule_and_its_default_meets_it() {
@@ -437,12 +469,7 @@ mod tests {
         let long = Value::from("mysql://a long enough text to be a secret");
         for (key, rule) in RULES.iter().filter(|(_, rule)| rule.is_secret()) {
             assert!(matches!(rule, Rule::Secret(_) | Rule::Url(_)));
-            match key.split_once('.') {
-                None => full.insert((*key).into(), long.clone()),
-                Some((section, key)) => {
-                    full[section].as_table_mut().unwrap().insert(key.into(), long.clone())
-                }
-            };
+            insert(&mut full, key, long.clone());
         }
         let config: Config = full.try_into().unwrap();
         let shown = flatten(toml::Table::try_from(&config).unwrap());

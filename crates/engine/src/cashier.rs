@@ -3,15 +3,17 @@
 use std::{path::Path, sync::Arc};
 
 use payment::{
-    Provider,
+    Provider, WechatPay,
     sandbox::{Sandbox, SandboxOptions},
 };
-use sale::SharedClock;
+use sale::{SharedClock, SystemClock};
 use sha2::{Digest, Sha256};
 
 use crate::{
     OpenError, Providers, Settings,
+    checkup::CheckResult,
     data_dir::make_file_private,
+    settings::ProviderSettings,
     with_timeout::{PROVIDER_ANSWER_MAX, WithTimeout},
 };
 
@@ -30,8 +32,48 @@ impl Cashier {
         clock: &SharedClock,
     ) -> Result<Cashier, OpenError> {
         let sandbox = open_sandbox(settings, data, secret, clock)?;
-        Ok(Cashier { providers: providers(&sandbox), sandbox })
+        let (real, problems) = real_providers(&settings.providers, clock);
+        if !problems.is_empty() {
+            return Err(OpenError::Providers(problems));
+        }
+        let demo = sandbox.iter().map(|sandbox| Arc::new(sandbox.clone()) as Arc<dyn Provider>);
+        let providers = demo.chain(real).map(|provider| {
+            let name = provider.name().to_owned();
+            (name, WithTimeout::around(provider, PROVIDER_ANSWER_MAX))
+        });
+        Ok(Cashier { providers: providers.collect(), sandbox })
     }
+}
+
+/// The companies that are switched on, and everything that is wrong with the keys of those that cannot be.
+fn real_providers(
+    settings: &ProviderSettings,
+    clock: &SharedClock,
+) -> (Vec<Arc<dyn Provider>>, Vec<String>) {
+    let (mut providers, mut problems) = (Vec::<Arc<dyn Provider>>::new(), Vec::new());
+    if settings.wechat.is_on() {
+        let notify_url = settings.notify_url(WechatPay::NAME);
+        match WechatPay::open(&settings.wechat, notify_url, clock.clone()) {
+            Ok(wechat) => providers.push(Arc::new(wechat)),
+            Err(found) => problems.extend(found),
+        }
+    }
+    for provider in &providers {
+        let (name, methods) = (provider.name(), provider.methods());
+        tracing::info!(provider = name, ?methods, "a payment provider is on");
+    }
+    (providers, problems)
+}
+
+/// For `seckill doctor`: which providers are on, and whether their keys can be used.
+pub fn check_providers(settings: &ProviderSettings) -> Vec<CheckResult> {
+    let clock: SharedClock = Arc::new(SystemClock);
+    let (providers, problems) = real_providers(settings, &clock);
+    let on = providers.iter().map(|provider| {
+        let (name, notify_url) = (provider.name(), settings.notify_url(provider.name()));
+        CheckResult::Ok(format!("{name} takes payments, and tells of them at {notify_url}"))
+    });
+    on.chain(problems.into_iter().map(CheckResult::Fail)).collect()
 }
 
 fn open_sandbox(
@@ -57,13 +99,4 @@ fn open_sandbox(
     make_file_private(&path).map_err(OpenError::SandboxFile)?;
     let sandbox = Sandbox::open(&path, options, clock.clone());
     sandbox.map(Some).map_err(OpenError::Sandbox)
-}
-
-fn providers(sandbox: &Option<Sandbox>) -> Providers {
-    let mut providers = Providers::new();
-    if let Some(sandbox) = sandbox {
-        let provider = WithTimeout::around(Arc::new(sandbox.clone()), PROVIDER_ANSWER_MAX);
-        providers.insert(sandbox.name().into(), provider);
-    }
-    providers
 }

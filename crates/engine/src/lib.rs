@@ -48,7 +48,7 @@ use ledger::Outstanding;
 pub use ledger::WebhookKind;
 use sale::{Millis, SharedClock, SigningKeys};
 
-pub use cashier::SANDBOX_FILE;
+pub use cashier::{SANDBOX_FILE, check_providers};
 pub use catalogue::{ACTIVITIES_SHOWN_MAX, Catalogue, NoCursor, OnShow, Place, Snapshot};
 pub use claims::Claims;
 pub use demo::Demo;

@@ -53,6 +53,9 @@ pub enum OpenError {
     Sandbox(payment::ProviderError),
     #[error(transparent)]
     SandboxFile(crate::data_dir::DataDirError),
+    /// One sentence for each mistake.
+    #[error("payment providers cannot be used: {}", .0.join("; "))]
+    Providers(Vec<String>),
     #[error("the lanes cannot be started: {0}")]
     Lanes(std::io::Error),
     #[error("the ledger cannot be read: {0}")]

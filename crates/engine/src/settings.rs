@@ -4,6 +4,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use ledger::{WebhookKind, mysql};
+pub use payment::WechatSettings;
 use redis_link::{RedisAddress, RedisServers, TlsFiles};
 use sale::Millis;
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,7 @@ pub struct Settings {
     pub jobs: Jobs,
     /// The built-in cashier, where it is switched on.
     pub sandbox: Option<SandboxSettings>,
+    pub providers: ProviderSettings,
     pub alerts: Alerts,
     pub push: Push,
     pub webhooks: Webhooks,
@@ -48,6 +50,7 @@ impl Default for Settings {
             orders: orders::Options::default(),
             jobs: Jobs::default(),
             sandbox: None,
+            providers: ProviderSettings::default(),
             alerts: Alerts::default(),
             push: Push::default(),
             webhooks: Webhooks::default(),
@@ -216,6 +219,21 @@ impl Default for Jobs {
 pub struct SandboxSettings {
     pub file: PathBuf,
     pub merchant: String,
+}
+
+/// The companies that take real money for this deployment, each off unless its merchant is named.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProviderSettings {
+    /// Where buyers and providers reach us, without a slash at its end.
+    pub public_url: String,
+    pub wechat: WechatSettings,
+}
+
+impl ProviderSettings {
+    /// Where a provider tells us of payments.
+    pub(crate) fn notify_url(&self, provider: &str) -> String {
+        format!("{}/api/v1/payments/{provider}/notify", self.public_url.trim_end_matches('/'))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

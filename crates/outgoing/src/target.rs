@@ -32,6 +32,11 @@ impl Target {
         &self.host
     }
 
+    /// Path and query, as they are asked for.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
     pub(crate) fn ip(&self) -> Option<IpAddr> {
         self.host.parse().ok()
     }

@@ -10,7 +10,7 @@ use std::{
 use crate::{serve::Running, terminal};
 use config::{Config, Profile};
 use engine::{
-    LEDGER_FILE, SANDBOX_FILE,
+    LEDGER_FILE, SANDBOX_FILE, check_providers,
     checkup::{CheckResult, machine, mysql, redis},
     data_dir::{DataDir, DataDirError},
 };
@@ -26,6 +26,7 @@ pub(super) async fn doctor(config: &Config) -> bool {
     findings.extend(machine(nearest(&config.data)));
     findings.push(open_files(config));
     findings.extend(of_settings(config));
+    findings.extend(check_providers(&config.engine().providers));
     if config.profile == Profile::Cluster {
         findings.extend(redis::check(&config.redis).await);
         findings.extend(mysql::check(&config.ledger).await);
