@@ -32,6 +32,7 @@ pub(crate) const DEPLOYMENT: &[Needed] = &[
     ("nginx", "nginx"),
     ("curl", "curl"),
     ("openssl", "openssl"),
+    ("keepalived", "keepalived"),
     ("systemd-analyze", "systemd"),
     ("promtool", "prometheus"),
     ("/usr/lib/python3/dist-packages/yaml/__init__.py", "python3-yaml"),

@@ -185,7 +185,9 @@ impl Layers {
         }
         let value = match rules::rule_of(key) {
             // Whatever way it was written, one way from here on.
-            Some(Rule::Address) => listen::read(&value).map_or(value, |at| at.to_string().into()),
+            Some(Rule::Address | Rule::MaybeAddress) => {
+                listen::read(&value).map_or(value, |at| at.to_string().into())
+            }
             _ => value,
         };
         self.values.insert(key.into(), value);

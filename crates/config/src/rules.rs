@@ -38,6 +38,10 @@ pub(super) enum Rule {
     Origins(usize),
     /// An IP address and a port, or a port alone.
     Address,
+    /// The same, or empty.
+    MaybeAddress,
+    /// A list of names of hosts, at most so many.
+    Hosts(usize),
     /// Not to be shown; empty, or at least so many characters.
     Secret(usize),
     /// A list of texts that are not empty, at most so many.
@@ -86,6 +90,14 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("http.proxy_hops", Rule::Number(0, 16)),
     ("http.allowed_origins", Rule::Origins(ORIGINS_MAX)),
     ("http.allowed_frames", Rule::Origins(ORIGINS_MAX)),
+    ("http.allowed_hosts", Rule::Hosts(LIST_MAX)),
+    ("http.admin_listen", Rule::MaybeAddress),
+    ("http.tls_cert_file", Rule::Text),
+    ("http.tls_key_file", Rule::Text),
+    ("http.redirect_listen", Rule::MaybeAddress),
+    ("http.tls_handshake_timeout_ms", Rule::Number(10, MINUTE_MS)),
+    ("http.tls_handshakes_max", Rule::Number(1, 1_000_000)),
+    ("http.http2_streams_max", Rule::Number(1, 1_000)),
     ("auth.jwt_secret", Rule::Secret(SECRET_CHARS_MIN)),
     ("auth.jwt_public_key_file", Rule::Text),
     ("auth.jwt_jwks_file", Rule::Text),
@@ -204,6 +216,10 @@ impl Rule {
                 list.len() <= count && list.iter().all(|v| v.as_str().is_some_and(is_origin))
             }),
             Rule::Address => listen::read(value).is_some(),
+            Rule::MaybeAddress => text == Some("") || listen::read(value).is_some(),
+            Rule::Hosts(count) => value.as_array().is_some_and(|list| {
+                list.len() <= count && list.iter().all(|v| v.as_str().is_some_and(is_host_name))
+            }),
             Rule::Secret(min) => text.is_some_and(|text| {
                 text.is_empty() || (text.chars().count() >= min && text != REDACTED)
             }),
@@ -254,6 +270,13 @@ impl Rule {
                 "must be a port, or an IP address and a port, such as 8080, 0.0.0.0:8080 or [::1]:8080"
                     .into()
             }
+            Rule::MaybeAddress => {
+                "must be empty, a port, or an IP address and a port, such as 9090 or 10.0.0.7:9090".into()
+            }
+            Rule::Hosts(count) => format!(
+                "must be a list of at most {count} names or addresses of hosts without a port, such as \
+                 shop.example, 10.0.0.7 or [2001:db8::7]"
+            ),
             Rule::Secret(min) => format!("must be empty or at least {min} characters"),
             Rule::Texts(count) => format!("must be a list of at most {count} texts, none of them empty"),
             Rule::Endpoints(count) => format!(
@@ -284,7 +307,7 @@ impl Rule {
         match self {
             Rule::Number(..) => number(text),
             Rule::Numbers(..) => Value::Array(parts().map(number).collect()),
-            Rule::SomeOf(_) | Rule::Origins(_) | Rule::Texts(_) => {
+            Rule::SomeOf(_) | Rule::Origins(_) | Rule::Texts(_) | Rule::Hosts(_) => {
                 Value::Array(parts().map(Value::from).collect())
             }
             // As it would stand in the file.
@@ -340,6 +363,19 @@ fn is_site(text: &str) -> bool {
     http && engine::is_webhook_url(text) && !text.contains('?')
 }
 
+/// The host of an origin, without a port: what clients write before the colon.
+fn is_host_name(text: &str) -> bool {
+    !text.ends_with('.') && is_origin(&format!("https://{text}")) && split_port(text).1.is_none()
+}
+
+/// An address of IPv6 is in brackets.
+fn split_port(text: &str) -> (&str, Option<&str>) {
+    match text.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => (host, Some(port)),
+        _ => (text, None),
+    }
+}
+
 /// Is this an origin, written as browsers write it? Another spelling would never be met.
 fn is_origin(text: &str) -> bool {
     let rest = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
@@ -347,10 +383,7 @@ fn is_origin(text: &str) -> bool {
         (_, Some(rest)) if !rest.ends_with(":80") => rest,
         _ => return false,
     };
-    let (host, port) = match rest.rsplit_once(':') {
-        Some((host, port)) if !port.contains(']') => (host, Some(port)),
-        _ => (rest, None),
-    };
+    let (host, port) = split_port(rest);
     let plain =
         |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.' | '_');
     let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
@@ -379,6 +412,7 @@ pub(super) fn check_pairs(config: &Config) -> Vec<String> {
             config.orders.pause_ms_min, config.orders.pause_ms_max
         ));
     }
+    problems.extend(check_doors(config));
     let endpoints = &config.webhooks.endpoints;
     for (n, one) in endpoints.iter().enumerate() {
         if endpoints[..n].iter().any(|earlier| earlier.url == one.url) {
@@ -420,6 +454,34 @@ pub(super) fn check_pairs(config: &Config) -> Vec<String> {
                 "demo = true: not in the cluster profile; make a sale with `seckill sale create`"
                     .into(),
             );
+        }
+    }
+    problems
+}
+
+/// Which addresses there are, and how they are spoken to.
+fn check_doors(config: &Config) -> Vec<String> {
+    let (http, mut problems) = (&config.http, Vec::new());
+    if http.tls_cert_file.as_os_str().is_empty() != http.tls_key_file.as_os_str().is_empty() {
+        problems.push("http.tls_cert_file and http.tls_key_file: set both, or none".into());
+    }
+    if http.redirect_listen.is_some() && !http.has_tls() {
+        problems.push(
+            "http.redirect_listen is set, but there is no certificate: nothing to send anybody to"
+                .into(),
+        );
+    }
+    let doors = [
+        ("listen", Some(config.listen)),
+        ("http.admin_listen", http.admin_listen),
+        ("http.redirect_listen", http.redirect_listen),
+    ];
+    for (n, (name, at)) in doors.iter().enumerate() {
+        let taken = |(_, other): &&(&str, Option<std::net::SocketAddr>)| {
+            at.is_some_and(|at| at.port() != 0 && *other == Some(at))
+        };
+        if let (Some(at), Some((earlier, _))) = (at, doors[..n].iter().find(taken)) {
+            problems.push(format!("{name} = {at}: {earlier} is there already"));
         }
     }
     problems

@@ -15,9 +15,14 @@ use std::{
 use futures_util::task::AtomicWaker;
 
 use crate::{
-    HttpSettings,
+    Hosts, HttpSettings,
     connections::{Connections, ROUND_MS},
+    metrics::{CONNECTIONS_CUT, CUT_HANDSHAKE, CUT_RESET},
 };
+
+/// Requests that a client may give up before they are answered, beyond as many as were. A page that is left
+/// gives up what it still waits for.
+const GIVEN_UP_MAX: u32 = 100;
 
 /// What a connection is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +38,8 @@ pub(crate) enum Stage {
     Waiting,
     /// Not HTTP any more: a WebSocket.
     Upgraded,
+    /// Client and server agree on TLS.
+    Handshake,
 }
 
 pub(crate) struct Connection {
@@ -49,6 +56,14 @@ pub(crate) struct Connection {
     unread: AtomicBool,
     /// The answer under way has no end of its own: it ends with its client.
     streaming: AtomicBool,
+    /// It is HTTP/2: bytes that come are not always a request.
+    carries_many: AtomicBool,
+    /// Requests that were answered, and such as the client gave up before.
+    answered: AtomicU32,
+    given_up: AtomicU32,
+    /// Answers under way that must move, and when the last of them did.
+    answers: AtomicU32,
+    moved_ms: AtomicU64,
     /// Whoever drives the connection now: its task, or after an upgrade the reader of the socket.
     driver: AtomicWaker,
 }
@@ -66,12 +81,25 @@ impl Connection {
             requests: AtomicU32::new(0),
             unread: AtomicBool::new(false),
             streaming: AtomicBool::new(false),
+            carries_many: AtomicBool::new(false),
+            answered: AtomicU32::new(0),
+            given_up: AtomicU32::new(0),
+            answers: AtomicU32::new(0),
+            moved_ms: AtomicU64::new(0),
             driver: AtomicWaker::new(),
         })
     }
 
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
     pub(crate) fn settings(&self) -> &HttpSettings {
         self.connections.settings()
+    }
+
+    pub(crate) fn hosts(&self) -> &Hosts {
+        self.connections.hosts()
     }
 
     /// Is no further request to be served on it?
@@ -85,7 +113,8 @@ impl Connection {
             1 => Stage::Head,
             2 => Stage::Busy,
             3 => Stage::Waiting,
-            _ => Stage::Upgraded,
+            4 => Stage::Upgraded,
+            _ => Stage::Handshake,
         }
     }
 
@@ -98,7 +127,7 @@ impl Connection {
     }
 
     pub(crate) fn has_read(&self) {
-        if self.stage() == Stage::Quiet {
+        if self.stage() == Stage::Quiet && !self.carries_many.load(Relaxed) {
             self.enter(Stage::Head);
         }
     }
@@ -132,6 +161,39 @@ impl Connection {
 
     pub(crate) fn is_streaming(&self) -> bool {
         self.streaming.load(Relaxed)
+    }
+
+    /// From now on it is HTTP/2.
+    pub(crate) fn carries_many(&self) {
+        self.carries_many.store(true, Relaxed);
+    }
+
+    /// A request was answered, or its client gave it up before. Who does little else is cut.
+    pub(crate) fn is_over_with(&self, answered: bool) {
+        if answered {
+            self.answered.fetch_add(1, Relaxed);
+            return;
+        }
+        let given_up = self.given_up.fetch_add(1, Relaxed) + 1;
+        let allowed = self.answered.load(Relaxed).saturating_add(GIVEN_UP_MAX);
+        if given_up > allowed && !self.is_cut() && !self.is_draining() {
+            metrics::counter!(CONNECTIONS_CUT, "reason" => CUT_RESET).increment(1);
+            self.cut();
+        }
+    }
+
+    pub(crate) fn begins_answer(&self) {
+        self.moves_answer();
+        self.answers.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn moves_answer(&self) {
+        self.moved_ms.store(self.connections.now_ms(), Relaxed);
+    }
+
+    pub(crate) fn ends_answer(&self) {
+        self.moves_answer();
+        self.answers.fetch_sub(1, Relaxed);
     }
 
     /// A request is with the router.
@@ -196,9 +258,17 @@ impl Connection {
         if stalled_ms != 0 && self.is_older(stalled_ms, settings.write_timeout_ms) {
             return Some("write");
         }
+        let moved_ms = self.moved_ms.load(Relaxed);
+        if self.answers.load(Relaxed) > 0 && self.is_older(moved_ms, settings.write_timeout_ms) {
+            return Some("write");
+        }
         let since_ms = self.since_ms.load(Relaxed);
         match self.stage() {
-            _ if self.is_writing() => None,
+            // What is written without a request, answers to pings, keeps nobody here.
+            _ if self.is_writing() && !self.carries_many.load(Relaxed) => None,
+            Stage::Handshake if self.is_older(since_ms, settings.tls_handshake_timeout_ms) => {
+                Some(CUT_HANDSHAKE)
+            }
             Stage::Head if self.is_older(since_ms, settings.header_timeout_ms) => Some("head"),
             Stage::Quiet if self.is_older(since_ms, settings.idle_timeout_ms) => Some("idle"),
             _ => None,

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::{
-    HttpSettings,
+    Hosts, HttpSettings,
     connection::{Connection, ConnectionGuard},
     metrics::{CONNECTIONS, CONNECTIONS_CUT},
 };
@@ -28,6 +28,7 @@ const ROUND_MS_MAX: u64 = 2 * ROUND_MS;
 pub(crate) struct Connections {
     open: Mutex<HashMap<u64, Arc<Connection>>>,
     settings: HttpSettings,
+    hosts: Hosts,
     began: Instant,
     now_ms: AtomicU64,
     /// When the watchman last went round, by the clock.
@@ -41,6 +42,7 @@ impl Connections {
     pub(crate) fn new(settings: HttpSettings) -> Arc<Self> {
         Arc::new(Connections {
             open: Mutex::default(),
+            hosts: Hosts::new(&settings.allowed_hosts),
             settings,
             began: Instant::now(),
             now_ms: AtomicU64::new(0),
@@ -53,6 +55,10 @@ impl Connections {
 
     pub(crate) fn settings(&self) -> &HttpSettings {
         &self.settings
+    }
+
+    pub(crate) fn hosts(&self) -> &Hosts {
+        &self.hosts
     }
 
     /// Since the start, as of the watchman's last round: connections note the time several times
@@ -70,14 +76,16 @@ impl Connections {
         let id = self.last_id.fetch_add(1, Relaxed);
         let connection = Connection::new(id, self);
         open.insert(id, connection.clone());
-        metrics::gauge!(CONNECTIONS).set(open.len() as f64);
+        metrics::gauge!(CONNECTIONS).increment(1);
         Some(ConnectionGuard(connection))
     }
 
     pub(crate) fn close(&self, id: u64) {
         let mut open = self.open.lock();
-        open.remove(&id);
-        metrics::gauge!(CONNECTIONS).set(open.len() as f64);
+        if open.remove(&id).is_some() {
+            // There may be a second listener, for operators.
+            metrics::gauge!(CONNECTIONS).decrement(1);
+        }
         if open.is_empty() {
             self.emptied.notify_waiters();
         }

@@ -26,7 +26,7 @@ use httparse::{Header, ParserConfig, Request, Status};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::{
-    HttpSettings, REQUEST_ID, Refusal, RequestId,
+    Hosts, HttpSettings, REQUEST_ID, Refusal, RequestId,
     connection::{Connection, Stage},
     head::{self, BodyLength, Chunks, Fields, is_host, read_length},
     stream::{Extent, Stream},
@@ -210,7 +210,7 @@ fn parse<F: FastPath>(
     if version == 1
         && !connection.is_draining()
         && let Some(target) = fast_path.target(method, path)
-        && let Some(length) = plain_body_length(headers)
+        && let Some(length) = plain_body_length(headers, connection.hosts())
         && length <= settings.body_bytes_max
         && buffer.len() - head >= length
     {
@@ -284,13 +284,13 @@ fn id_of(fields: Fields<'_>, settings: &HttpSettings) -> RequestId {
 }
 
 /// The length of the body, if the head says nothing that asks for more than a plain answer.
-fn plain_body_length(headers: &[Header<'_>]) -> Option<usize> {
+fn plain_body_length(headers: &[Header<'_>], allowed: &Hosts) -> Option<usize> {
     let (mut length, mut hosts) = (None, 0);
     for header in headers {
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
         // By the length of the name first: most fields are none of these.
         match header.name.len() {
-            4 if is("host") && is_host(header.value) => hosts += 1,
+            4 if is("host") && is_host(header.value) && allowed.allow(header.value) => hosts += 1,
             4 if is("host") => return None,
             14 if is("content-length") => {
                 let number = usize::try_from(read_length(header.value)?).ok()?;
@@ -354,7 +354,11 @@ async fn wait<F: FastPath>(
     ControlFlow::Continue(())
 }
 
-async fn write(stream: &mut Stream, mut out: &[u8], connection: &Connection) -> ControlFlow<()> {
+pub(crate) async fn write(
+    stream: &mut Stream,
+    mut out: &[u8],
+    connection: &Connection,
+) -> ControlFlow<()> {
     poll_fn(|cx| {
         while !out.is_empty() {
             match Pin::new(&mut *stream).poll_write(cx, out) {
@@ -371,7 +375,17 @@ async fn write(stream: &mut Stream, mut out: &[u8], connection: &Connection) -> 
                 }
             }
         }
-        Poll::Ready(ControlFlow::Continue(()))
+        match Pin::new(&mut *stream).poll_flush(cx) {
+            Poll::Ready(Ok(())) => Poll::Ready(ControlFlow::Continue(())),
+            Poll::Ready(Err(_)) => Poll::Ready(ControlFlow::Break(())),
+            Poll::Pending => {
+                connection.is_driven_by(cx.waker());
+                if connection.is_cut() {
+                    return Poll::Ready(ControlFlow::Break(()));
+                }
+                Poll::Pending
+            }
+        }
     })
     .await
 }

@@ -1,9 +1,12 @@
-//! Accepts connections and speaks HTTP/1.1 on them. It knows nothing of what is asked and answered.
+//! Accepts connections, with TLS or without, and speaks HTTP on them. It knows nothing of what is asked and
+//! answered.
 //!
 //! It is our own loop rather than `axum::serve`, which has neither a cap on connections nor a limit
 //! on how long a client may take. The parts:
 //!
 //! - [`serve`] accepts, and hands each socket to a task of its own;
+//! - with a certificate ([`Tls`]), client and server shake hands first, and may agree on HTTP/2, which is
+//!   all hyper's and the service's;
 //! - the task lets the [`FastPath`] answer what is meant for it, refuses what has no sensible `head`,
 //!   and lets hyper and the `router` answer the rest;
 //! - every socket has a `Connection` that notes what it is doing; one watchman task cuts
@@ -20,45 +23,51 @@ mod body;
 mod connection;
 mod connections;
 mod fast_path;
+mod handshake;
 mod head;
+mod hosts;
+mod http2;
 pub mod metrics;
 mod peer;
 mod refusal;
 mod request_id;
 mod router;
 mod settings;
+mod socket;
 mod stream;
+mod tls;
 
 use std::{
     convert::Infallible,
-    future::{Future, poll_fn},
+    future::Future,
     io,
     net::SocketAddr,
-    pin::{Pin, pin},
+    pin::pin,
     sync::{Arc, Weak},
     time::Duration,
 };
 
 use axum::{extract::Request, response::Response};
 use bytes::BytesMut;
-use tokio::{
-    io::AsyncWrite,
-    net::{TcpListener, TcpStream},
-};
+use tokio::net::{TcpListener, TcpStream};
 use tower::Service;
 
 pub use body::BodyTooSlow;
 pub use fast_path::{FastPath, FastRequest, NoReply, Pending};
 pub use head::Fields;
+pub use hosts::Hosts;
 pub use peer::Peer;
 pub use refusal::Refusal;
 pub use request_id::{REQUEST_ID, RequestId};
 pub use settings::HttpSettings;
+pub use tls::{Look, Tls, TlsError};
 
 use connection::{ConnectionGuard, Stage};
 use connections::{Connections, ROUND};
 use fast_path::Handover;
-use refusal::{RefusedSockets, part};
+use handshake::{Greeted, Handshakes};
+use refusal::{RefusedSockets, part, shut};
+use socket::Socket;
 use stream::Stream;
 
 /// During a drain, a request whose first bytes are here may still complete its head this long.
@@ -77,13 +86,14 @@ pub struct Drained {
     pub cut: usize,
 }
 
-/// Serve until `shutdown` resolves, then drain. The service must always be ready, as axum's are:
-/// what is full says so in its answer.
+/// Serve until `shutdown` resolves, then drain; all connections with TLS, or none. The service must always
+/// be ready, as axum's are: what is full says so in its answer.
 ///
 /// WebSockets and endless answers (SSE) are busy for as long as they live: whoever made them should
 /// end them on shutdown, or the drain waits for them until `drain_ms_max` and cuts them.
 pub async fn serve<F, S>(
     listener: TcpListener,
+    tls: Option<Arc<Tls>>,
     fast_path: F,
     service: S,
     settings: HttpSettings,
@@ -94,6 +104,7 @@ where
     S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + Sync + 'static,
     S::Future: Send,
 {
+    let handshakes = Arc::new(Handshakes::new(settings.tls_handshakes_max));
     let connections = Connections::new(settings);
     let watchman = tokio::spawn(watch(Arc::downgrade(&connections)));
     let mut shutdown = pin!(shutdown);
@@ -108,11 +119,28 @@ where
         match accepted {
             Ok((socket, address)) => {
                 pause = Duration::ZERO;
+                // Answers are small and written whole; waiting to fill a packet would only delay them. A
+                // socket that cannot be set is one whose client has left.
+                let _ = socket.set_nodelay(true);
                 match connections.open() {
                     Some(guard) => {
                         let (fast_path, service) = (fast_path.clone(), service.clone());
-                        tokio::spawn(run(socket, address, fast_path, service, guard));
+                        match &tls {
+                            None => {
+                                let socket = Socket::Plain(socket);
+                                tokio::spawn(run(socket, address, fast_path, service, guard));
+                            }
+                            Some(tls) => {
+                                let (tls, hands) = (tls.clone(), handshakes.clone());
+                                tokio::spawn(async move {
+                                    greet(socket, address, fast_path, service, guard, tls, hands)
+                                        .await;
+                                });
+                            }
+                        }
                     }
+                    // A client of TLS would not understand a word of the answer.
+                    None if tls.is_some() => refused.drop(socket),
                     None => refused.refuse(socket),
                 }
             }
@@ -155,9 +183,40 @@ async fn watch(connections: Weak<Connections>) {
     }
 }
 
+/// A connection that is to speak TLS.
+async fn greet<F, S>(
+    socket: TcpStream,
+    address: SocketAddr,
+    fast_path: F,
+    service: S,
+    guard: ConnectionGuard,
+    tls: Arc<Tls>,
+    handshakes: Arc<Handshakes>,
+) where
+    F: FastPath,
+    S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + Sync + 'static,
+    S::Future: Send,
+{
+    let greeted = handshakes.shake(socket, &tls, &guard.0).await;
+    drop((handshakes, tls));
+    match greeted {
+        Greeted::Tls(socket) => run(socket, address, fast_path, service, guard).await,
+        Greeted::Gone => {}
+        Greeted::Plain(socket) => {
+            let connection = guard.0.clone();
+            let mut stream = Stream::new(Socket::Plain(socket), guard);
+            let (id, mut out) = (RequestId::generate(), Vec::new());
+            fast_path.write_refusal(Refusal::PlainHttp, id, Fields(&[]), &mut out);
+            if fast_path::write(&mut stream, &out, &connection).await.is_continue() {
+                part(&mut stream).await;
+            }
+        }
+    }
+}
+
 /// One connection, from its first byte to its last, or until an upgrade takes the socket away.
 async fn run<F, S>(
-    socket: TcpStream,
+    socket: Socket,
     address: SocketAddr,
     fast_path: F,
     service: S,
@@ -167,11 +226,12 @@ async fn run<F, S>(
     S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + Sync + 'static,
     S::Future: Send,
 {
-    // Answers are small and written whole; waiting to fill a packet would only delay them. A socket
-    // that cannot be set is one whose client has left.
-    let _ = socket.set_nodelay(true);
     let connection = guard.0.clone();
+    let speaks_http2 = socket.speaks_http2();
     let mut stream = Stream::new(socket, guard);
+    if speaks_http2 {
+        return http2::serve(stream, address, service, &connection).await;
+    }
     let mut buffer = BytesMut::new();
     loop {
         let handover = fast_path::serve(&mut stream, &mut buffer, &fast_path, &connection).await;
@@ -179,7 +239,7 @@ async fn run<F, S>(
             Handover::Router(extent) => extent,
             Handover::Refused => return part(&mut stream).await,
             Handover::Closed => {
-                let _ = poll_fn(|cx| Pin::new(&mut stream).poll_shutdown(cx)).await;
+                shut(&mut stream).await;
                 return;
             }
         };

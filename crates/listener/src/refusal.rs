@@ -41,18 +41,25 @@ pub enum Refusal {
     ExpectationFailed,
     HeadTooLarge,
     BodyTooLarge,
+    /// It is HTTP, at a port where TLS is spoken.
+    PlainHttp,
 }
 
 /// Say that nothing more is answered, and take off the socket what still comes, for a moment: closing
 /// on unread bytes would reset the connection, and the client might lose the answer.
 pub(crate) async fn part(stream: &mut Stream) {
-    let shut = poll_fn(|cx| Pin::new(&mut *stream).poll_shutdown(cx));
-    if shut.await.is_err() {
+    if !shut(stream).await {
         return;
     }
     let mut bytes_max = PARTING_BYTES_MAX;
     let gone = poll_fn(|cx| stream.poll_discard(cx, &mut bytes_max));
     let _ = tokio::time::timeout(LINGER, gone).await;
+}
+
+/// Say that nothing more comes. With TLS that is a message, which a client that does not read never takes.
+pub(crate) async fn shut(stream: &mut Stream) -> bool {
+    let shut = poll_fn(|cx| Pin::new(&mut *stream).poll_shutdown(cx));
+    matches!(tokio::time::timeout(LINGER, shut).await, Ok(Ok(())))
 }
 
 /// Turns away sockets above the cap.
@@ -66,6 +73,12 @@ impl RefusedSockets {
         let mut answer = Vec::new();
         fast_path.write_full(&mut answer);
         RefusedSockets { answer: answer.into(), lingering: Arc::default() }
+    }
+
+    /// Close it without a word.
+    pub(crate) fn drop(&self, socket: TcpStream) {
+        metrics::counter!(CONNECTIONS_REFUSED).increment(1);
+        drop(socket);
     }
 
     pub(crate) fn refuse(&self, socket: TcpStream) {

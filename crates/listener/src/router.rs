@@ -99,7 +99,7 @@ where
 }
 
 /// It lasts until its client leaves, so it must be noticed that the client has.
-fn is_event_stream(response: &Response) -> bool {
+pub(crate) fn is_event_stream(response: &Response) -> bool {
     let kind = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     kind.is_some_and(|kind| kind.starts_with(b"text/event-stream"))
 }
@@ -114,7 +114,7 @@ fn http1(settings: &HttpSettings) -> http1::Builder {
     http
 }
 
-fn prepare(
+pub(crate) fn prepare(
     request: http::Request<Incoming>,
     address: SocketAddr,
     connection: &Arc<Connection>,

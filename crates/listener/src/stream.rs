@@ -13,14 +13,12 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
-};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::{
     connection::{ConnectionGuard, Stage},
     head::Chunks,
+    socket::Socket,
 };
 
 /// What is read from the socket at once while a request is handed on.
@@ -30,7 +28,7 @@ const READ_BYTES: usize = 8 * 1_024;
 const AHEAD_BYTES_MAX: usize = 4 * 1_024;
 
 pub(crate) struct Stream {
-    socket: TcpStream,
+    socket: Socket,
     guard: ConnectionGuard,
     /// Bytes that were taken off the socket and not used: they are read again first.
     unused: Bytes,
@@ -72,7 +70,7 @@ impl Extent {
 }
 
 impl Stream {
-    pub(crate) fn new(socket: TcpStream, guard: ConnectionGuard) -> Self {
+    pub(crate) fn new(socket: Socket, guard: ConnectionGuard) -> Self {
         Stream { socket, guard, unused: Bytes::new(), extent: Extent::Everything }
     }
 
@@ -220,7 +218,9 @@ impl AsyncWrite for Stream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(cx)
+        // With TLS it is only here that what was written meets the client.
+        let poll = Pin::new(&mut self.socket).poll_flush(cx);
+        if let Socket::Plain(_) = self.socket { poll } else { self.wrote(poll) }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -26,9 +26,12 @@ use axum::{
 use futures_util::FutureExt;
 use http::{
     HeaderMap, HeaderValue, Method, Uri,
-    header::{ACCEPT_LANGUAGE, CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS},
+    header::{
+        ACCEPT_LANGUAGE, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST,
+        REFERRER_POLICY, STRICT_TRANSPORT_SECURITY, X_CONTENT_TYPE_OPTIONS,
+    },
 };
-use listener::{REQUEST_ID, RequestId};
+use listener::{Hosts, REQUEST_ID, RequestId};
 use tower::Service;
 use tracing::Instrument;
 
@@ -44,13 +47,26 @@ pub struct Edge<S> {
     request_timeout: Duration,
     metrics: HttpMetrics,
     origins: Origins,
+    hosts: Hosts,
+    tls: bool,
 }
 
 impl<S> Edge<S> {
     /// Build it after the metrics recorder is installed, or its counts go nowhere.
     pub fn new(inner: S, request_timeout: Duration) -> Self {
         let (metrics, origins) = (HttpMetrics::new(), Origins::default());
-        Edge { inner, request_timeout, metrics, origins }
+        let (hosts, tls) = (Hosts::default(), false);
+        Edge { inner, request_timeout, metrics, origins, hosts, tls }
+    }
+
+    /// Whoever asks for another name has come to the wrong door.
+    pub fn known_as(self, hosts: Hosts) -> Self {
+        Edge { hosts, ..self }
+    }
+
+    /// Browsers that came by TLS are told to come by nothing else.
+    pub fn with_tls(self, tls: bool) -> Self {
+        Edge { tls, ..self }
     }
 
     /// Pages of these origins may ask, too.
@@ -86,9 +102,17 @@ where
         let began = Instant::now();
         let metrics = self.metrics.clone();
         let asker = self.origins.asker(&request);
+        let tls = self.tls;
+        if !is_for_us(&self.hosts, &request) {
+            let misdirected = Problem::new(Code::Misdirected).into_response();
+            metrics.answered(misdirected.status(), began.elapsed());
+            let mut refused = note.explain(misdirected);
+            say_always(refused.headers_mut(), id, tls);
+            return Box::pin(async { Ok(refused) });
+        }
         if let Some(mut allowed) = asker.preflight(&request) {
             metrics.answered(allowed.status(), began.elapsed());
-            say_always(allowed.headers_mut(), id);
+            say_always(allowed.headers_mut(), id, tls);
             asker.name(allowed.headers_mut());
             return Box::pin(async { Ok(allowed) });
         }
@@ -107,7 +131,7 @@ where
                 let failed =
                     response.status().is_client_error() || response.status().is_server_error();
                 let mut response = if failed { note.explain(response) } else { response };
-                say_always(response.headers_mut(), id);
+                say_always(response.headers_mut(), id, tls);
                 asker.name(response.headers_mut());
                 Ok(response)
             }
@@ -116,7 +140,28 @@ where
     }
 }
 
-fn say_always(headers: &mut HeaderMap, id: RequestId) {
+/// A year, as browsers want it before they remember it.
+const ONLY_TLS: &str = "max-age=31536000";
+/// What is no page is shown as none: it loads nothing, and nobody frames it.
+const NO_PAGE: &str = "default-src 'none'; frame-ancestors 'none'";
+
+/// Is it for one of our names? Whoever names us twice must be right twice.
+fn is_for_us(hosts: &Hosts, request: &Request) -> bool {
+    let named = request.headers().get_all(HOST).iter().map(HeaderValue::as_bytes);
+    let authority = request.uri().authority().map(|authority| authority.as_str().as_bytes());
+    let mut named = named.chain(authority).peekable();
+    match named.peek() {
+        None => hosts.allow(b""),
+        Some(_) => named.all(|host| hosts.allow(host)),
+    }
+}
+
+fn say_always(headers: &mut HeaderMap, id: RequestId, tls: bool) {
+    if tls {
+        headers.insert(STRICT_TRANSPORT_SECURITY, HeaderValue::from_static(ONLY_TLS));
+    }
+    headers.entry(CONTENT_SECURITY_POLICY).or_insert(HeaderValue::from_static(NO_PAGE));
+    headers.entry(REFERRER_POLICY).or_insert(HeaderValue::from_static("no-referrer"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     let caching = headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     // What a cache gives to everybody is no answer to this one request any more.

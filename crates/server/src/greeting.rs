@@ -27,6 +27,8 @@ pub(crate) enum FirstToken {
 pub(crate) struct Greeting<'a> {
     pub(crate) config: &'a Config,
     pub(crate) address: SocketAddr,
+    /// Where operators and machines ask, if not there.
+    pub(crate) admin: Option<SocketAddr>,
     pub(crate) data: &'a Path,
     pub(crate) token: FirstToken,
     /// When the demo sale opens at the latest, if it waits for somebody to look; and the time now.
@@ -53,8 +55,13 @@ impl Greeting<'_> {
             [("health", "/healthz"), ("metrics", "/metrics")]
         };
         let (host, everywhere) = reached_at(self.address);
+        let scheme = if self.config.http.has_tls() { "https" } else { "http" };
         for (name, path) in links {
-            line(name, &format!("http://{host}{path}{everywhere}"));
+            line(name, &format!("{scheme}://{host}{path}{everywhere}"));
+        }
+        if let Some(admin) = self.admin {
+            let (host, everywhere) = reached_at(admin);
+            line("admin", &format!("{scheme}://{host}/{everywhere}"));
         }
         line("data", &self.data.display().to_string());
         if let Some((latest_ms, now_ms)) = self.demo {
@@ -168,6 +175,7 @@ mod tests {
     fn greeting(config: &Config) -> Greeting<'_> {
         Greeting {
             config,
+            admin: None,
             address: config.listen,
             data: Path::new("/home/ann/data"),
             token: FirstToken::Before,

@@ -7,6 +7,7 @@
 pub mod access;
 pub mod api;
 pub mod cli;
+mod doors;
 pub mod edge;
 mod embed;
 pub mod extract;

@@ -9,7 +9,10 @@
 use std::{sync::Arc, time::Duration};
 
 use http::StatusCode;
-use listener::metrics::{CONNECTIONS, CONNECTIONS_CUT, CONNECTIONS_REFUSED, CUT_REASONS};
+use listener::metrics::{
+    CONNECTIONS, CONNECTIONS_CUT, CONNECTIONS_REFUSED, CUT_REASONS, TLS_HANDSHAKES,
+    TLS_HANDSHAKES_FAILED,
+};
 use metrics::{Counter, Histogram, Unit};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
@@ -19,6 +22,8 @@ pub const HTTP_ANSWERS: &str = "seckill_http_answers_total";
 pub const HTTP_REQUESTS: &str = "seckill_http_requests_total";
 pub const HTTP_SECONDS: &str = "seckill_http_seconds";
 pub const AUTH_REFUSED: &str = "seckill_auth_refused_total";
+/// Whether the files of the certificate have changed into something that cannot be used.
+pub const TLS_CERTIFICATE_BAD: &str = "seckill_tls_certificate_bad";
 pub const CLAIMS: &str = "seckill_claims_total";
 pub const BUILD_INFO: &str = "seckill_build_info";
 pub const CLAIM_SECONDS: &str = "seckill_claim_seconds";
@@ -37,6 +42,13 @@ const DESCRIBED: &[(&str, Kind, &str)] = &[
     (CONNECTIONS, Kind::Gauge, "Open client connections."),
     (CONNECTIONS_REFUSED, Kind::Counter, "Connections refused because the cap was reached."),
     (CONNECTIONS_CUT, Kind::Counter, "Connections cut for being too slow, by reason."),
+    (TLS_HANDSHAKES, Kind::Counter, "Clients that agreed with us on TLS."),
+    (TLS_HANDSHAKES_FAILED, Kind::Counter, "Clients that did not."),
+    (
+        TLS_CERTIFICATE_BAD,
+        Kind::Gauge,
+        "1 if the new certificate cannot be used; the old one stays.",
+    ),
     (HTTP_ANSWERS, Kind::Counter, "HTTP answers by class of status."),
     (HTTP_REQUESTS, Kind::Counter, "HTTP requests by route and class of status."),
     (HTTP_SECONDS, Kind::Seconds, "From a request's head to its answer."),
@@ -161,7 +173,10 @@ fn describe() {
             Kind::Seconds => metrics::describe_histogram!(name, Unit::Seconds, text),
         }
     }
-    for name in [CONNECTIONS_REFUSED, ORDERS_TIMED_OUT, PAYMENTS_CREDITED, PAYMENTS_LATE, HEALED] {
+    for name in [CONNECTIONS_REFUSED, TLS_HANDSHAKES, TLS_HANDSHAKES_FAILED] {
+        metrics::counter!(name).increment(0);
+    }
+    for name in [ORDERS_TIMED_OUT, PAYMENTS_CREDITED, PAYMENTS_LATE, HEALED] {
         metrics::counter!(name).increment(0);
     }
     for outcome in ["taken", "failed"] {
@@ -176,9 +191,12 @@ fn describe() {
     for reason in CUT_REASONS {
         metrics::counter!(CONNECTIONS_CUT, "reason" => reason).increment(0);
     }
-    for name in
-        ["seckill_reconcile_differences_left", "seckill_gate_partitions_silent", CONNECTIONS]
-    {
+    for name in [
+        "seckill_reconcile_differences_left",
+        "seckill_gate_partitions_silent",
+        CONNECTIONS,
+        TLS_CERTIFICATE_BAD,
+    ] {
         metrics::gauge!(name).set(0.0);
     }
 }

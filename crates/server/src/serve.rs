@@ -11,11 +11,11 @@ use std::{
 use auth::{Buyers, generate_admin_token, token_hash};
 use sale::{Clock, SharedClock, SigningKeys, SystemClock};
 use serde::{Deserialize, Serialize};
-use tokio::net::{TcpListener, TcpSocket};
 
 use crate::{
     access::tell_kept_back,
-    api::{self, App},
+    api::App,
+    doors::Doors,
     greeting::{self, FirstToken, Greeting},
     logging,
     metrics::Metrics,
@@ -40,8 +40,11 @@ const STOP_MIN: Duration = Duration::from_millis(400);
 /// How a command on the same machine finds the running server.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Running {
+    /// Where it is asked, without TLS.
     pub address: SocketAddr,
     pub token: String,
+    /// Where buyers come.
+    pub public: SocketAddr,
 }
 
 impl Running {
@@ -124,12 +127,10 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     let metrics = Metrics::install().map_err(CannotStart::because)?;
     orders::describe_metrics();
     let data = DataDir::open(&config.data).map_err(CannotStart::because)?;
-    let listen = config.listen;
-    let socket =
-        bind(listen, config.http.backlog_max).map_err(|error| cannot_listen(listen, &error))?;
+    let doors = Doors::open(&config)?;
     let mut shutdown = std::pin::pin!(shutdown);
     let opening = async {
-        let (parts, secret) = starting::open_parts(&config, &data, &socket).await?;
+        let (parts, secret) = starting::open_parts(&config, &data, &doors).await?;
         open_with(config, data, parts, secret).await
     };
     let opened = tokio::select! {
@@ -155,7 +156,7 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     )
     .map_err(CannotStart::because)?;
     let chores = tokio::spawn(chores(app.buyers.clone(), metrics));
-    let address = socket.local_addr().map_err(CannotStart::because)?;
+    let following = tokio::spawn(doors.follow_certificate());
     let token = first_token(&opened).await?;
     engine.run_jobs();
     let demo = if opened.config.demo_is_on() {
@@ -166,11 +167,12 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     if demo.is_some() {
         engine.await_first_look();
     }
-    let running = announce(&opened, address).await?;
+    let running = announce(&opened, &doors).await?;
     let config = &opened.config;
     Greeting {
         config,
-        address,
+        address: doors.public_address()?,
+        admin: doors.admin_address(),
         data: opened.data.path(),
         token,
         demo: demo.map(|latest_ms| (latest_ms, engine.now_ms())),
@@ -188,10 +190,9 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
         // Streams last for ever; they end now so that the drain does not wait for them.
         push.close();
     };
-    let (fast_path, service) = (api::fast_path(app.clone()), api::service(app));
-    let settings = opened.config.http.clone();
-    let drained = listener::serve(socket, fast_path, service, settings, shutdown).await;
+    let drained = doors.serve_app(app, shutdown).await;
     chores.abort();
+    following.abort();
     let _ = std::fs::remove_file(running);
     let taken = told.get().map_or(Duration::ZERO, Instant::elapsed);
     let left = STOP_MAX.saturating_sub(taken).max(STOP_MIN);
@@ -200,35 +201,6 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     }
     tracing::info!(finished = drained.finished, cut = drained.cut, "stopped");
     Ok(())
-}
-
-/// Like `TcpListener::bind`, with a queue for the crowd that knocks before it is let in.
-fn bind(listen: SocketAddr, backlog_max: u32) -> std::io::Result<TcpListener> {
-    let socket = if listen.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    socket.set_reuseaddr(true)?;
-    socket.bind(listen)?;
-    socket.listen(backlog_max)
-}
-
-/// Names the cause, and another port if that is all it takes.
-fn cannot_listen(listen: SocketAddr, error: &std::io::Error) -> CannotStart {
-    if error.kind() != std::io::ErrorKind::AddrInUse {
-        return CannotStart(format!("cannot listen on {listen}: {error}"));
-    }
-    let port = listen.port();
-    let advice = free_address(listen)
-        .map_or_else(String::new, |free| format!("; {} is free: --listen {free}", free.port()));
-    CannotStart(format!("cannot listen on {listen}: another program has port {port}{advice}"))
-}
-
-/// The next port that can really be had, or any other.
-fn free_address(taken: SocketAddr) -> Option<SocketAddr> {
-    const TRIED: u16 = 100;
-    let next = (1..=TRIED).filter_map(|n| taken.port().checked_add(n));
-    next.chain([0]).find_map(|port| {
-        let tried = std::net::TcpListener::bind(SocketAddr::new(taken.ip(), port));
-        tried.and_then(|listener| listener.local_addr()).ok()
-    })
 }
 
 /// Small things that have to happen now and then as long as we serve.
@@ -315,16 +287,12 @@ async fn put_token(engine: &Engine, name: &str) -> Result<String, CannotStart> {
 }
 
 /// Let commands on this machine find us. Only the owner of the data directory can read it.
-async fn announce(opened: &Opened, address: SocketAddr) -> Result<PathBuf, CannotStart> {
+async fn announce(opened: &Opened, doors: &Doors) -> Result<PathBuf, CannotStart> {
     let token = put_token(&opened.engine, &local_token(opened)).await?;
-    // A server that listens everywhere is reached from here by the loopback.
-    let address = if address.ip().is_unspecified() {
-        SocketAddr::from(([127, 0, 0, 1], address.port()))
-    } else {
-        address
-    };
+    let (address, public) = (doors.commands_address()?, doors.public_address()?);
     let path = opened.data.file(RUNNING_FILE);
-    let text = serde_json::to_vec(&Running { address, token }).map_err(CannotStart::because)?;
+    let text =
+        serde_json::to_vec(&Running { address, token, public }).map_err(CannotStart::because)?;
     secrets::write_private(&path, &text).map_err(CannotStart::because)?;
     Ok(path)
 }

@@ -6,18 +6,18 @@
 //! opened. What waiting cannot mend (a password, a database, a certificate, a schema) ends it at once, also
 //! while the other engine is away.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use axum::{Router, extract::State, response::IntoResponse, routing::get};
 use engine::{MissingEngine, OpenError, Parts, data_dir::DataDir, missing_engines, secrets};
-use listener::{FastPath, FastRequest, Fields, NoReply, Pending, Refusal, RequestId};
 use parking_lot::RwLock;
 use sale::SystemClock;
 use serde_json::Value;
-use tokio::{net::TcpListener, sync::Notify};
+use tokio::sync::Notify;
 
 use crate::{
     api,
+    doors::{Doors, NothingFast},
     edge::Edge,
     logging,
     problem::{Code, Problem},
@@ -37,11 +37,11 @@ type Tried = Result<(Parts, Secret), Vec<MissingEngine>>;
 pub(crate) async fn open_parts(
     config: &Config,
     data: &DataDir,
-    socket: &TcpListener,
+    doors: &Doors,
 ) -> Result<(Parts, Secret), CannotStart> {
     match try_to_open(config, data).await? {
         Ok(opened) => Ok(opened),
-        Err(missing) => wait(config, data, missing, socket).await,
+        Err(missing) => wait(config, data, missing, doors).await,
     }
 }
 
@@ -71,7 +71,7 @@ async fn wait(
     config: &Config,
     data: &DataDir,
     missing: Vec<MissingEngine>,
-    socket: &TcpListener,
+    doors: &Doors,
 ) -> Result<(Parts, Secret), CannotStart> {
     logging::release();
     missing.iter().for_each(say);
@@ -83,7 +83,7 @@ async fn wait(
         opened
     };
     let (opened, answered) =
-        tokio::join!(asking, answer(config, missing.clone(), socket, over.notified()));
+        tokio::join!(asking, answer(config, missing.clone(), doors, over.notified()));
     answered.and(opened)
 }
 
@@ -116,25 +116,18 @@ fn say(missing: &MissingEngine) {
 async fn answer(
     config: &Config,
     missing: Missing,
-    socket: &TcpListener,
+    doors: &Doors,
     over: impl Future<Output = ()>,
 ) -> Result<(), CannotStart> {
-    let socket = another_handle(socket).map_err(CannotStart::because)?;
+    let doors = doors.another_handle().map_err(CannotStart::because)?;
     let router = Router::new()
         .route("/healthz", get(api::machine::healthz))
         .fallback(not_ready)
         .with_state(missing);
     let service = Edge::new(router, Duration::from_millis(config.http.request_timeout_ms));
     // Connections that stay open are closed: they would hear of nothing but waiting for ever.
-    listener::serve(socket, NothingFast, service, config.http.clone(), over).await;
+    doors.serve(NothingFast, service.clone(), service, over).await;
     Ok(())
-}
-
-/// The same queue of connections; what comes after us goes on with it.
-fn another_handle(socket: &TcpListener) -> std::io::Result<TcpListener> {
-    use std::os::fd::AsFd;
-    let handle = std::net::TcpListener::from(socket.as_fd().try_clone_to_owned()?);
-    TcpListener::from_std(handle)
 }
 
 /// The fields are those of readiness.
@@ -146,45 +139,4 @@ async fn not_ready(State(missing): State<Missing>) -> impl IntoResponse {
     let down = ["sell", "settle", "show"].into_iter();
     let busy = down.fold(Problem::new(Code::Busy), |busy, what| busy.with(what, "down"));
     busy.with("gate", word("gate")).with("ledger", word("ledger"))
-}
-
-/// Everything is the router's.
-#[derive(Clone)]
-struct NothingFast;
-
-impl FastPath for NothingFast {
-    type Target = Infallible;
-    type Ticket = Infallible;
-    type Reply = Infallible;
-
-    fn target(&self, _method: &str, _path: &str) -> Option<Infallible> {
-        None
-    }
-
-    fn begin(
-        &self,
-        target: Infallible,
-        _request: &FastRequest<'_>,
-        _out: &mut Vec<u8>,
-    ) -> Option<Pending<NothingFast>> {
-        match target {}
-    }
-
-    fn finish(&self, ticket: Infallible, _reply: Result<Infallible, NoReply>, _out: &mut Vec<u8>) {
-        match ticket {}
-    }
-
-    fn write_refusal(
-        &self,
-        refusal: Refusal,
-        id: RequestId,
-        fields: Fields<'_>,
-        out: &mut Vec<u8>,
-    ) {
-        api::write_refusal(refusal, id, fields, out);
-    }
-
-    fn write_full(&self, out: &mut Vec<u8>) {
-        api::write_full(out);
-    }
 }

@@ -20,6 +20,8 @@ use super::{
 
 const SITE: &str = include_str!("../../../../deploy/nginx/seckill.conf");
 const TLS_FOLDER: &str = "/etc/seckill/tls";
+/// While there is such a file, nginx answers claims itself.
+const SWITCH: &str = "/etc/nginx/seckill-sale-is-over";
 const CACHE_FOLDER: &str = "/var/cache/nginx/seckill";
 
 /// A running nginx.
@@ -77,10 +79,20 @@ impl Nginx {
         self.folder.path().join("fullchain.pem")
     }
 
+    /// Say that the sale is over, or that it is not.
+    pub fn end_the_sale(&self, over: bool) -> io::Result<()> {
+        let switch = switch(self.folder.path());
+        if over { fs::write(switch, "") } else { fs::remove_file(switch) }
+    }
+
     /// What it wrote into its error log.
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.log()).unwrap_or_default()
     }
+}
+
+fn switch(folder: &Path) -> PathBuf {
+    folder.join("seckill-sale-is-over")
 }
 
 fn args(folder: &Path) -> Vec<String> {
@@ -97,6 +109,7 @@ fn site(folder: &Path, instances: &[SocketAddr], http: &Port, https: &Port) -> i
         ("server 127.0.0.1:8080 max_fails=3 fail_timeout=2s;", servers),
         ("listen 80 ", format!("listen {} ", http.address())),
         ("listen 443 ", format!("listen {} ", https.address())),
+        (SWITCH, switch(folder).display().to_string()),
         (TLS_FOLDER, folder.display().to_string()),
         (CACHE_FOLDER, folder.join("data").display().to_string()),
     ];

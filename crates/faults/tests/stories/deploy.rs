@@ -8,8 +8,13 @@ use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Command, Output},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     thread,
     time::Duration,
 };
@@ -212,19 +217,27 @@ fn mariadb_runs_with_the_recommended_settings() {
     assert_eq!(said, "1\t1\t1\tROW\t2\t5\t400\n");
 }
 
-/// A stand-in for Seckill that tells what reached it. `/slow…` never answers, `/dies…` hangs up.
+/// A stand-in for Seckill that tells what reached it. It hangs up on a claim that says so.
 fn stand_in() -> SocketAddr {
+    counting_stand_in().0
+}
+
+/// The same, and how many claims have reached it.
+fn counting_stand_in() -> (SocketAddr, Arc<AtomicUsize>) {
+    let claims = Arc::new(AtomicUsize::new(0));
+    let counted = claims.clone();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
-            thread::spawn(move || answer_all(stream));
+            let counted = counted.clone();
+            thread::spawn(move || answer_all(stream, &counted));
         }
     });
-    address
+    (address, claims)
 }
 
-fn answer_all(stream: TcpStream) {
+fn answer_all(stream: TcpStream, claims: &AtomicUsize) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut stream = stream;
     let mut count = 0;
@@ -246,7 +259,10 @@ fn answer_all(stream: TcpStream) {
         reader.read_exact(&mut vec![0; length.unwrap_or(0)]).unwrap();
         count += 1;
         let path = head.split(' ').nth(1).unwrap();
-        if path.contains("/claims") && head.contains("x-test: die") {
+        if path.contains("/claims") {
+            claims.fetch_add(1, Relaxed);
+        }
+        if head.contains("x-test: die") {
             return;
         }
         let caching = if path == "/" { "no-cache" } else { "public, max-age=60" };
@@ -365,6 +381,85 @@ fn nginx_slows_down_a_machine_and_says_so_in_the_words_of_seckill() {
     assert!(passed >= 400 && refused > 0, "{passed} passed, {refused} were refused");
     assert_eq!(answers.matches(r#""code":"rate_limited""#).count(), refused);
     assert!(answers.contains("content-type: application/problem+json"));
+}
+
+#[test]
+fn nginx_goes_on_with_one_of_two_and_sends_no_claim_twice() {
+    let ((one, claims_of_one), (two, claims_of_two)) = (counting_stand_in(), counting_stand_in());
+    let claims = || claims_of_one.load(Relaxed) + claims_of_two.load(Relaxed);
+    let path = "/api/v1/items/42/claims";
+    let nginx = Nginx::start(&[one, two]).unwrap();
+    // Whoever has it may have done it: each is told so, and no other instance hears of it.
+    for n in 1..=6 {
+        let answer = curl(&nginx, path, &["--header", "x-test: die", "--data", "{}"]);
+        assert!(status(&answer) == "504" && answer.contains(r#""code":"unknown""#), "{answer}");
+        assert_eq!(claims(), n);
+    }
+    drop(nginx);
+
+    // One that is not there has done nothing, and a claim moves on.
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nginx = Nginx::start(&[nobody, two]).unwrap();
+    let before = claims();
+    for n in 1..=10 {
+        assert_eq!(status(&curl(&nginx, path, &["--data", "{}"])), "200");
+        assert_eq!(claims(), before + n);
+    }
+}
+
+#[test]
+fn a_file_ends_the_sale_at_nginx() {
+    let (instance, claims) = counting_stand_in();
+    let nginx = Nginx::start(&[instance]).unwrap();
+    let claim = || curl(&nginx, "/api/v1/items/42/claims", &["--data", "{}"]);
+    assert_eq!((status(&claim()), claims.load(Relaxed)), ("200", 1));
+    nginx.end_the_sale(true).unwrap();
+    for path in ["/api/v1/items/42/claims", "/api/v1/items/42/token"] {
+        let refused = curl(&nginx, path, &["--data", "{}"]);
+        assert!(status(&refused) == "403" && refused.contains(r#""code":"ended""#), "{refused}");
+        assert!(refused.contains("content-type: application/problem+json"), "{refused}");
+    }
+    // Orders, pages and payments go on.
+    assert_eq!(status(&curl(&nginx, "/api/v1/orders", &[])), "200");
+    assert_eq!(claims.load(Relaxed), 1);
+    nginx.end_the_sale(false).unwrap();
+    assert_eq!((status(&claim()), claims.load(Relaxed)), ("200", 2));
+}
+
+/// What `keepalived -t` says of a file: nothing, if it understands all of it. It sends signals to its own
+/// group, and in some containers ends by one after it has read everything.
+fn keepalived(file: &Path) -> String {
+    let output = Command::new(find_program("keepalived", "keepalived").unwrap())
+        .args(["--config-test", "--use-file"])
+        .arg(file)
+        .process_group(0)
+        .output()
+        .unwrap();
+    words_of(&output)
+}
+
+#[test]
+fn keepalived_understands_its_configuration() {
+    let file = deploy("keepalived/keepalived.conf");
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.contains("# NOT RUN"), "it must say that nobody ran it");
+    let folder = tempfolder("keepalived");
+    let check = |text: &str| {
+        let copy = folder.join("keepalived.conf");
+        fs::write(&copy, text).unwrap();
+        let said = keepalived(&copy);
+        // Whether this machine has the interface is not the file's affair.
+        let ours = said.lines().filter(|line| !line.contains("nterface") && !line.is_empty());
+        ours.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(check(&text), Vec::<String>::new());
+    // It would have told.
+    for (right, wrong) in [("lb_algo wlc", "lb_algo none_such"), ("priority 100", "priority 1000")]
+    {
+        let said = check(&text.replacen(right, wrong, 1));
+        assert!(!said.is_empty(), "{wrong}");
+    }
+    fs::remove_dir_all(folder).unwrap();
 }
 
 fn tempfolder(name: &str) -> PathBuf {

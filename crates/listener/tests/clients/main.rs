@@ -6,5 +6,7 @@ mod bodies;
 mod drain;
 mod fast_path;
 mod heads;
+mod http2;
 mod limits;
 mod server;
+mod tls;

@@ -20,7 +20,7 @@ use http::StatusCode;
 use hyper_util::rt::TokioIo;
 use listener::{
     BodyTooSlow, Drained, FastPath, FastRequest, Fields, HttpSettings, NoReply, Peer, Pending,
-    Refusal, RequestId, serve,
+    Refusal, RequestId, Tls, serve,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -46,6 +46,14 @@ pub(crate) fn settings() -> HttpSettings {
         proxy_hops: 0,
         allowed_origins: Vec::new(),
         allowed_frames: Vec::new(),
+        allowed_hosts: Vec::new(),
+        admin_listen: None,
+        tls_cert_file: Default::default(),
+        tls_key_file: Default::default(),
+        redirect_listen: None,
+        tls_handshake_timeout_ms: 400,
+        tls_handshakes_max: 50,
+        http2_streams_max: 8,
     }
 }
 
@@ -111,7 +119,7 @@ impl FastPath for Quick {
         out: &mut Vec<u8>,
     ) {
         let status = match refusal {
-            Refusal::BadRequest => 400,
+            Refusal::BadRequest | Refusal::PlainHttp => 400,
             Refusal::BodyTooLarge => 413,
             Refusal::ExpectationFailed => 417,
             Refusal::HeadTooLarge => 431,
@@ -220,6 +228,10 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) async fn start(settings: HttpSettings) -> Server {
+        Server::start_with(settings, None).await
+    }
+
+    pub(crate) async fn start_with(settings: HttpSettings, tls: Option<Arc<Tls>>) -> Server {
         let quick = Quick::default();
         let bell = quick.bell.clone();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -228,7 +240,7 @@ impl Server {
         let shutdown = async move {
             let _ = stopped.await;
         };
-        let served = tokio::spawn(serve(listener, quick, router(&bell), settings, shutdown));
+        let served = tokio::spawn(serve(listener, tls, quick, router(&bell), settings, shutdown));
         Server { address, bell, stop, served }
     }
 

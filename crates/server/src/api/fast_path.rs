@@ -217,9 +217,16 @@ pub(crate) fn write_refusal(
         Refusal::ExpectationFailed => Code::ExpectationFailed,
         Refusal::HeadTooLarge => Code::HeadTooLarge,
         Refusal::BodyTooLarge => Code::TooLarge,
+        Refusal::PlainHttp => Code::BadRequest,
+    };
+    let problem = match refusal {
+        Refusal::PlainHttp => {
+            Problem::new(code).detail("Only https is spoken here.", "仅支持 https。")
+        }
+        _ => Problem::new(code),
     };
     let closing: [(&str, &[u8]); 2] = [("connection", b"close"), (REQUEST_ID, id.as_bytes())];
-    Problem::new(code).write_http(out, lang_of(fields), &closing);
+    problem.write_http(out, lang_of(fields), &closing);
     code
 }
 

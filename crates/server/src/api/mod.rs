@@ -138,14 +138,25 @@ impl FromRef<Shared> for Arc<Admins> {
 /// Everything that can be asked, without the edge: errors have a status and no body yet. A process
 /// that is not for buyers answers machines and operators only.
 pub fn router(app: Arc<App>) -> Router {
+    let inner = inner_table(&app.config.http);
+    with_buyers(&app, inner)
+}
+
+/// What is answered at the door of buyers where operators have one of their own.
+pub fn public_router(app: Arc<App>) -> Router {
+    with_buyers(&app, counted(anybody()))
+}
+
+/// These, and in a process that is for buyers what they ask.
+fn with_buyers(app: &Arc<App>, others: OpenApiRouter<Shared>) -> Router {
     let http = &app.config.http;
     let shared = Shared(app.clone());
     let routes: Router<Shared> = if app.engine.settings().does(ProcessRole::Web) {
         let pages = web::routes(&http.allowed_frames)
             .route_layer(middleware::from_fn_with_state(shared.clone(), looks));
-        Router::from(routing_table(http)).merge(pages)
+        Router::from(buyers_table(http).merge(others)).merge(pages)
     } else {
-        inner_table(http).into()
+        others.into()
     };
     routes.with_state(shared)
 }
@@ -160,9 +171,23 @@ async fn looks(State(app): State<Shared>, request: Request, next: middleware::Ne
 
 /// The router inside its edge, as [`listener::serve`] wants it.
 pub fn service(app: Arc<App>) -> Edge<Router> {
+    edge(&app, router(app.clone()))
+}
+
+/// The same for the door of buyers alone.
+pub fn public_service(app: Arc<App>) -> Edge<Router> {
+    edge(&app, public_router(app.clone()))
+}
+
+/// The same for the door of operators and machines alone.
+pub fn admin_service(app: Arc<App>) -> Edge<Router> {
+    let routes: Router<Shared> = inner_table(&app.config.http).into();
+    edge(&app, routes.with_state(Shared(app.clone())))
+}
+
+fn edge(app: &App, router: Router) -> Edge<Router> {
     let timeout = Duration::from_millis(app.config.http.request_timeout_ms);
-    let origins = app.origins.clone();
-    Edge::new(router(app), timeout).open_to(origins)
+    Edge::new(router, timeout).open_to(app.origins.clone())
 }
 
 /// What is answered before the router.
@@ -172,23 +197,30 @@ pub fn fast_path(app: Arc<App>) -> fast_path::Claims {
 
 /// What operators and machines ask.
 fn inner_table(http: &HttpSettings) -> OpenApiRouter<Shared> {
-    OpenApiRouter::default()
+    let inner = OpenApiRouter::default()
         .nest(BASE, limited(operators(), http.admin_body_bytes_max))
         .nest(BASE, limited(imports(), http.import_body_bytes_max))
-        .merge(machines())
-        .route_layer(middleware::from_fn(counts::by_route))
+        .merge(machines());
+    counted(inner.merge(anybody()))
+}
+
+fn counted(routes: OpenApiRouter<Shared>) -> OpenApiRouter<Shared> {
+    routes.route_layer(middleware::from_fn(counts::by_route))
 }
 
 /// Routes and document in one.
 fn routing_table(http: &HttpSettings) -> OpenApiRouter<Shared> {
-    let counted = OpenApiRouter::default()
-        .nest(BASE, limited(public_and_buyers(), http.body_bytes_max))
-        .route_layer(middleware::from_fn(counts::by_route))
-        .merge(inner_table(http));
+    buyers_table(http).merge(inner_table(http))
+}
+
+/// What buyers ask.
+fn buyers_table(http: &HttpSettings) -> OpenApiRouter<Shared> {
+    let buyers =
+        OpenApiRouter::default().nest(BASE, limited(public_and_buyers(), http.body_bytes_max));
     // The one path that a sale is about counts for itself, and passes nothing on its way.
     let hot = OpenApiRouter::default().routes(routes!(claims::claim));
     let hot = limited(hot, http.body_bytes_max);
-    counted.nest(BASE, hot)
+    counted(buyers).nest(BASE, hot)
 }
 
 fn public_and_buyers() -> OpenApiRouter<Shared> {
@@ -256,13 +288,16 @@ fn imports() -> OpenApiRouter<Shared> {
     OpenApiRouter::default().routes(routes!(admin::import::import))
 }
 
+/// What is answered at every door.
+fn anybody() -> OpenApiRouter<Shared> {
+    OpenApiRouter::default().routes(routes!(machine::healthz)).routes(routes!(machine::openapi))
+}
+
 fn machines() -> OpenApiRouter<Shared> {
     OpenApiRouter::default()
-        .routes(routes!(machine::healthz))
         .routes(routes!(machine::readyz))
         .routes(routes!(machine::ready_to_sell))
         .routes(routes!(machine::ready_to_settle))
         .routes(routes!(machine::ready_to_show))
         .routes(routes!(machine::metrics))
-        .routes(routes!(machine::openapi))
 }

@@ -110,6 +110,11 @@ codes! {
         "Bad request", "请求无法识别",
         "The request cannot be understood.",
         "请求无法识别。";
+    /// The name it asks for is none of ours; see `http.allowed_hosts`.
+    Misdirected = "misdirected", MISDIRECTED_REQUEST,
+        "Wrong host", "主机名不符",
+        "This shop is not known by the name that was asked for.",
+        "请求的主机名不属于本站。";
     /// No or no valid identity.
     Unauthorized = "unauthorized", UNAUTHORIZED,
         "Please log in", "请先登录",
@@ -176,6 +181,7 @@ impl Code {
     /// The code for an error answer that some library made without one.
     pub(crate) fn of_status(status: StatusCode) -> Code {
         match status {
+            StatusCode::MISDIRECTED_REQUEST => Code::Misdirected,
             StatusCode::UNAUTHORIZED => Code::Unauthorized,
             StatusCode::FORBIDDEN => Code::Forbidden,
             StatusCode::NOT_FOUND => Code::NotFound,

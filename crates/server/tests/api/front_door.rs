@@ -20,7 +20,7 @@ async fn open(change: impl FnOnce(&mut HttpSettings)) -> (Shop, std::net::Socket
     let address = socket.local_addr().unwrap();
     let (fast_path, service) = (fast_path(shop.app.clone()), service(shop.app.clone()));
     let never = std::future::pending();
-    tokio::spawn(listener::serve(socket, fast_path, service, settings, never));
+    tokio::spawn(listener::serve(socket, None, fast_path, service, settings, never));
     (shop, address)
 }
 

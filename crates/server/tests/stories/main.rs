@@ -41,6 +41,7 @@ mod cluster;
 mod commands;
 mod contract;
 mod disk;
+mod doors;
 mod engines;
 mod failover;
 mod failures;
