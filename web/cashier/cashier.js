@@ -23,6 +23,8 @@ const byId = (id) => document.getElementById(id);
 const txn = decodeURIComponent(location.pathname.split("/").filter(Boolean).at(-1) ?? "");
 /** The proof that this payment was opened for whoever looks at the page. */
 const token = new URLSearchParams(location.search).get("token") ?? "";
+/** Where the buyer goes when it is done: a page of this site, whatever the address says. */
+const back = ownPage(new URLSearchParams(location.search).get("return_url"));
 const path = `/cashier/${encodeURIComponent(txn)}?token=${encodeURIComponent(token)}`;
 const clock = new ServerClock(askTime);
 
@@ -31,6 +33,15 @@ let problem = null;
 let busy = null;
 let lookAt = 0;
 let looking = false;
+
+function ownPage(url) {
+  try {
+    const { origin, pathname, search } = new URL(url ?? "", location.origin);
+    return url && origin === location.origin ? pathname + search : null;
+  } catch {
+    return null;
+  }
+}
 
 async function look() {
   if (looking || busy) return;
@@ -86,6 +97,8 @@ function draw() {
   setText(byId("txn"), payment.txn);
   setText(byId("state"), busy ? say(words, "working") : say(words, `state_${payment.state}`));
   setAttribute(byId("payment"), "data-state", payment.state);
+  // A provider sends back whoever has paid; who leaves before that goes where they came from.
+  setAttribute(document.querySelector(".back a"), "href", payment.state === "paid" && back ? back : "/#orders");
   for (const button of document.querySelectorAll("[data-action]")) {
     const allowed = !busy && ALLOWED[button.dataset.action].includes(payment.state);
     setAttribute(button, "aria-disabled", allowed ? null : "true");

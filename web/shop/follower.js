@@ -12,6 +12,8 @@ const VANISHED_AFTER_MS = 8_000;
 /** How far back receipts are asked for on arrival; older claims are in the list. */
 const RECENT_MS = 10 * 60_000;
 const RECENT_MAX = 5;
+/** Nobody looks at a cashier for longer; after that the usual pace will do. */
+const EXPECTED_MS = 10 * 60_000;
 
 /** When to ask for the list again: at the usual pace, but soon after an order's deadline has passed. */
 export function nextListAt(now, orders, pace, random = Math.random) {
@@ -32,6 +34,8 @@ export class Follower {
   #listAt = 0;
   #claimedAt = new Map();
   #presented = new Set();
+  /** Orders whose buyers are paying right now, and until when they are looked at often. */
+  #expected = new Map();
 
   constructor({ buyer, book, now, onNews }) {
     this.#buyer = buyer;
@@ -46,6 +50,7 @@ export class Follower {
     this.#book.clear();
     this.#claimedAt.clear();
     this.#presented.clear();
+    this.#expected.clear();
     this.#onNews();
     if (this.#buyer.signedIn) this.refresh();
   }
@@ -83,6 +88,12 @@ export class Follower {
     } catch (problem) {
       if (problem.status === 404) await this.#present(user, orderNo);
     }
+  }
+
+  /** Somebody pays this order now: a push may be lost, so it is looked at beside it. */
+  expect(orderNo) {
+    this.#expected.set(orderNo, this.#now() + EXPECTED_MS);
+    this.#wake(between(...QUEUED_POLL_MS.alone));
   }
 
   /** The page was hidden or shown. */
@@ -127,8 +138,9 @@ export class Follower {
 
   async #round() {
     const moving = this.#book.moving();
-    const queued = moving.filter((order) => order.status === "queued");
-    await Promise.all(queued.slice(0, RECENT_MAX).map((order) => this.look(order.order_no)));
+    const expected = ({ order_no: no, status }) => status === "unpaid" && this.#expected.get(no) > this.#now();
+    const urgent = moving.filter((order) => order.status === "queued" || expected(order));
+    await Promise.all(urgent.slice(0, RECENT_MAX).map((order) => this.look(order.order_no)));
     if (this.#now() >= this.#listAt) await this.refresh();
     else this.#wake(between(...this.#pace(QUEUED_POLL_MS)));
   }

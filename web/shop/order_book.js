@@ -13,6 +13,9 @@ export const isMoving = (status) => status === "queued" || status === "unpaid" |
 const newestFirst = (a, b) =>
   b.order_no.length - a.order_no.length || (a.order_no < b.order_no ? 1 : a.order_no > b.order_no ? -1 : 0);
 
+/** Some fields are lists and objects, which are never identical. */
+const same = (a, b) => a === b || (typeof a === "object" && JSON.stringify(a) === JSON.stringify(b));
+
 export class OrderBook {
   #orders = new Map();
 
@@ -32,7 +35,7 @@ export class OrderBook {
       return true;
     }
     if ((RANK[news.status] ?? 0) < (RANK[known.status] ?? 0)) return false;
-    const changed = Object.entries(news).some(([field, value]) => known[field] !== value);
+    const changed = Object.entries(news).some(([field, value]) => !same(known[field], value));
     if (changed) Object.assign(known, news);
     return changed;
   }

@@ -8,6 +8,7 @@ import { nextTick } from "../countdown.js";
 import { setAttribute, setChildren, setText } from "../element.js";
 import { say, speaks } from "../i18n.js";
 import { Problem } from "../problem.js";
+import { recall } from "../storage.js";
 import { ActivitySection } from "./activity_section.js";
 import { coolDownMs } from "./buy_state.js";
 import { Buyer } from "./buyer.js";
@@ -17,6 +18,7 @@ import { Follower } from "./follower.js";
 import { ItemCard } from "./item_card.js";
 import { OrderBook } from "./order_book.js";
 import { OrderCard } from "./order_card.js";
+import { deviceOf, payInsideApp, returnedOrder, waysToPay, webAddress } from "./pay_ways.js";
 import { phase } from "./phase.js";
 import { dropPending, keepPending, keepReceipt, pendingOf } from "./receipts.js";
 import { SaleTokens } from "./sale_token.js";
@@ -27,6 +29,8 @@ const RESYNC_MS = [120_000, 240_000];
 /** More tokens than anybody can use at once would only load the server before the opening. */
 const TOKENS_TENDED_MAX = 6;
 const ORDERS_SHOWN_MAX = 50;
+/** Who pays, as WeChat knows them (openid); the shop that shows this page inside WeChat hands it over. */
+const PAYER = "seckill_payer";
 
 const byId = (id) => document.getElementById(id);
 
@@ -48,6 +52,9 @@ const orderCards = new Map();
 /** What this page did about each item: {sending, position, coolUntil, problem}. */
 const attempts = new Map();
 const phases = new Map();
+/** Orders whose buyers came back from a provider's page, and when. */
+const returned = new Map();
+const device = deviceOf(navigator);
 const onScreen = new Set();
 
 const watcher = new IntersectionObserver((entries) => {
@@ -129,25 +136,41 @@ async function refused(itemId, attempt, problem) {
   }
 }
 
-/** A payment address leads to a web page and nowhere else. */
-function webAddress(url) {
-  try {
-    const { protocol, href } = new URL(url, location.href);
-    return protocol === "https:" || protocol === "http:" ? href : null;
-  } catch {
-    return null;
-  }
+const failure = (key) => new Problem({ code: "failed", body: { detail: say(words, key) } });
+
+/** Opens a payment. Resolves to what was opened if it is a code to be shown here. */
+async function pay(orderNo, { provider, method }) {
+  const opened = await buyer.ask("POST", `/orders/${encodeURIComponent(orderNo)}/payments`, {
+    body: {
+      provider, method, return_url: `/?order=${encodeURIComponent(orderNo)}`,
+      ...(method === "app" ? { payer: recall(PAYER) } : {}),
+    },
+    answerWithinMs: 15_000,
+  });
+  follower.expect(orderNo);
+  if (opened.app) return payInApp(orderNo, opened.app);
+  if (opened.qr) return opened;
+  if (!opened.payment_url) throw failure("payElsewhere");
+  const target = webAddress(opened.payment_url, location.href);
+  if (!target) throw failure("badPaymentUrl");
+  location.assign(target);
+  return null;
 }
 
-async function pay(orderNo) {
-  const [provider] = providers;
-  if (!provider) throw new Problem({ code: "failed", body: { detail: say(words, "noProvider") } });
-  const { payment_url: url } = await buyer.ask("POST", `/orders/${encodeURIComponent(orderNo)}/payments`, {
-    body: { provider },
-  });
-  const target = webAddress(url);
-  if (target === null) throw new Problem({ code: "failed", body: { detail: say(words, "badPaymentUrl") } });
-  location.assign(target);
+async function payInApp(orderNo, parameters) {
+  const told = await payInsideApp(parameters);
+  if (told === "fail") throw failure("appFailed");
+  if (told === "ok") returned.set(orderNo, now());
+  return null;
+}
+
+/** The buyer comes from a provider's page: their money may be known already, or be on its way. */
+function welcomeBack() {
+  const back = returnedOrder(location.href);
+  if (!back) return;
+  returned.set(back.order, now());
+  history.replaceState(null, "", back.clean);
+  follower.expect(back.order);
 }
 
 async function cancel(orderNo) {
@@ -205,10 +228,14 @@ function drawOrders(time) {
   for (const order of orders) {
     const no = order.order_no;
     if (!orderCards.has(no)) {
-      orderCards.set(no, new OrderCard(no, { onPay: () => pay(no), onCancel: () => cancel(no) }));
+      orderCards.set(no, new OrderCard(no, { onPay: (way) => pay(no, way), onCancel: () => cancel(no) }));
     }
     const itemName = order.item_name ?? catalog.item(order.item_id)?.item.name ?? say(words, "itemNo", { id: order.item_id });
-    orderCards.get(no).update({ order, itemName, now: time });
+    const payWith = order.pay_with ?? shop.pay_with;
+    const ways = order.status === "unpaid" ? waysToPay(payWith, device, recall(PAYER)) : [];
+    orderCards.get(no).update({
+      order, itemName, now: time, ways, titles: shop.titles, returnedAt: returned.get(no) ?? null,
+    });
   }
   setChildren(byId("order-list"), orders.map(({ order_no }) => orderCards.get(order_no).node));
   const toPay = orders.filter(({ status }) => status === "unpaid").length;
@@ -243,15 +270,15 @@ function draw() {
 
 // --- the shop itself ---
 
-/** Where an order can be paid here, by name. */
-let providers = [];
+/** Where an order can be paid here, and what people call it. */
+let shop = { pay_with: [], titles: {} };
 
 /** Learns how buyers sign in and pay here; asked again until somebody answers. */
 async function learnShop() {
   try {
-    const shop = await call("GET", "/shop");
-    providers = shop.providers;
-    signInBox.offer(shop.dev_login);
+    const { dev_login: devLogin, pay_with: payWith } = await call("GET", "/shop");
+    shop = { pay_with: payWith, titles: Object.fromEntries(payWith.map(({ provider, title }) => [provider, title])) };
+    signInBox.offer(devLogin);
     draw();
   } catch {
     setTimeout(learnShop, between(2_000, 5_000));
@@ -323,4 +350,5 @@ speaks(words, draw);
 learnShop();
 syncClock(4);
 follower.restart();
+welcomeBack();
 tick();

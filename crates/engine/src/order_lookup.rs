@@ -5,14 +5,19 @@
 //! order in which it moves, and at last the ledger again, so that one that moves meanwhile is seen twice
 //! and never not at all.
 
-use std::{collections::BTreeMap, pin::pin, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
 
-use ledger::{DeadLetter, DeadLetterState, LedgerError, OrderFilter};
+use ledger::{DeadLetter, DeadLetterState, LedgerError, OrderFilter, PaymentRow};
 use sale::{Claim, Millis, Order, OrderNo, OrderStatus, UserId};
 
 use crate::{
     last_known::LastKnown,
-    order_reads::OrderReads,
+    order_reads::{OrderReads, PaymentReads, by_order},
     shared::{Shared, StoreError},
 };
 
@@ -73,12 +78,28 @@ impl Found {
 pub struct OrderLookup {
     shared: Arc<Shared>,
     reads: OrderReads,
+    payment_reads: PaymentReads,
     last_known: Arc<LastKnown>,
 }
 
 impl OrderLookup {
     pub(crate) fn new(shared: Arc<Shared>, last_known: Arc<LastKnown>) -> OrderLookup {
-        OrderLookup { reads: OrderReads::new(shared.ledger.clone()), shared, last_known }
+        let reads = OrderReads::new(shared.ledger.clone());
+        let payment_reads = PaymentReads::new(shared.ledger.clone());
+        OrderLookup { reads, payment_reads, shared, last_known }
+    }
+
+    /// What is on record of an order's payments, oldest first.
+    pub async fn payments(&self, no: OrderNo) -> ledger::Result<Vec<PaymentRow>> {
+        self.payment_reads.of(no).await
+    }
+
+    /// The same of many orders at once.
+    pub async fn payments_of(
+        &self,
+        orders: &[OrderNo],
+    ) -> ledger::Result<HashMap<OrderNo, Vec<PaymentRow>>> {
+        Ok(by_order(self.shared.ledger.payments_of(orders).await?))
     }
 
     /// Claims on the log; `None` if none is there.

@@ -8,7 +8,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use gate::{Gathered, GatheredLimits};
-use ledger::{Ledger, LedgerError};
+use ledger::{Ledger, LedgerError, PaymentRow};
 use sale::{Order, OrderNo};
 
 const LIMITS: GatheredLimits =
@@ -31,6 +31,44 @@ impl OrderReads {
         let nobody = || Err(LedgerError::Unavailable("too many orders are asked for".into()));
         self.0.ask(no).await.unwrap_or_else(nobody)
     }
+}
+
+type Payments = Result<Vec<PaymentRow>, LedgerError>;
+
+/// What is on record of orders' payments, read by the same rules.
+pub(crate) struct PaymentReads(Arc<Gathered<OrderNo, Payments>>);
+
+impl PaymentReads {
+    pub(crate) fn new(ledger: Arc<dyn Ledger>) -> PaymentReads {
+        PaymentReads(Gathered::new(LIMITS, move |numbers| {
+            let ledger = ledger.clone();
+            Box::pin(async move { read_payments(&*ledger, &numbers).await })
+        }))
+    }
+
+    /// Oldest first.
+    pub(crate) async fn of(&self, no: OrderNo) -> Payments {
+        let nobody = || Err(LedgerError::Unavailable("too many payments are asked for".into()));
+        self.0.ask(no).await.unwrap_or_else(nobody)
+    }
+}
+
+/// Each order's, in the order in which they were given.
+pub(crate) fn by_order(rows: Vec<PaymentRow>) -> HashMap<OrderNo, Vec<PaymentRow>> {
+    let mut orders: HashMap<OrderNo, Vec<PaymentRow>> = HashMap::new();
+    for row in rows {
+        orders.entry(row.order_no).or_default().push(row);
+    }
+    orders
+}
+
+async fn read_payments(ledger: &dyn Ledger, numbers: &[OrderNo]) -> Vec<Payments> {
+    let found = ledger.payments_of(numbers).await.map(by_order);
+    let answer = |no: &OrderNo| match &found {
+        Ok(rows) => Ok(rows.get(no).cloned().unwrap_or_default()),
+        Err(error) => Err(same(error)),
+    };
+    numbers.iter().map(answer).collect()
 }
 
 async fn read(ledger: &dyn Ledger, numbers: &[OrderNo]) -> Vec<Answer> {

@@ -110,6 +110,13 @@ impl Payments {
         names
     }
 
+    /// The providers themselves, in the order of the alphabet.
+    pub fn offered(&self) -> impl Iterator<Item = &dyn Provider> {
+        let mut offered: Vec<&dyn Provider> = self.providers.values().map(|one| &**one).collect();
+        offered.sort_by_key(|provider| provider.name());
+        offered.into_iter()
+    }
+
     pub fn has_provider(&self, name: &str) -> bool {
         self.providers.contains_key(name)
     }

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use gate::Loaded;
 use ledger::{
-    ActivityOrder, AuditRow, DeadLetter, DeadLetterState, JobRun, OrderFilter, PaymentRow, Result,
-    StockLogRow,
+    ActivityOrder, AuditRow, DeadLetter, DeadLetterState, JobRun, OrderFilter, Result, StockLogRow,
 };
 use sale::{Activity, ActivityId, Item, ItemId, Millis, Order, OrderNo, UserId};
 
@@ -95,15 +94,6 @@ impl Records {
 
     pub async fn orders(&self, filter: &OrderFilter) -> Result<Vec<Order>> {
         self.shared.ledger.orders(filter).await
-    }
-
-    pub async fn payments(&self, no: OrderNo) -> Result<Vec<PaymentRow>> {
-        self.shared.ledger.payments(no).await
-    }
-
-    /// All that is on record of these orders' payments.
-    pub async fn payments_of(&self, orders: &[OrderNo]) -> Result<Vec<PaymentRow>> {
-        self.shared.ledger.payments_of(orders).await
     }
 
     pub async fn dead_letter(&self, no: OrderNo) -> Result<Option<DeadLetter>> {

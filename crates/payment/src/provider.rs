@@ -75,7 +75,15 @@ pub struct Title {
 }
 
 impl Title {
-    pub fn new(en: impl Into<String>, zh: impl Into<String>) -> Title {
+    /// Of the providers that people know; others are called by their name.
+    pub fn of(provider: &str) -> Title {
+        let (en, zh) = match provider {
+            "wechat" => ("WeChat Pay", "微信支付"),
+            "alipay" => ("Alipay", "支付宝"),
+            "external" => ("The shop's cashier", "商城收银台"),
+            "sandbox" => ("Sandbox", "沙盒收银台"),
+            name => (name, name),
+        };
         Title { en: en.into(), zh: zh.into() }
     }
 }
@@ -212,7 +220,7 @@ pub trait Provider: Send + Sync {
 
     /// What buyers call it.
     fn title(&self) -> Title {
-        Title::new(self.name(), self.name())
+        Title::of(self.name())
     }
 
     /// The ways a buyer can come to it, the usual one first. Never empty.

@@ -31,8 +31,8 @@ use crate::{
     WebhookEvent, WebhookKind,
 };
 
-const PAYMENT_COLUMNS: &str = "provider, provider_txn, order_no, kind, amount, currency, created_at, method, refund_reason, \
-     refund_note, refund_asked_at";
+const PAYMENT_COLUMNS: &str = "provider, provider_txn, order_no, kind, amount, currency, created_at, \
+     method, refund_reason, refund_note, refund_asked_at";
 
 /// Of a payment `p`: it was not given back.
 const NOT_REFUNDED: &str = "NOT EXISTS (SELECT 1 FROM tb_payment AS r

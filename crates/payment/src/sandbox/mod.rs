@@ -46,7 +46,7 @@ pub use signature::{SIGNATURE_HEADER, TIMESTAMP_HEADER, WINDOW_MS};
 
 use crate::{
     CloseOutcome, Notice, NoticeAnswer, NoticeError, Opened, PayMethod, PayRequest, Provider,
-    ProviderError, QueryOutcome, RefundOutcome, RefundRequest, Title,
+    ProviderError, QueryOutcome, RefundOutcome, RefundRequest,
 };
 use book::Book;
 
@@ -236,10 +236,6 @@ fn in_query(text: &str) -> String {
 impl Provider for Sandbox {
     fn name(&self) -> &'static str {
         NAME
-    }
-
-    fn title(&self) -> Title {
-        Title::new("Sandbox", "沙盒收银台")
     }
 
     /// As real ones, so that whoever builds a page for buyers can try each of them.

@@ -1,11 +1,15 @@
 //! An order as everybody sees it: the buyer, the event stream and the operators.
 
-use ledger::DeadLetterState;
+use ledger::{DeadLetterState, PaymentRow};
 use sale::{Claim, Currency, ItemId, Millis, Money, Order, OrderNo, OrderStatus, Reason, UserId};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{openapi, schemas};
+use super::{
+    openapi,
+    order_money::{OrderMoney, PayWith, PaymentJson, RefundJson},
+    schemas,
+};
 use crate::problem::Problem;
 use engine::{Engine, Found, OrderView};
 
@@ -39,6 +43,18 @@ pub(super) struct OrderJson {
     pub(super) created_at: i64,
     pub(super) paid_at: Option<i64>,
     pub(super) closed_at: Option<i64>,
+    /// While it is unpaid: where it may be paid. Empty: nowhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(super) pay_with: Option<Vec<PayWith>>,
+    /// While it is unpaid, the payment that was opened last; afterwards, the one that counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(super) payment: Option<PaymentJson>,
+    /// Money that goes back, or went back.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub(super) refunds: Vec<RefundJson>,
     /// While queued: claims up to and including this one that are on their way to the ledger, at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) position: Option<u64>,
@@ -61,7 +77,11 @@ pub(super) struct OrderJson {
 impl OrderJson {
     pub(super) async fn of(engine: &Engine, view: OrderView) -> Result<OrderJson, Problem> {
         match view {
-            OrderView::Known(order) => Ok(order.into()),
+            OrderView::Known(order) => {
+                // The order is known; without its payments it is still worth telling.
+                let rows = engine.orders().payments(order.order_no).await.unwrap_or_default();
+                Ok(OrderJson::from(order).with_money(engine, &rows))
+            }
             OrderView::Queued(claim) => OrderJson::queued(engine, claim).await,
             OrderView::LastKnown(order, at_ms) => Ok(OrderJson::from(order).last_true_at(at_ms)),
             OrderView::LastQueued(claim) => {
@@ -69,6 +89,35 @@ impl OrderJson {
                 Ok(OrderJson::queued(engine, claim).await?.last_true_at(claimed_ms))
             }
         }
+    }
+
+    /// Many at once, for lists: their payments are read in one go.
+    pub(super) async fn all(
+        engine: &Engine,
+        views: Vec<OrderView>,
+    ) -> Result<Vec<OrderJson>, Problem> {
+        let numbers: Vec<OrderNo> = views.iter().map(OrderView::order_no).collect();
+        let rows = engine.orders().payments_of(&numbers).await.unwrap_or_default();
+        let mut orders = Vec::with_capacity(views.len());
+        for view in views {
+            orders.push(match view {
+                OrderView::Known(order) => {
+                    let rows = rows.get(&order.order_no).map_or(&[][..], Vec::as_slice);
+                    OrderJson::from(order).with_money(engine, rows)
+                }
+                other => OrderJson::of(engine, other).await?,
+            });
+        }
+        Ok(orders)
+    }
+
+    /// `rows` are what is on record of its payments.
+    pub(super) fn with_money(mut self, engine: &Engine, rows: &[PaymentRow]) -> OrderJson {
+        if self.status == OrderStatus::Unpaid {
+            self.pay_with = Some(PayWith::all(engine, self.currency));
+        }
+        let money = OrderMoney::of(self.status, rows);
+        OrderJson { payment: money.payment, refunds: money.refunds, ..self }
     }
 
     /// As operators see it.
@@ -114,6 +163,9 @@ impl OrderJson {
             created_at: claim.claimed_ms,
             paid_at: None,
             closed_at: None,
+            pay_with: None,
+            payment: None,
+            refunds: Vec::new(),
             // What stands before this claim is at most the whole log.
             position: engine.orders().backlog(),
             eta_ms: engine.orders().backlog_eta_ms(),
@@ -145,6 +197,9 @@ impl From<Order> for OrderJson {
             created_at: order.created_ms,
             paid_at: order.paid_ms,
             closed_at: order.closed_ms,
+            pay_with: None,
+            payment: None,
+            refunds: Vec::new(),
             position: None,
             eta_ms: None,
             failed: None,

@@ -45,10 +45,7 @@ pub(super) async fn list(
     let rows = paging::rows(page.limit)?;
     let views = app.engine.orders().of_buyer(&user, page.before, rows).await?;
     let next = paging::next(&views, rows, OrderView::order_no);
-    let mut orders = Vec::with_capacity(views.len());
-    for view in views {
-        orders.push(OrderJson::of(&app.engine, view).await?);
-    }
+    let orders = OrderJson::all(&app.engine, views).await?;
     Ok(Json(Orders { orders, next }))
 }
 

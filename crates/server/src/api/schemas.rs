@@ -4,6 +4,8 @@
 //! promise what a handler refuses. The stories try that: schemathesis makes requests of all kinds
 //! from the document and compares what is answered (`tests/stories/contract.rs`).
 
+use ledger::RefundReason;
+use payment::PayMethod;
 use sale::{
     ATTRIBUTE_NAME_CHARS_MAX, ATTRIBUTE_NUMBER_MAX, ATTRIBUTE_TEXT_CHARS_MAX, ATTRIBUTES_MAX,
     DESCRIPTION_CHARS_MAX, EVENT_TICKET_CHARS_MAX, IMAGES_MAX, ITEMS_PER_ACTIVITY_MAX,
@@ -26,6 +28,8 @@ use super::{
     news::LAST_EVENT_ID_CHARS_MAX,
     openapi::{one_of, one_of_or_null},
     paging::{ROWS_DEFAULT, ROWS_MAX},
+    payments::PAYER_CHARS_MAX,
+    return_url::RETURN_URL_CHARS_MAX,
 };
 use engine::{
     IMPORT_ACTIVITIES_MAX, TOKEN_NAME_CHARS_MAX, WATCHED_ITEMS_MAX, WEBHOOK_DESCRIPTION_CHARS_MAX,
@@ -190,6 +194,66 @@ pub(super) fn edited_webhook_kinds() -> Schema {
 
 pub(super) fn provider() -> Schema {
     text(PROVIDER).examples(["sandbox"]).into()
+}
+
+const PAYMENT_STATES: [&str; 2] = ["open", "paid"];
+const REFUND_STATES: [&str; 2] = ["pending", "done"];
+
+/// How a buyer comes to a provider.
+pub(super) fn pay_method() -> Schema {
+    let about = "`page`: on a desk. `phone`: in a phone's browser. `qr`: a code that its app scans. `app`: \
+                 inside its own app, by its script.";
+    one_of(about, PayMethod::ALL.map(PayMethod::as_str))
+}
+
+pub(super) fn pay_methods() -> Schema {
+    ArrayBuilder::new().items(RefOr::T(pay_method())).into()
+}
+
+pub(super) fn pay_method_or_null() -> Schema {
+    let about = "How the buyer came to the provider; null if that is not known.";
+    one_of_or_null(about, PayMethod::ALL.map(PayMethod::as_str))
+}
+
+pub(super) fn payment_state() -> Schema {
+    one_of("`open`: the provider has not told of money. `paid`: it has.", PAYMENT_STATES)
+}
+
+pub(super) fn refund_state() -> Schema {
+    one_of("`pending` until the provider has done it.", REFUND_STATES)
+}
+
+pub(super) fn refund_reason() -> Schema {
+    let about = "`late`: the order was closed. `double`: it was paid before. `void`: the claim could not be \
+                 kept. `operator`: the shop gives it back. Null if a release before this one asked for it.";
+    one_of_or_null(about, RefundReason::ALL.map(RefundReason::as_str))
+}
+
+/// One of the provider's ways, or nothing.
+pub(super) fn wanted_method() -> Schema {
+    let about =
+        "One of the provider's methods in the order's `pay_with`; the first of them unless told.";
+    one_of_or_null(about, PayMethod::ALL.map(PayMethod::as_str))
+}
+
+fn visible_or_null(chars_max: usize) -> ObjectBuilder {
+    or_null(Type::String)
+        .pattern(Some(VISIBLE_ASCII))
+        .min_length(Some(1))
+        .max_length(Some(chars_max))
+}
+
+/// Who pays, as the provider knows them.
+pub(super) fn payer() -> Schema {
+    let about =
+        "Who pays, as the provider knows them (WeChat's `openid`). The method `app` needs it.";
+    visible_or_null(PAYER_CHARS_MAX).description(Some(about)).into()
+}
+
+pub(super) fn return_url() -> Schema {
+    let about = "Where the provider sends the buyer's browser when it is done: a path of this site, or an \
+                 address at an origin of `http.allowed_origins`.";
+    visible_or_null(RETURN_URL_CHARS_MAX).description(Some(about)).into()
 }
 
 /// Of a row in the ledger.

@@ -112,13 +112,16 @@ async fn the_demos_doors_are_shut_where_they_are_off() {
     })
     .await;
     let offered = shop.get("/api/v1/shop").send().await.is(200);
-    assert_eq!(offered, json!({"dev_login": false, "providers": []}));
+    assert_eq!(offered, json!({"dev_login": false, "providers": [], "pay_with": []}));
     let login = shop.post("/api/v1/dev/login").json(json!({"user_id": "ann"}));
     login.send().await.is_refused(404, "not_found", None);
     shop.get("/api/v1/cashier/x").send().await.is_refused(404, "not_found", None);
     let shop = Shop::open().await;
     let offered = shop.get("/api/v1/shop").send().await.is(200);
-    assert_eq!(offered, json!({"dev_login": true, "providers": ["sandbox"]}));
+    let sandbox = json!({"provider": "sandbox", "methods": ["page", "phone", "qr"],
+        "title": {"en": "Sandbox", "zh": "沙盒收银台"}});
+    let expected = json!({"dev_login": true, "providers": ["sandbox"], "pay_with": [sandbox]});
+    assert_eq!(offered, expected);
     for bad in [json!(""), json!("two words"), json!("x".repeat(65)), json!(7), Value::Null] {
         let login = shop.post("/api/v1/dev/login").json(json!({"user_id": bad}));
         login.send().await.is_refused(422, "invalid", Some("user_id"));

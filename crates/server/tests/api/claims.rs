@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use futures_util::StreamExt;
 use http::Method;
+use ledger::PaymentNotice;
 use sale::{Claim, FailedClaim, ItemId, SaleToken, SigningKeys};
 use serde_json::{Value, json};
 use server::api::BASE;
@@ -96,6 +97,73 @@ async fn a_buyer_finds_claims_follows_and_gives_up() {
     pressed("pay").await.is_refused(409, "conflict", None);
     let late = shop.post(&format!("/orders/{order_no}/payments")).bearer(jwt);
     late.json(json!({"provider": "sandbox"})).send().await.is_refused(409, "conflict", None);
+}
+
+#[tokio::test]
+async fn an_order_says_where_it_may_be_paid_what_was_opened_and_what_goes_back() {
+    let shop = Shop::open_with(|config| {
+        config.http.allowed_origins = vec!["https://shop.example".into()];
+    })
+    .await;
+    let (_, item) = shop.stage(10, 2).await;
+    shop.clock.set(OPENS_MS);
+    let jwt = &shop.jwt("ann");
+    let no = shop.buy("ann", item).await;
+    let order = shop.settled("ann", &no).await;
+    let methods = json!(["page", "phone", "qr"]);
+    assert_eq!(order["pay_with"], json!([{"provider": "sandbox", "methods": methods}]));
+    assert!(order.get("payment").is_none() && order.get("refunds").is_none());
+
+    let pay =
+        |body: Value| shop.post(&format!("/orders/{no}/payments")).bearer(jwt).json(body).send();
+    for (body, field) in [
+        (json!({"provider": "paypal"}), "provider"),
+        (json!({"provider": "sandbox", "method": "app"}), "method"),
+        (json!({"provider": "sandbox", "method": "cash"}), "method"),
+        (json!({"provider": "sandbox", "payer": ""}), "payer"),
+        (json!({"provider": "sandbox", "return_url": "https://evil.example/"}), "return_url"),
+        (json!({"provider": "sandbox", "return_url": "//evil.example/"}), "return_url"),
+    ] {
+        pay(body).await.is_refused(422, "invalid", Some(field));
+    }
+    let shown = async || shop.get(&format!("/orders/{no}")).bearer(jwt).send().await.is(200);
+    assert!(shown().await.get("payment").is_none(), "nothing was opened");
+
+    let code = pay(json!({"provider": "sandbox", "method": "qr"})).await.is(200);
+    let text = code["qr"]["text"].as_str().unwrap();
+    assert!(text.starts_with("http://") && text.contains("/cashier/"), "{text}");
+    assert!(code["qr"]["svg"].as_str().unwrap().starts_with("<svg "), "{code}");
+    assert_eq!((&code["payment_url"], &code["expires_at"]), (&Value::Null, &order["pay_deadline"]));
+    let opened = shown().await["payment"].clone();
+    assert_eq!((&opened["method"], &opened["state"]), (&json!("qr"), &json!("open")));
+    for back in ["/?order=SK1", "https://shop.example/back"] {
+        let page = pay(json!({"provider": "sandbox", "return_url": back})).await.is(200);
+        assert_eq!((&page["qr"], &page["app"]), (&Value::Null, &Value::Null));
+        let url = page["payment_url"].as_str().unwrap();
+        assert!(url.contains("&return_url="), "{url}");
+    }
+    let ledger = &shop.app.engine.parts().ledger;
+    let order_no = no.parse().unwrap();
+    let amount = ledger.order(order_no).await.unwrap().unwrap().amount;
+    let money = |txn: &str| PaymentNotice {
+        provider: "sandbox".into(),
+        provider_txn: txn.into(),
+        order_no,
+        amount,
+        paid_ms: OPENS_MS,
+    };
+    for txn in ["first", "second"] {
+        ledger.credit(&money(txn), OPENS_MS).await.unwrap();
+    }
+    let paid = shown().await;
+    let payment = &paid["payment"];
+    assert_eq!((&payment["provider"], &payment["state"]), (&json!("sandbox"), &json!("paid")));
+    assert_eq!((&payment["method"], &payment["provider_txn"]), (&json!("page"), &json!("first")));
+    let refund = json!({"provider": "sandbox", "provider_txn": "second", "amount": 699_900,
+        "currency": "CNY", "reason": "double", "note": null, "state": "pending",
+        "asked_at": OPENS_MS, "done_at": null});
+    assert_eq!((&paid["status"], &paid["refunds"]), (&json!("paid"), &json!([refund])));
+    assert!(paid.get("pay_with").is_none(), "{paid}");
 }
 
 #[tokio::test]

@@ -298,10 +298,18 @@ async fn operators_see_what_a_sale_came_to_and_who_was_paid_how() {
     };
     let all = table("").await;
     let lines: Vec<_> = all.split("\r\n").collect();
-    assert!(lines[0].ends_with(",provider,provider_txn,sku"), "{all}");
-    assert!(lines[1].starts_with(&orders[2]) && lines[1].ends_with(",,,"), "{all}");
-    assert!(lines[2].ends_with(r#",wechat,"'=1+1","#), "{all}");
-    assert!(lines[3].ends_with(",wechat,42001,"), "{all}");
+    let names =
+        ",provider,provider_txn,sku,method,refund_state,refund_reason,refund_amount,refunded_at";
+    assert!(lines[0].ends_with(names), "{all}");
+    assert!(lines[1].starts_with(&orders[2]) && lines[1].ends_with(",,,,,,,,"), "{all}");
+    assert!(lines[2].ends_with(r#",wechat,"'=1+1",,,pending,operator,699900,"#), "{all}");
+    assert!(lines[3].ends_with(",wechat,42001,,,,,,"), "{all}");
+    let refunded = shop.admin(Method::GET, "/admin/orders?user_id=bob").send().await.is(200);
+    let order = &refunded["orders"][0];
+    assert_eq!(order["payment"]["provider_txn"], "=1+1");
+    let refund = &order["refunds"][0];
+    assert_eq!((&refund["state"], &refund["reason"]), (&json!("pending"), &json!("operator")));
+    assert_eq!(refund["asked_at"], OPENS_MS);
     // By when it was paid, the latest first.
     let paid =
         table(&format!("paid_from={}&paid_to=2027-01-15T08:00:01.021Z", OPENS_MS + 10)).await;

@@ -200,10 +200,58 @@ async fn somebody_buys_and_pays_in_a_browser(profile: Profile) {
     browser.until("return document.querySelector('#payment').dataset.state === 'paid'").await;
     browser.click(".back a").await;
     browser.until("return !!document.querySelector('[data-order][data-status=\"paid\"]')").await;
+    let place = browser.run("return location.pathname + location.search").await;
+    assert_eq!(place, "/", "where they came from is told once and then forgotten");
     browser.close().await;
 
     let mut buyer = sale.buyer("u1002").await;
     assert_eq!(buyer.order(&no).await["status"], "paid");
+    sale.must_hold().await;
+}
+
+const CODE_IS_SHOWN: &str = "
+    const code = document.querySelector('.code:not([hidden])'), image = code?.querySelector('img');
+    return !!image && image.complete && image.naturalWidth > 0 && document.activeElement === code
+        && code.querySelector('strong').textContent.includes('6,999.00')
+        && /^\\d+:\\d\\d$/.test(code.querySelector('[role=timer]').textContent)";
+
+async fn somebody_scans_a_code_and_gets_the_money_back_in_a_browser(profile: Profile) {
+    let mut sale = Deployment::new(profile).open_sale(NewSale::of(5)).await;
+    let mut browser = signed_in(&sale, "u11").await;
+    let buy = format!("[data-buy=\"{}\"]", sale.item);
+    let ready = format!("return document.querySelector('{buy}')?.dataset.state === 'ready'");
+    browser.until(&ready).await;
+    browser.click(&buy).await;
+    browser.until("return !!document.querySelector('[data-order][data-status=\"unpaid\"]')").await;
+    let no = browser.run("return document.querySelector('[data-order]').dataset.order").await;
+    let no = no.as_str().unwrap().to_owned();
+    browser.click("[data-pay-code]").await;
+    browser.until(CODE_IS_SHOWN).await;
+    browser.click("[data-close-code]").await;
+    browser.until("return document.querySelector('.code').hidden").await;
+    browser.until("return document.querySelector('.money').textContent.includes('is open')").await;
+    browser.click("[data-pay-code]").await;
+    browser.until(CODE_IS_SHOWN).await;
+
+    // They scan it, and pay on the phone. What is on the desk learns of it by itself.
+    let mut buyer = sale.buyer("u11").await;
+    let cashier = buyer.open_payment(&no).await;
+    buyer.at_the_cashier(&cashier, "pay").await;
+    let paid = "const order = document.querySelector('[data-order]');
+        return order.dataset.status === 'paid' && order.querySelector('.code').hidden
+            && order.querySelector('.money').textContent === 'Paid with Sandbox.'";
+    browser.until(paid).await;
+
+    let refund = format!("/api/v1/admin/orders/{no}/refund");
+    let _: Value = sale.admin().write(&refund, &json!({})).await.unwrap();
+    let refunded = "const order = document.querySelector('[data-order]');
+        const told = order?.querySelector('.refunds').textContent;
+        return order?.dataset.status === 'refunded' && told.includes('The shop gives your money back.')
+            && told.includes('6,999.00 went back to Sandbox')";
+    // Whoever looks again is told at once, as well as whoever is pushed to.
+    browser.go(&format!("http://{}/", sale.server().address)).await;
+    browser.until(refunded).await;
+    browser.close().await;
     sale.must_hold().await;
 }
 
@@ -228,5 +276,6 @@ async fn somebody_buys_and_changes_their_mind_in_a_browser(profile: Profile) {
 
 crate::in_every_profile! {
     somebody_buys_and_pays_in_a_browser,
+    somebody_scans_a_code_and_gets_the_money_back_in_a_browser,
     somebody_buys_and_changes_their_mind_in_a_browser,
 }

@@ -2,38 +2,50 @@
 //!
 //! A spreadsheet runs what looks like a formula. User ids and item names are other people's words,
 //! so a cell that begins like one is given an apostrophe, which spreadsheets take for "text". An order
-//! that was paid twice names both payments, the one that counted first.
+//! that was paid twice names both payments, the one that counted first; so does what goes back.
 
 use std::{collections::HashMap, fmt::Write};
 
-use ledger::{PaymentKind, PaymentRow};
+use ledger::{PaymentKind, PaymentRow, RefundReason};
 use sale::{Order, OrderNo};
 
-pub(super) const HEAD: &str = "order_no,user_id,activity_id,item_id,item_name,quantity,price,amount,\
-currency,status,reason,created_at,pay_deadline,paid_at,closed_at,provider,provider_txn,sku\r\n";
+use super::super::order_money::OrderMoney;
 
-/// One line per order. `money` is all that is on record of their payments, oldest first.
-pub(super) fn lines(orders: &[Order], money: &[PaymentRow]) -> String {
-    let mut by_order: HashMap<OrderNo, Vec<&PaymentRow>> = HashMap::new();
-    for payment in money.iter().filter(|row| row.kind == PaymentKind::Pay) {
-        by_order.entry(payment.order_no).or_default().push(payment);
-    }
+pub(super) const HEAD: &str = "order_no,user_id,activity_id,item_id,item_name,quantity,price,amount,\
+currency,status,reason,created_at,pay_deadline,paid_at,closed_at,provider,provider_txn,sku,method,\
+refund_state,refund_reason,refund_amount,refunded_at\r\n";
+
+/// One line per order. `money` is what is on record of their payments, oldest first.
+pub(super) fn lines(orders: &[Order], money: &HashMap<OrderNo, Vec<PaymentRow>>) -> String {
     let mut text = String::with_capacity(orders.len() * 256);
     for order in orders {
         line(&mut text, order);
-        let money = by_order.get(&order.order_no).map_or(&[][..], Vec::as_slice);
-        let joined = |each: fn(&PaymentRow) -> &str| {
-            money.iter().map(|payment| each(payment)).collect::<Vec<_>>().join(";")
-        };
-        text.push(',');
-        cell(&mut text, &joined(|payment| &payment.provider));
-        text.push(',');
-        cell(&mut text, &joined(|payment| &payment.provider_txn));
-        text.push(',');
-        cell(&mut text, order.sku.as_deref().unwrap_or_default());
+        let rows = money.get(&order.order_no).map_or(&[][..], Vec::as_slice);
+        let paid: Vec<&PaymentRow> =
+            rows.iter().filter(|row| row.kind == PaymentKind::Pay).collect();
+        let OrderMoney { payment, refunds } = OrderMoney::of(order.status, rows);
+        let cells = [
+            joined(&paid, |row| row.provider.clone()),
+            joined(&paid, |row| row.provider_txn.clone()),
+            order.sku.clone().unwrap_or_default(),
+            payment.and_then(|payment| payment.method).unwrap_or_default(),
+            joined(&refunds, |refund| refund.state.into()),
+            joined(&refunds, |refund| refund.reason.map_or("", RefundReason::as_str).into()),
+            joined(&refunds, |refund| refund.amount.to_string()),
+            joined(&refunds, |refund| refund.done_at.map(|at| at.to_string()).unwrap_or_default()),
+        ];
+        for value in &cells {
+            text.push(',');
+            cell(&mut text, value);
+        }
         text.push_str("\r\n");
     }
     text
+}
+
+/// What each of several says, in one cell.
+fn joined<T>(several: &[T], each: impl Fn(&T) -> String) -> String {
+    several.iter().map(each).collect::<Vec<_>>().join(";")
 }
 
 fn line(text: &mut String, order: &Order) {

@@ -1,6 +1,9 @@
 //! All orders: searched, exported, looked at, cancelled, refunded.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use axum::{
     body::Body,
@@ -36,7 +39,7 @@ use crate::{
     extract::{Json, Path, Query, ShopId, plain_id},
     problem::Problem,
 };
-use engine::{Engine, OrderView, Records, fits};
+use engine::{Engine, OrderView, fits};
 
 /// Orders read from the ledger at a time while a table is written.
 const CSV_PAGE_ROWS: usize = 500;
@@ -178,7 +181,7 @@ async fn matching(engine: &Engine, filter: &OrderFilter) -> Result<Vec<OrderJson
     let waiting = waiting(engine, filter).await?;
     let mut orders: Vec<OrderJson> = match filter.status {
         Some(OrderStatus::Queued) => Vec::new(),
-        _ => engine.records().orders(filter).await?.into_iter().map(shown).collect(),
+        _ => shown(engine, engine.records().orders(filter).await?).await?,
     };
     if waiting.is_empty() {
         return Ok(orders);
@@ -227,9 +230,19 @@ fn asked_for(filter: &OrderFilter) -> Value {
     asked.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-fn shown(order: Order) -> OrderJson {
-    let user = order.user.clone();
-    OrderJson::from(order).with_user(user)
+/// With their buyers, and what is on record of their payments.
+async fn shown(engine: &Engine, orders: Vec<Order>) -> Result<Vec<OrderJson>, Problem> {
+    let rows = engine.orders().payments_of(&numbers_of(&orders)).await?;
+    let shown = |order: Order| {
+        let (user, rows) = (order.user.clone(), rows.get(&order.order_no));
+        let rows = rows.map_or(&[][..], Vec::as_slice);
+        OrderJson::from(order).with_user(user).with_money(engine, rows)
+    };
+    Ok(orders.into_iter().map(shown).collect())
+}
+
+fn numbers_of(orders: &[Order]) -> Vec<OrderNo> {
+    orders.iter().map(|order| order.order_no).collect()
 }
 
 /// Written page by page: the table may be longer than memory. A ledger that fails half way cuts the
@@ -240,7 +253,7 @@ async fn table(engine: Arc<Engine>, filter: OrderFilter) -> Result<Response, Pro
         return Err(Problem::invalid_in("status", problem, "queued 尚未成为订单，无法导出"));
     }
     // The first page is read before the answer begins, so that a ledger that is down is a 503.
-    let first = page(engine.records(), &filter).await?;
+    let first = page(&engine, &filter).await?;
     let begun = Some((first, engine, filter));
     let pages = stream::unfold(begun, |at| async move {
         let ((orders, money), engine, mut filter) = at?;
@@ -248,7 +261,7 @@ async fn table(engine: Arc<Engine>, filter: OrderFilter) -> Result<Response, Pro
         let next = paging::next(&orders, filter.limit, |order: &Order| order.order_no);
         let Some(before) = next else { return Some((lines, None)) };
         filter.before = Some(before);
-        match page(engine.records(), &filter).await {
+        match page(&engine, &filter).await {
             Ok(next) => Some((lines, Some((next, engine, filter)))),
             Err(error) => {
                 tracing::warn!(%error, "a table of orders was cut short");
@@ -266,14 +279,13 @@ async fn table(engine: Arc<Engine>, filter: OrderFilter) -> Result<Response, Pro
     Ok((headers, body).into_response())
 }
 
-/// Orders, and the money that came in for them.
+/// Orders, and what is on record of their payments.
 async fn page(
-    records: &Records,
+    engine: &Engine,
     filter: &OrderFilter,
-) -> ledger::Result<(Vec<Order>, Vec<PaymentRow>)> {
-    let orders = records.orders(filter).await?;
-    let numbers: Vec<OrderNo> = orders.iter().map(|order| order.order_no).collect();
-    let money = records.payments_of(&numbers).await?;
+) -> ledger::Result<(Vec<Order>, HashMap<OrderNo, Vec<PaymentRow>>)> {
+    let orders = engine.records().orders(filter).await?;
+    let money = engine.orders().payments_of(&numbers_of(&orders)).await?;
     Ok((orders, money))
 }
 
@@ -294,6 +306,9 @@ pub(in super::super) struct Payment {
     #[schema(value_type = String, example = "CNY")]
     currency: Currency,
     created_at: i64,
+    /// Of one that was opened: how the buyer came to the provider.
+    #[schema(schema_with = schemas::pay_method_or_null)]
+    method: Option<String>,
 }
 
 impl From<PaymentRow> for Payment {
@@ -305,6 +320,7 @@ impl From<PaymentRow> for Payment {
             amount: row.amount.minor,
             currency: row.amount.currency,
             created_at: row.created_ms,
+            method: row.method,
         }
     }
 }
@@ -312,7 +328,7 @@ impl From<PaymentRow> for Payment {
 async fn whole(engine: &Engine, no: OrderNo) -> Result<OrderWithPayments, Problem> {
     let found = engine.orders().find(no).await?.ok_or_else(Problem::not_found)?;
     let order = OrderJson::found(engine, found).await?;
-    let payments = engine.records().payments(no).await?.into_iter().map(Into::into).collect();
+    let payments = engine.orders().payments(no).await?.into_iter().map(Into::into).collect();
     Ok(OrderWithPayments { order, payments })
 }
 

@@ -46,6 +46,7 @@ assert refused.code == "already_bought" and refused.order_no == claimed.order_no
 
 order = order_after(claimed.order_no, OrderStatus.QUEUED)
 assert order.status == OrderStatus.UNPAID and order.amount == item.price and order.sku == SKU, order
+assert order.pay_with[0].provider == "sandbox" and len(order.pay_with[0].methods) == 3, order
 opened = post_orders_no_payments.sync(order.order_no, client=buyer, body=NewPayment(provider="sandbox"))
 cashier = urlsplit(opened.payment_url)
 (pass_,) = parse_qs(cashier.query)["token"]
@@ -53,7 +54,7 @@ txn = cashier.path.rsplit("/", 1)[-1]
 paid = post_cashier_txn.sync(txn, client=anybody, token=pass_, body=Press(action=Button.PAY))
 assert paid is not None
 order = order_after(order.order_no, OrderStatus.UNPAID)
-assert order.status == OrderStatus.PAID, order
+assert order.status == OrderStatus.PAID and order.payment.provider == "sandbox", order
 
 plan = Plan.from_dict({
     "name": "from Python",

@@ -59,11 +59,12 @@ while (order.status === "queued") {
   order = await call("get", "/api/v1/orders/{no}", { path: { no }, headers: buyer });
 }
 must(order.status === "unpaid" && order.amount === item.price && order.sku === SKU, "the order is what was claimed");
+must(order.pay_with?.[0]?.provider === "sandbox" && order.pay_with[0].methods.includes("page"), "it may be paid");
 
 const { payment_url: url } = await call("post", "/api/v1/orders/{no}/payments", {
   path: { no }, headers: buyer, body: { provider: "sandbox" },
 });
-const cashier = new URL(url, SERVER);
+const cashier = new URL(url ?? "", SERVER);
 const txn = cashier.pathname.split("/").at(-1) ?? "";
 await call("post", "/api/v1/cashier/{txn}", {
   path: { txn }, query: { token: cashier.searchParams.get("token") ?? "" }, body: { action: "pay" },
@@ -72,7 +73,7 @@ while (order.status === "unpaid") {
   await new Promise((resolve) => setTimeout(resolve, 50));
   order = await call("get", "/api/v1/orders/{no}", { path: { no }, headers: buyer });
 }
-must(order.status === "paid", `paid, not ${order.status}`);
+must(order.status === "paid" && order.payment?.state === "paid", `paid, not ${order.status}`);
 
 const made = await call("post", "/api/v1/admin/activities", {
   headers: operator, header: { "Idempotency-Key": "ts-plan" },
