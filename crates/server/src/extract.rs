@@ -34,6 +34,24 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
     }
 }
 
+/// A JSON body that may be left out.
+#[derive(Clone, Copy, Debug)]
+pub struct MaybeJson<T>(pub Option<T>);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for MaybeJson<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let kind = request.headers().get(CONTENT_TYPE).cloned();
+        let bytes = Bytes::from_request(request, state).await.map_err(body_problem)?;
+        if bytes.is_empty() {
+            return Ok(MaybeJson(None));
+        }
+        let Json(body) = Json::read(kind.as_ref().map(HeaderValue::as_bytes), &bytes)?;
+        Ok(MaybeJson(Some(body)))
+    }
+}
+
 impl<T: DeserializeOwned> Json<T> {
     /// From a body that is here in full, and its `content-type`.
     pub fn read(kind: Option<&[u8]>, bytes: &[u8]) -> Result<Self, Problem> {

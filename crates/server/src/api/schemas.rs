@@ -22,7 +22,7 @@ use utoipa::{
 };
 
 use super::{
-    admin::{LISTED_DEFAULT, PlannedItem},
+    admin::{LISTED_DEFAULT, PlannedItem, REFUND_NOTE_CHARS_MAX},
     catalogue,
     claims::IDEMPOTENCY_KEY_CHARS_MAX,
     news::LAST_EVENT_ID_CHARS_MAX,
@@ -227,6 +227,13 @@ pub(super) fn refund_reason() -> Schema {
     let about = "`late`: the order was closed. `double`: it was paid before. `void`: the claim could not be \
                  kept. `operator`: the shop gives it back. Null if a release before this one asked for it.";
     one_of_or_null(about, RefundReason::ALL.map(RefundReason::as_str))
+}
+
+pub(super) fn refund_note() -> Schema {
+    let about = "Why, in the shop's words: the buyer reads it.";
+    let words = format!("^[^{BLANK}{HIDDEN}]+(?: [^{BLANK}{HIDDEN}]+)*$");
+    let note = or_null(Type::String).pattern(Some(words)).min_length(Some(1));
+    note.max_length(Some(REFUND_NOTE_CHARS_MAX)).description(Some(about)).into()
 }
 
 /// One of the provider's ways, or nothing.

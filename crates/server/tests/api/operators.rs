@@ -273,6 +273,13 @@ async fn operators_see_what_a_sale_came_to_and_who_was_paid_how() {
         }
         orders.push(no);
     }
+    let refund = |body: Value| {
+        shop.admin(Method::POST, &format!("/admin/orders/{}/refund", orders[1])).json(body).send()
+    };
+    for bad in ["", " ", "two  spaces", "a\nb", &"x".repeat(201)] {
+        refund(json!({"note": bad})).await.is_refused(422, "invalid", Some("note"));
+    }
+    refund(json!({"note": "It broke on its way."})).await.is(200);
     shop.admin(Method::POST, &format!("/admin/orders/{}/refund", orders[1])).send().await.is(200);
     shop.move_to(activity, "end").await.is(200);
 
@@ -309,7 +316,10 @@ async fn operators_see_what_a_sale_came_to_and_who_was_paid_how() {
     assert_eq!(order["payment"]["provider_txn"], "=1+1");
     let refund = &order["refunds"][0];
     assert_eq!((&refund["state"], &refund["reason"]), (&json!("pending"), &json!("operator")));
-    assert_eq!(refund["asked_at"], OPENS_MS);
+    assert_eq!(
+        (&refund["asked_at"], &refund["note"]),
+        (&json!(OPENS_MS), &json!("It broke on its way."))
+    );
     // By when it was paid, the latest first.
     let paid =
         table(&format!("paid_from={}&paid_to=2027-01-15T08:00:01.021Z", OPENS_MS + 10)).await;

@@ -18,3 +18,4 @@ pub(super) mod totals;
 pub(super) mod webhooks;
 
 pub(super) use activities::{LISTED_DEFAULT, PlannedItem};
+pub(super) use orders::REFUND_NOTE_CHARS_MAX;

@@ -17,7 +17,7 @@ use http::{
     header::{ACCEPT, CONTENT_DISPOSITION, CONTENT_TYPE, VARY},
 };
 use ledger::{LedgerError, OrderFilter, PaymentKind, PaymentRow};
-use sale::{ActivityId, Currency, ItemId, Order, OrderNo, OrderStatus, UserId};
+use sale::{ActivityId, Currency, ItemId, Order, OrderNo, OrderStatus, UserId, is_plain_id};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -36,13 +36,15 @@ use super::{
     csv,
 };
 use crate::{
-    extract::{Json, Path, Query, ShopId, plain_id},
+    extract::{Json, MaybeJson, Path, Query, ShopId, plain_id},
     problem::Problem,
 };
 use engine::{Engine, OrderView, fits};
 
 /// Orders read from the ledger at a time while a table is written.
 const CSV_PAGE_ROWS: usize = 500;
+/// What an operator says about a refund, in characters.
+pub(in super::super) const REFUND_NOTE_CHARS_MAX: usize = 200;
 
 #[derive(Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -364,9 +366,34 @@ pub(in super::super) async fn cancel(
     Ok(Json(order.await?))
 }
 
+/// Words of an operator about money that goes back.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(in super::super) struct RefundWords {
+    #[schema(schema_with = schemas::refund_note, required = false)]
+    note: Option<String>,
+}
+
+impl RefundWords {
+    fn checked(self) -> Result<Option<String>, Problem> {
+        let good = |note: &String| {
+            note.chars().count() <= REFUND_NOTE_CHARS_MAX
+                && note.split(' ').all(|word| is_plain_id(word, REFUND_NOTE_CHARS_MAX))
+        };
+        if self.note.as_ref().is_none_or(good) {
+            return Ok(self.note);
+        }
+        let rule = format_args!(
+            "must be words of at most {REFUND_NOTE_CHARS_MAX} characters in all, a space between them"
+        );
+        Err(Problem::invalid("note", rule))
+    }
+}
+
 /// Give the money of a paid order back, and its units. Needs the role admin.
 #[utoipa::path(post, path = "/admin/orders/{no}/refund", tag = "admin", security(("operator" = [])),
     params(("no" = inline(schemas::OrderNumber), Path, description = "The order number")),
+    request_body = Option<RefundWords>,
     responses(
         (status = OK, body = OrderWithPayments, description = "The refund is under way, now or since before"),
         (status = NOT_FOUND, description = "No such order"),
@@ -375,9 +402,11 @@ pub(in super::super) async fn refund(
     State(app): State<Shared>,
     AsAdmin(who): AsAdmin,
     Path(no): Path<OrderNo>,
+    MaybeJson(words): MaybeJson<RefundWords>,
 ) -> Result<Json<OrderWithPayments>, Problem> {
+    let note = words.unwrap_or_default().checked()?;
     let order = finish(async move {
-        app.engine.operations().refund(&who, no, None).await?;
+        app.engine.operations().refund(&who, no, note.as_deref()).await?;
         whole(&app.engine, no).await
     });
     Ok(Json(order.await?))
