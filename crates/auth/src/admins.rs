@@ -5,16 +5,20 @@
 //! other instances of a cluster ask again within that second. That a token is none is remembered
 //! longer, in a cache of its own, and what does not even look like one is not asked for: rubbish costs
 //! the ledger next to nothing.
+//!
+//! A token may expire and may be bound to addresses; both are looked at every time. When it was last used is
+//! kept here, and written to the ledger by whoever asks for it now and then: no request waits for that.
 
-use std::sync::Arc;
+use std::{collections::HashMap, net::IpAddr, sync::Arc};
 
 use futures_util::future::BoxFuture;
 use ledger::{AdminToken, LedgerError, Role};
+use parking_lot::Mutex;
 use sale::{Millis, SharedClock};
 use serde::Serialize;
 use subtle::ConstantTimeEq;
 
-use crate::{AuthSettings, TokenHash, cache::TokenCache, sha256};
+use crate::{AuthSettings, Network, TokenHash, cache::TokenCache, sha256};
 
 /// A token that another instance revoked may still be used this long.
 const REMEMBERED_MS: Millis = 1_000;
@@ -52,6 +56,10 @@ impl Operator {
 pub enum AdminError {
     #[error("no admin token of this deployment")]
     BadToken,
+    #[error("the admin token {0} has expired")]
+    Expired(Arc<str>),
+    #[error("the admin token {0} may not be used from this address")]
+    Elsewhere(Arc<str>),
     #[error(transparent)]
     Ledger(#[from] LedgerError),
 }
@@ -60,9 +68,46 @@ pub struct Admins {
     lookup: TokenLookup,
     /// The hash of the token given in the configuration.
     configured: Option<TokenHash>,
-    cache: TokenCache<Operator>,
+    cache: TokenCache<KnownToken>,
     refused: TokenCache<()>,
+    /// When tokens were last used, by name, since that was last written down.
+    uses: Mutex<HashMap<Arc<str>, Millis>>,
     clock: SharedClock,
+}
+
+/// What the ledger said of a token.
+#[derive(Clone)]
+struct KnownToken {
+    operator: Operator,
+    expires_ms: Option<Millis>,
+    /// From where it may be used; none is from anywhere. Absent if one of them cannot be read, which a newer
+    /// build may have written: then from nowhere.
+    networks: Option<Arc<[Network]>>,
+}
+
+impl From<AdminToken> for KnownToken {
+    fn from(token: AdminToken) -> KnownToken {
+        let networks: Result<Arc<[Network]>, String> =
+            token.bounds.addresses.iter().map(|range| range.parse()).collect();
+        KnownToken {
+            operator: Operator { name: token.name.into(), role: token.role },
+            expires_ms: token.bounds.expires_ms,
+            networks: networks.ok(),
+        }
+    }
+}
+
+impl KnownToken {
+    fn may_ask(self, from: Option<IpAddr>, now_ms: Millis) -> Result<Operator, AdminError> {
+        if self.expires_ms.is_some_and(|expires_ms| now_ms >= expires_ms) {
+            return Err(AdminError::Expired(self.operator.name));
+        }
+        let here = self.networks.is_some_and(|networks| {
+            let inside = |from| networks.iter().any(|network| network.contains(from));
+            networks.is_empty() || from.is_some_and(inside)
+        });
+        if here { Ok(self.operator) } else { Err(AdminError::Elsewhere(self.operator.name)) }
+    }
 }
 
 impl Admins {
@@ -73,11 +118,13 @@ impl Admins {
             configured: (!token.is_empty()).then(|| token_hash(token.expose())),
             cache: TokenCache::new(settings.admin_cache_max),
             refused: TokenCache::new(REFUSED_TOKENS_MAX),
+            uses: Mutex::default(),
             clock,
         }
     }
 
-    pub async fn verify(&self, token: &str) -> Result<Operator, AdminError> {
+    /// Who has this token, and asks from this address.
+    pub async fn verify(&self, token: &str, from: Option<IpAddr>) -> Result<Operator, AdminError> {
         if token.len() > TOKEN_CHARS_MAX {
             return Err(AdminError::BadToken);
         }
@@ -86,8 +133,8 @@ impl Admins {
             return Ok(Operator { name: CONFIGURED.into(), role: Role::Admin });
         }
         let now_ms = self.clock.now_ms();
-        if let Some(operator) = self.cache.get(&hash, now_ms) {
-            return Ok(operator);
+        if let Some(known) = self.cache.get(&hash, now_ms) {
+            return self.used(known.may_ask(from, now_ms)?, now_ms);
         }
         if !token.starts_with(TOKEN_PREFIX) || self.refused.get(&hash, now_ms).is_some() {
             return Err(AdminError::BadToken);
@@ -96,9 +143,20 @@ impl Admins {
             self.refused.put(hash, (), now_ms, now_ms.saturating_add(REFUSED_MS));
             return Err(AdminError::BadToken);
         };
-        let operator = Operator { name: found.name.into(), role: found.role };
-        self.cache.put(hash, operator.clone(), now_ms, now_ms + REMEMBERED_MS);
+        let known = KnownToken::from(found);
+        self.cache.put(hash, known.clone(), now_ms, now_ms + REMEMBERED_MS);
+        self.used(known.may_ask(from, now_ms)?, now_ms)
+    }
+
+    fn used(&self, operator: Operator, now_ms: Millis) -> Result<Operator, AdminError> {
+        self.uses.lock().insert(operator.name.clone(), now_ms);
         Ok(operator)
+    }
+
+    /// When tokens were used since this was last asked: to be written down.
+    pub fn take_uses(&self) -> Vec<(String, Millis)> {
+        let uses = std::mem::take(&mut *self.uses.lock());
+        uses.into_iter().map(|(name, used_ms)| (name.to_string(), used_ms)).collect()
     }
 
     /// Forget what the ledger said, e.g. because a token was revoked here.
@@ -128,7 +186,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use futures_util::FutureExt;
-    use parking_lot::Mutex;
+    use ledger::TokenBounds;
     use sale::{ManualClock, Secret};
 
     use super::*;
@@ -141,6 +199,7 @@ mod tests {
         clock: Arc<ManualClock>,
         known: Arc<Mutex<Result<Option<Role>, ()>>>,
         asked: Arc<AtomicUsize>,
+        bounded: Arc<Mutex<TokenBounds>>,
     }
 
     impl KnownTokens {
@@ -148,13 +207,18 @@ mod tests {
             let known = Arc::new(Mutex::new(Ok(Some(Role::Operator))));
             let asked = Arc::new(AtomicUsize::new(0));
             let (answers, count) = (known.clone(), asked.clone());
+            let bounded = Arc::new(Mutex::new(TokenBounds::default()));
+            let bounds = bounded.clone();
             let lookup: TokenLookup = Arc::new(move |hash| {
                 count.fetch_add(1, Ordering::Relaxed);
-                let known = *answers.lock();
+                let (known, bounds) = (*answers.lock(), bounds.clone());
                 async move {
                     let role = known.map_err(|()| LedgerError::Unavailable("down".into()))?;
                     let role = role.filter(|_| hash == token_hash(KNOWN));
-                    Ok(role.map(|role| AdminToken { name: "ann".into(), role, created_ms: 0 }))
+                    let (name, bounds) = ("ann".into(), bounds.lock().clone());
+                    let token =
+                        |role| AdminToken { name, role, created_ms: 0, bounds, last_used_ms: None };
+                    Ok(role.map(token))
                 }
                 .boxed()
             });
@@ -166,11 +230,17 @@ mod tests {
                 clock,
                 known,
                 asked,
+                bounded,
             }
         }
 
         fn verify(&self, token: &str) -> Result<Operator, AdminError> {
-            self.admins.verify(token).now_or_never().unwrap()
+            self.verify_from(token, None)
+        }
+
+        fn verify_from(&self, token: &str, from: Option<&str>) -> Result<Operator, AdminError> {
+            let from = from.map(|from| from.parse().unwrap());
+            self.admins.verify(token, from).now_or_never().unwrap()
         }
 
         fn is_refused(&self, token: &str) -> bool {
@@ -201,6 +271,49 @@ mod tests {
         assert!(tokens.verify(KNOWN).is_ok());
         tokens.clock.advance(REMEMBERED_MS);
         assert!(tokens.is_refused(KNOWN));
+    }
+
+    #[test]
+    fn a_token_expires_to_the_millisecond_even_if_it_is_remembered() {
+        let tokens = KnownTokens::new();
+        tokens.bounded.lock().expires_ms = Some(500);
+        tokens.clock.advance(499);
+        assert!(tokens.verify(KNOWN).is_ok());
+        tokens.clock.advance(1);
+        assert!(matches!(tokens.verify(KNOWN), Err(AdminError::Expired(name)) if &*name == "ann"));
+        assert_eq!(tokens.asked(), 1);
+    }
+
+    #[test]
+    fn a_token_is_good_where_it_is_bound_to_and_nowhere_else() {
+        let tokens = KnownTokens::new();
+        tokens.bounded.lock().addresses = vec!["10.0.0.0/8".into(), "2001:db8::/32".into()];
+        for from in ["10.1.2.3", "::ffff:10.1.2.3", "2001:db8::7"] {
+            assert!(tokens.verify_from(KNOWN, Some(from)).is_ok(), "{from}");
+        }
+        for from in [Some("11.1.2.3"), Some("::1"), None] {
+            let refused = tokens.verify_from(KNOWN, from);
+            assert!(matches!(refused, Err(AdminError::Elsewhere(_))), "{from:?}");
+        }
+        // What cannot be read opens nothing.
+        tokens.bounded.lock().addresses = vec!["of a later build".into()];
+        tokens.admins.forget();
+        assert!(matches!(
+            tokens.verify_from(KNOWN, Some("10.1.2.3")),
+            Err(AdminError::Elsewhere(_))
+        ));
+    }
+
+    #[test]
+    fn the_last_use_is_told_once() {
+        let tokens = KnownTokens::new();
+        assert_eq!(tokens.admins.take_uses(), []);
+        tokens.verify(KNOWN).unwrap();
+        tokens.clock.advance(700);
+        tokens.verify(KNOWN).unwrap();
+        assert!(tokens.is_refused("sk_admin_guessed"));
+        assert_eq!(tokens.admins.take_uses(), [("ann".to_owned(), 700)]);
+        assert_eq!(tokens.admins.take_uses(), []);
     }
 
     #[test]

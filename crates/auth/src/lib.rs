@@ -7,6 +7,7 @@ mod admins;
 mod buyers;
 mod cache;
 mod jwt_crypto;
+mod network;
 mod settings;
 mod shop_keys;
 
@@ -14,6 +15,7 @@ use sha2::{Digest, Sha256};
 
 pub use admins::{AdminError, Admins, Operator, TokenLookup, generate_admin_token, token_hash};
 pub use buyers::{BadToken, Buyers, DevToken, SigningFailed};
+pub use network::Network;
 pub use settings::AuthSettings;
 pub use shop_keys::KeyError;
 

@@ -21,6 +21,8 @@ pub struct AuthSettings {
     pub sale_token_ttl_ms: u64,
     pub admin_token: Secret,
     pub admin_cache_max: usize,
+    /// How long a new admin token is good, unless its maker says otherwise; 0 is for ever.
+    pub admin_token_ttl_ms: u64,
 }
 
 impl AuthSettings {
@@ -58,6 +60,7 @@ impl AuthSettings {
             sale_token_ttl_ms: 60_000,
             admin_token: Secret::default(),
             admin_cache_max: 1_000,
+            admin_token_ttl_ms: 0,
         }
     }
 }

@@ -54,8 +54,9 @@ pub use claims::Claims;
 pub use demo::Demo;
 pub use health::{Health, OpenAlert, Part, Readiness, Status, WorkersState};
 pub use operations::{
-    AtGate, BadPlan, IMPORT_ACTIVITIES_MAX, IMPORT_ITEMS_MAX, LOCAL_TOKEN, OperateError,
-    Operations, Plans, StockChanges, TOKEN_NAME_CHARS_MAX, Tokens,
+    AtGate, BadPlan, IMPORT_ACTIVITIES_MAX, IMPORT_ITEMS_MAX, KEY_LEAD_MS, KEY_LEAD_MS_MAX,
+    KeyState, Keys, KnownKey, LOCAL_TOKEN, OperateError, Operations, Plans, StockChanges,
+    TOKEN_NAME_CHARS_MAX, Tokens,
 };
 pub use order_lookup::{Found, OrderLookup, OrderView, fits};
 pub use parts::{LEDGER_FILE, MissingEngine, OpenError, Parts, missing_engines};
@@ -86,6 +87,7 @@ pub struct Engine {
     shared: Arc<Shared>,
     /// What signs sale tokens and receipts.
     keys: SigningKeys,
+    signing_keys: Arc<Keys>,
     catalogue: Arc<Catalogue>,
     claims: Claims,
     orders: Arc<OrderLookup>,
@@ -167,7 +169,11 @@ impl Engine {
             // The data are ours alone, so nobody is in the middle of it.
             stock.undo_cut_off_adjusts().await;
         }
+        let signing_keys = Keys { shared: s(), keys: keys.clone(), known: Default::default() };
+        // Before anybody is served: others may sign with a key that is not the first one.
+        signing_keys.learn().await?;
         Ok(Arc::new(Engine {
+            signing_keys: Arc::new(signing_keys),
             claims: Claims { shared: s(), catalogue: catalogue.clone(), orders: orders.clone() },
             tokens: Arc::new(Tokens { shared: s() }),
             records: Records::new(s()),
@@ -208,6 +214,11 @@ impl Engine {
     /// What signs sale tokens and receipts.
     pub fn keys(&self) -> &SigningKeys {
         &self.keys
+    }
+
+    /// The same, to be looked at, added to and taken away.
+    pub fn signing_keys(&self) -> &Arc<Keys> {
+        &self.signing_keys
     }
 
     /// What pages show.

@@ -53,7 +53,7 @@ fn check(text: &str) -> Option<Secret> {
     whole.then(|| Secret::new(hex))
 }
 
-fn generate() -> Result<Secret, SecretError> {
+pub(crate) fn generate() -> Result<Secret, SecretError> {
     let mut random = [0_u8; BYTES];
     getrandom::fill(&mut random).map_err(SecretError::NoRandomness)?;
     Ok(Secret::new(random.iter().map(|byte| format!("{byte:02x}")).collect::<String>()))

@@ -49,7 +49,7 @@ pub use dead_letters::{DeadLetter, DeadLetterState, DeadLetters};
 pub use leases::{LEASE_MS_MAX, Leases};
 pub use mark_pages::{MarkPages, WalkTurn};
 pub use nodes::{NODE_LEASE_LIVES, NODE_LEASE_MS_MAX, NODE_LEASE_MS_MIN, NodeLease, Nodes};
-pub use operators::{AdminToken, AuditEntry, AuditRow, Operators, Origin, Role};
+pub use operators::{AdminToken, AuditEntry, AuditRow, Operators, Origin, Role, TokenBounds};
 pub use orders::{Closing, OrderCount, OrderFilter, Orders, Overdue, SKU_ITEMS_MAX, StatusCount};
 pub use outbox::{
     OUTBOX_NOBODY, OUTBOX_PAUSE_MS_MAX, Outbox, OutboxKind, OutboxMessage, OutboxRow, OutboxWait,
@@ -62,7 +62,7 @@ pub use payments::{
 pub use share::{Share, in_share};
 pub use sql::SqlLedger;
 pub use stock::{Adjusted, KnownAdjustment, Stock, StockLogRow, StockLogType, WarmBasis};
-pub use upkeep::{JobRun, NewJobRun, Upkeep};
+pub use upkeep::{JobRun, LaterKey, NewJobRun, Upkeep};
 pub use webhooks::{
     DeliveryFilter, DeliveryState, ForgetBefore, NewDelivery, NewWebhook, Replayed, Tried,
     TriedOutcome, WebhookAge, WebhookChange, WebhookDelivery, WebhookEndpoint, WebhookEvent,

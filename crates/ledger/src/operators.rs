@@ -16,10 +16,11 @@ pub trait Operators: Send + Sync {
         name: &str,
         role: Role,
         secret_hash: &[u8],
+        bounds: &TokenBounds,
         audit: &AuditEntry,
         now_ms: Millis,
     ) -> Result<bool>;
-    /// `secret_hash` is a SHA-256 of the token. Replaces a token of the same name.
+    /// `secret_hash` is a SHA-256 of the token. Replaces a token of the same name, with all its bounds.
     async fn put_admin_token(
         &self,
         name: &str,
@@ -27,10 +28,12 @@ pub trait Operators: Send + Sync {
         secret_hash: &[u8],
         now_ms: Millis,
     ) -> Result<()>;
-    /// Live tokens only.
+    /// Tokens that were not revoked; they may have expired.
     async fn admin_token(&self, secret_hash: &[u8]) -> Result<Option<AdminToken>>;
     async fn admin_tokens(&self) -> Result<Vec<AdminToken>>;
     async fn revoke_admin_token(&self, name: &str, now_ms: Millis) -> Result<bool>;
+    /// When tokens were last used, by name. An earlier time than the known one changes nothing.
+    async fn note_token_uses(&self, uses: &[(String, Millis)]) -> Result<()>;
 
     /// Append only; the tables refuse update and delete.
     async fn audit(&self, entry: &AuditEntry, now_ms: Millis) -> Result<()>;
@@ -75,6 +78,18 @@ pub struct AdminToken {
     pub name: String,
     pub role: Role,
     pub created_ms: Millis,
+    pub bounds: TokenBounds,
+    /// As far as it was written down: not at every use.
+    pub last_used_ms: Option<Millis>,
+}
+
+/// How long a token is good, and from where.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TokenBounds {
+    /// Absent: for ever.
+    pub expires_ms: Option<Millis>,
+    /// Ranges of addresses; none is any address.
+    pub addresses: Vec<String>,
 }
 
 #[derive(Clone, Debug)]

@@ -3,16 +3,22 @@
 //! A browser's `EventSource` and `WebSocket` send none, and a login in an address ends up in logs. So a
 //! buyer trades the login for a ticket that opens streams and nothing else, for a minute. Layout, then
 //! base64url without padding: `version:1 · expires_ms:8 · user:1..256 · mac:16`. One HMAC decides; no store
-//! is asked, so that any instance takes it.
+//! is asked, so that any instance takes it. What a later key than the first one signs names it
+//! ([`SigningKeys`]).
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 
-use crate::{MAC_BYTES, Millis, SigningKeys, UserId};
+use crate::{
+    MAC_BYTES, Millis, SigningKeys, UserId,
+    signing_keys::{KEY_BYTES, Purpose},
+};
 
 const VERSION: u8 = 1;
-const HEAD_BYTES: usize = 1 + 8;
+/// What is before the user.
+const FIELDS_BYTES: usize = 8;
 /// The longest ticket that can be good: a user id of 64 four-byte characters.
-pub const EVENT_TICKET_CHARS_MAX: usize = (HEAD_BYTES + 256 + MAC_BYTES).div_ceil(3) * 4;
+pub const EVENT_TICKET_CHARS_MAX: usize =
+    (1 + KEY_BYTES + FIELDS_BYTES + 256 + MAC_BYTES).div_ceil(3) * 4;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventTicket {
@@ -22,13 +28,11 @@ pub struct EventTicket {
 
 impl EventTicket {
     pub fn sign(&self, keys: &SigningKeys) -> String {
-        let mut bytes = Vec::with_capacity(HEAD_BYTES + self.user.as_str().len() + MAC_BYTES);
-        bytes.push(VERSION);
-        bytes.extend(self.expires_ms.to_be_bytes());
-        bytes.extend(self.user.as_str().as_bytes());
-        let mac = keys.event_ticket.sign(&bytes);
-        bytes.extend(mac);
-        URL_SAFE_NO_PAD.encode(bytes)
+        let user = self.user.as_str().as_bytes();
+        keys.sign(Purpose::EventTicket, VERSION, FIELDS_BYTES + user.len(), |bytes| {
+            bytes.extend(self.expires_ms.to_be_bytes());
+            bytes.extend(user);
+        })
     }
 
     /// The ticket, if we signed it and it has not expired.
@@ -37,15 +41,13 @@ impl EventTicket {
             return None;
         }
         let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
-        let (signed, mac) = bytes.split_at_checked(bytes.len().checked_sub(MAC_BYTES)?)?;
-        if signed.len() <= HEAD_BYTES || !keys.event_ticket.verify(signed, mac) {
-            return None;
-        }
+        let (version, fields) = keys.verify(Purpose::EventTicket, &bytes)?;
+        let (expires_ms, user) = fields.split_first_chunk()?;
         let ticket = EventTicket {
-            expires_ms: i64::from_be_bytes(signed[1..HEAD_BYTES].try_into().ok()?),
-            user: UserId::stored(std::str::from_utf8(&signed[HEAD_BYTES..]).ok()?).ok()?,
+            expires_ms: i64::from_be_bytes(*expires_ms),
+            user: UserId::stored(std::str::from_utf8(user).ok()?).ok()?,
         };
-        (signed[0] == VERSION && now_ms < ticket.expires_ms).then_some(ticket)
+        (version == VERSION && now_ms < ticket.expires_ms).then_some(ticket)
     }
 }
 

@@ -2,16 +2,21 @@
 //!
 //! Layout, then base64url without padding:
 //! `version:1 · item:8 · expires_ms:8 · user:1..256 · mac:16`. The user takes what is left, so there
-//! is no length field to lie about. One HMAC decides; no store is asked.
+//! is no length field to lie about. One HMAC decides; no store is asked. What a later key than the first one
+//! signs names it ([`SigningKeys`]).
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 
-use crate::{ItemId, MAC_BYTES, Millis, SigningKeys, UserId};
+use crate::{
+    ItemId, MAC_BYTES, Millis, SigningKeys, UserId,
+    signing_keys::{KEY_BYTES, Purpose},
+};
 
 const VERSION: u8 = 1;
-const HEAD_BYTES: usize = 1 + 8 + 8;
+/// What is before the user.
+const FIELDS_BYTES: usize = 8 + 8;
 /// The longest token that can be good: a user id of 64 four-byte characters.
-const TEXT_BYTES_MAX: usize = (HEAD_BYTES + 256 + MAC_BYTES).div_ceil(3) * 4;
+const TEXT_BYTES_MAX: usize = (1 + KEY_BYTES + FIELDS_BYTES + 256 + MAC_BYTES).div_ceil(3) * 4;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SaleToken {
@@ -22,14 +27,12 @@ pub struct SaleToken {
 
 impl SaleToken {
     pub fn sign(&self, keys: &SigningKeys) -> String {
-        let mut bytes = Vec::with_capacity(HEAD_BYTES + self.user.as_str().len() + MAC_BYTES);
-        bytes.push(VERSION);
-        bytes.extend(self.item.0.to_be_bytes());
-        bytes.extend(self.expires_ms.to_be_bytes());
-        bytes.extend(self.user.as_str().as_bytes());
-        let mac = keys.sale_token.sign(&bytes);
-        bytes.extend(mac);
-        URL_SAFE_NO_PAD.encode(bytes)
+        let user = self.user.as_str().as_bytes();
+        keys.sign(Purpose::SaleToken, VERSION, FIELDS_BYTES + user.len(), |bytes| {
+            bytes.extend(self.item.0.to_be_bytes());
+            bytes.extend(self.expires_ms.to_be_bytes());
+            bytes.extend(user);
+        })
     }
 
     /// The token, if we signed it and it has not expired. Whether it is for the item at hand is the
@@ -40,17 +43,15 @@ impl SaleToken {
         }
         let mut space = [0; TEXT_BYTES_MAX];
         let length = URL_SAFE_NO_PAD.decode_slice(text, &mut space).ok()?;
-        let (signed, mac) = space[..length].split_at_checked(length.checked_sub(MAC_BYTES)?)?;
-        if signed.len() <= HEAD_BYTES || !keys.sale_token.verify(signed, mac) {
-            return None;
-        }
-        let number = |at: usize| Some(i64::from_be_bytes(signed[at..at + 8].try_into().ok()?));
+        let (version, fields) = keys.verify(Purpose::SaleToken, &space[..length])?;
+        let (item, rest) = fields.split_first_chunk()?;
+        let (expires_ms, user) = rest.split_first_chunk()?;
         let token = SaleToken {
-            item: ItemId(number(1)?),
-            expires_ms: number(9)?,
-            user: UserId::stored(std::str::from_utf8(&signed[HEAD_BYTES..]).ok()?).ok()?,
+            item: ItemId(i64::from_be_bytes(*item)),
+            expires_ms: i64::from_be_bytes(*expires_ms),
+            user: UserId::stored(std::str::from_utf8(user).ok()?).ok()?,
         };
-        (signed[0] == VERSION && now_ms < token.expires_ms).then_some(token)
+        (version == VERSION && now_ms < token.expires_ms).then_some(token)
     }
 }
 

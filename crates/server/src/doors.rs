@@ -8,7 +8,8 @@
 //! | a port of the loopback | commands on this machine, where `listen` speaks TLS | never |
 //!
 //! `/healthz` is at all that serve anything. The names of `http.allowed_hosts` are asked for at the first
-//! door alone: monitors and balancers come by address, and bring no pages of strangers with them.
+//! door alone: monitors and balancers come by address, and bring no pages of strangers with them. Nor are
+//! there proxies before the other doors, so that an address is the socket's and not what a header says.
 //!
 //! The last door is there because a command knows this machine and not the name in the certificate. It is
 //! found in a file that only the owner of the data directory can read, and asks for the same tokens.
@@ -179,6 +180,8 @@ impl Doors {
         let inner = HttpSettings {
             connections_max: settings.connections_max.min(INNER_CONNECTIONS_MAX),
             allowed_hosts: Vec::new(),
+            // Nobody vouches for anybody there: who comes is who they are.
+            proxy_hops: 0,
             ..settings.clone()
         };
         let sending_on = HttpSettings {

@@ -155,7 +155,9 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
         Some(metrics.clone()),
     )
     .map_err(CannotStart::because)?;
-    let chores = tokio::spawn(chores(app.buyers.clone(), metrics));
+    let chores = tokio::spawn(chores(app.buyers.clone(), metrics, engine.clone()));
+    let noting = tokio::spawn(note_token_uses(app.clone()));
+    let admins = app.admins.clone();
     let following = tokio::spawn(doors.follow_certificate());
     let token = first_token(&opened).await?;
     engine.run_jobs();
@@ -193,10 +195,16 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     let drained = doors.serve_app(app, shutdown).await;
     chores.abort();
     following.abort();
+    noting.abort();
     let _ = std::fs::remove_file(running);
     let taken = told.get().map_or(Duration::ZERO, Instant::elapsed);
     let left = STOP_MAX.saturating_sub(taken).max(STOP_MIN);
-    if tokio::time::timeout(left, engine.stop()).await.is_err() {
+    let stopping = async {
+        // What was not written down is a matter of minutes.
+        let _ = engine.tokens().note_uses(&admins.take_uses()).await;
+        engine.stop().await;
+    };
+    if tokio::time::timeout(left, stopping).await.is_err() {
         tracing::warn!("something does not stop in time and is cut off");
     }
     tracing::info!(finished = drained.finished, cut = drained.cut, "stopped");
@@ -204,12 +212,15 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
 }
 
 /// Small things that have to happen now and then as long as we serve.
-async fn chores(buyers: Arc<Buyers>, metrics: Metrics) {
+async fn chores(buyers: Arc<Buyers>, metrics: Metrics, engine: Arc<Engine>) {
     const EVERY: Duration = Duration::from_secs(5);
     loop {
         tokio::time::sleep(EVERY).await;
         metrics.upkeep();
         tell_kept_back();
+        if let Err(error) = engine.signing_keys().learn().await {
+            tracing::debug!(%error, "whether there are new signing keys is not known");
+        }
         let buyers = buyers.clone();
         // Reads a file, so not on an async thread.
         match tokio::task::spawn_blocking(move || buyers.reload()).await {
@@ -218,6 +229,18 @@ async fn chores(buyers: Arc<Buyers>, metrics: Metrics) {
                 tracing::error!(%error, "the shop's new keys cannot be used, the old ones stay");
             }
             Ok(Ok(false)) | Err(_) => {}
+        }
+    }
+}
+
+/// When admin tokens were last used. A ledger that does not take it now has missed a minute.
+async fn note_token_uses(app: Arc<App>) {
+    const EVERY: Duration = Duration::from_secs(60);
+    loop {
+        tokio::time::sleep(EVERY).await;
+        let uses = app.admins.take_uses();
+        if let Err(error) = app.engine.tokens().note_uses(&uses).await {
+            tracing::debug!(%error, "when admin tokens were used is not written down");
         }
     }
 }

@@ -5,6 +5,7 @@
 //! have been answered the first time.
 
 mod creating;
+mod keys;
 mod plans;
 mod stock;
 mod tokens;
@@ -18,6 +19,7 @@ use serde_json::{Value, json};
 pub(crate) use self::stock::Unconfirmed;
 pub use self::{
     creating::{BadPlan, IMPORT_ACTIVITIES_MAX, IMPORT_ITEMS_MAX},
+    keys::{KEY_LEAD_MS, KEY_LEAD_MS_MAX, KeyState, Keys, KnownKey},
     plans::Plans,
     stock::StockChanges,
     tokens::{LOCAL_TOKEN, TOKEN_NAME_CHARS_MAX, Tokens},
@@ -54,6 +56,8 @@ pub enum OperateError {
     /// It is in the books, as it is here; the gate does not answer, and follows when it does.
     #[error("the gate has not heard of it yet")]
     NotAtGate(Box<Activity>),
+    #[error("the system gives no random bytes: {0}")]
+    Random(String),
     /// It may have been done. Asking again with this number does it once.
     #[error("it is not known whether {0} was done")]
     Unknown(OrderNo),

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use ledger::{AdminToken, Role};
-use sale::{Invalid, is_plain_id};
+use ledger::{AdminToken, Role, TokenBounds};
+use sale::{Invalid, Millis, is_plain_id};
 use serde_json::{Value, json};
 
 use super::{OperateError, Result};
@@ -34,12 +34,12 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Those that are good now.
+    /// Those that were not revoked; some may have expired.
     pub async fn all(&self) -> ledger::Result<Vec<AdminToken>> {
         self.shared.ledger.admin_tokens().await
     }
 
-    /// The token with this hash, if it is good.
+    /// The token with this hash, if it was not revoked.
     pub async fn by_hash(&self, secret_hash: &[u8]) -> ledger::Result<Option<AdminToken>> {
         self.shared.ledger.admin_token(secret_hash).await
     }
@@ -49,7 +49,8 @@ impl Tokens {
         let (target, detail) = (format!("token:{name}"), json!({"role": Role::Admin}));
         let entry = audit_entry("system", "token.create", target, detail);
         let (ledger, now_ms) = (&self.shared.ledger, self.shared.now_ms());
-        ledger.add_admin_token(name, Role::Admin, secret_hash, &entry, now_ms).await
+        let bounds = TokenBounds::default();
+        ledger.add_admin_token(name, Role::Admin, secret_hash, &bounds, &entry, now_ms).await
     }
 
     /// For the commands on the machine of a server: replaces the one of its last start.
@@ -65,17 +66,27 @@ impl Tokens {
         name: &str,
         role: Role,
         secret_hash: &[u8],
+        bounds: &TokenBounds,
     ) -> Result<()> {
         check_token_name(name)?;
-        let entry =
-            audit_entry(who, "token.create", format!("token:{name}"), json!({"role": role}));
-        let now_ms = self.shared.now_ms();
-        if self.shared.ledger.add_admin_token(name, role, secret_hash, &entry, now_ms).await? {
+        let detail = json!({
+            "role": role,
+            "expires_at": bounds.expires_ms,
+            "addresses": bounds.addresses,
+        });
+        let entry = audit_entry(who, "token.create", format!("token:{name}"), detail);
+        let (ledger, now_ms) = (&self.shared.ledger, self.shared.now_ms());
+        if ledger.add_admin_token(name, role, secret_hash, bounds, &entry, now_ms).await? {
             return Ok(());
         }
         // The audit knows people by these names: one that was revoked is not given to another.
         let live = self.shared.ledger.admin_tokens().await?.iter().any(|known| known.name == name);
         Err(OperateError::Conflict(if live { "in use" } else { "revoked" }))
+    }
+
+    /// Write down when tokens were last used.
+    pub async fn note_uses(&self, uses: &[(String, Millis)]) -> ledger::Result<()> {
+        self.shared.ledger.note_token_uses(uses).await
     }
 
     pub async fn revoke(&self, who: impl Into<Actor>, name: &str) -> Result<()> {

@@ -9,24 +9,36 @@ use super::{
     failure::{Failure, Outcome},
     session::{Row, Session, values},
 };
-use crate::{AdminToken, AuditEntry, AuditRow, Operators, Result, Role};
+use crate::{AdminToken, AuditEntry, AuditRow, Operators, Result, Role, TokenBounds};
 
 fn read_token(row: &dyn Row) -> Outcome<AdminToken> {
-    Ok(AdminToken { name: get(row, 0)?, role: parsed(row, 1)?, created_ms: get(row, 2)? })
+    let addresses: Option<String> = get(row, 4)?;
+    let addresses = addresses.iter().flat_map(|list| list.split(',')).map(str::to_owned).collect();
+    Ok(AdminToken {
+        name: get(row, 0)?,
+        role: parsed(row, 1)?,
+        created_ms: get(row, 2)?,
+        bounds: TokenBounds { expires_ms: get(row, 3)?, addresses },
+        last_used_ms: get(row, 5)?,
+    })
 }
 
-const INSERT_TOKEN: &str = "INSERT INTO tb_admin_token (name, role, secret_hash, created_at)
-     VALUES (?, ?, ?, ?)";
+const TOKEN_COLUMNS: &str = "name, role, created_at, expires_at, addresses, last_used_at";
+const INSERT_TOKEN: &str = "INSERT INTO tb_admin_token
+     (name, role, secret_hash, created_at, expires_at, addresses) VALUES (?, ?, ?, ?, ?, ?)";
 
 async fn add_token(
     tx: &mut dyn Session,
     (name, role, secret_hash): (&str, Role, &[u8]),
+    TokenBounds { expires_ms, addresses }: &TokenBounds,
     audit: &AuditEntry,
     now_ms: Millis,
 ) -> Outcome<bool> {
     check_secret(tx, name, secret_hash).await?;
     let sql = format!("{INSERT_TOKEN} {}", tx.dialect().keep("name"));
-    let added = tx.execute(&sql, values![name, role.as_str(), secret_hash, now_ms]).await?;
+    let addresses = (!addresses.is_empty()).then(|| addresses.join(","));
+    let row = values![name, role.as_str(), secret_hash, now_ms, *expires_ms, addresses.as_deref()];
+    let added = tx.execute(&sql, row).await?;
     if added == 1 {
         self::audit(tx, audit, now_ms).await?;
     }
@@ -55,31 +67,44 @@ async fn put_token(
     let known = tx.first(&sql, values![name], |row| get::<String>(row, 0)).await?;
     if known.is_some() {
         let sql = "UPDATE tb_admin_token
-             SET role = ?, secret_hash = ?, created_at = ?, revoked_at = NULL WHERE name = ?";
+             SET role = ?, secret_hash = ?, created_at = ?, revoked_at = NULL, expires_at = NULL,
+                 addresses = NULL WHERE name = ?";
         tx.execute(sql, values![role.as_str(), secret_hash, now_ms, name]).await?;
     } else {
-        tx.execute(INSERT_TOKEN, values![name, role.as_str(), secret_hash, now_ms]).await?;
+        let nothing: (Option<Millis>, Option<&str>) = (None, None);
+        let row = values![name, role.as_str(), secret_hash, now_ms, nothing.0, nothing.1];
+        tx.execute(INSERT_TOKEN, row).await?;
     }
     Ok(())
 }
 
 async fn token(session: &mut dyn Session, secret_hash: &[u8]) -> Outcome<Option<AdminToken>> {
     let sql = format!(
-        "SELECT name, role, created_at FROM tb_admin_token WHERE {}",
+        "SELECT {TOKEN_COLUMNS} FROM tb_admin_token WHERE {}",
         session.dialect().has_live_secret()
     );
     session.first(&sql, values![secret_hash], read_token).await
 }
 
 async fn tokens(session: &mut dyn Session) -> Outcome<Vec<AdminToken>> {
-    let sql = "SELECT name, role, created_at FROM tb_admin_token
-         WHERE revoked_at IS NULL ORDER BY name";
-    session.rows(sql, &[], read_token).await
+    let sql = format!(
+        "SELECT {TOKEN_COLUMNS} FROM tb_admin_token WHERE revoked_at IS NULL ORDER BY name"
+    );
+    session.rows(&sql, &[], read_token).await
 }
 
 async fn revoke_token(tx: &mut dyn Session, name: &str, now_ms: Millis) -> Outcome<bool> {
     let sql = "UPDATE tb_admin_token SET revoked_at = ? WHERE name = ? AND revoked_at IS NULL";
     Ok(tx.execute(sql, values![now_ms, name]).await? == 1)
+}
+
+async fn note_uses(tx: &mut dyn Session, uses: &[(String, Millis)]) -> Outcome<()> {
+    let sql = "UPDATE tb_admin_token SET last_used_at = ?
+         WHERE name = ? AND (last_used_at IS NULL OR last_used_at < ?)";
+    for (name, used_ms) in uses {
+        tx.execute(sql, values![*used_ms, name, *used_ms]).await?;
+    }
+    Ok(())
 }
 
 pub(super) async fn audit(tx: &mut dyn Session, entry: &AuditEntry, now_ms: Millis) -> Outcome<()> {
@@ -130,12 +155,13 @@ impl Operators for SqlLedger {
         name: &str,
         role: Role,
         secret_hash: &[u8],
+        bounds: &TokenBounds,
         audit: &AuditEntry,
         now_ms: Millis,
     ) -> Result<bool> {
-        let asked = (name.to_owned(), secret_hash.to_vec(), audit.clone());
-        self.run(Access::Write, asked, move |tx, (name, hash, audit)| {
-            Box::pin(add_token(tx, (name, role, hash), audit, now_ms))
+        let asked = (name.to_owned(), secret_hash.to_vec(), bounds.clone(), audit.clone());
+        self.run(Access::Write, asked, move |tx, (name, hash, bounds, audit)| {
+            Box::pin(add_token(tx, (name, role, hash), bounds, audit, now_ms))
         })
         .await
     }
@@ -170,6 +196,13 @@ impl Operators for SqlLedger {
             Box::pin(revoke_token(tx, name, now_ms))
         })
         .await
+    }
+
+    async fn note_token_uses(&self, uses: &[(String, Millis)]) -> Result<()> {
+        if uses.is_empty() {
+            return Ok(());
+        }
+        self.run(Access::Write, uses.to_vec(), move |tx, uses| Box::pin(note_uses(tx, uses))).await
     }
 
     async fn audit(&self, entry: &AuditEntry, now_ms: Millis) -> Result<()> {

@@ -1,15 +1,16 @@
-//! What the instances on one ledger share: its clock, the runs of its jobs, one secret.
+//! What the instances on one ledger share: its clock, the runs of its jobs, one secret, and later keys.
 
 use async_trait::async_trait;
-use sale::Millis;
+use sale::{FIRST_KEY, Millis, Secret};
 
 use super::{
     Access, SqlLedger,
     columns::{get, json},
     failure::{Failure, Outcome},
+    operators,
     session::{Row, Session, values},
 };
-use crate::{JobRun, NewJobRun, Result, Upkeep};
+use crate::{AuditEntry, JobRun, LaterKey, NewJobRun, Result, Upkeep};
 
 /// Runs remembered of each job; a reconcile every few seconds would otherwise fill the disk.
 const RUNS_KEPT_MAX: usize = 1_000;
@@ -29,6 +30,60 @@ async fn shared_secret(tx: &mut dyn Session, candidate: &str, now_ms: Millis) ->
     tx.execute(&sql, values![candidate, now_ms]).await?;
     let secret = tx.first("SELECT secret FROM tb_secret", &[], |row| get(row, 0)).await?;
     secret.ok_or(Failure::NotFound)
+}
+
+async fn signing_keys(session: &mut dyn Session) -> Outcome<Vec<LaterKey>> {
+    let read = |row: &dyn Row| {
+        Ok(LaterKey {
+            id: u8::try_from(get::<i64>(row, 0)?).unwrap_or(u8::MAX),
+            secret: Secret::new(get::<String>(row, 1)?),
+            created_ms: get(row, 2)?,
+            signs_from_ms: get(row, 3)?,
+            retired_ms: get(row, 4)?,
+        })
+    };
+    let sql =
+        "SELECT id, secret, created_at, signs_from, retired_at FROM tb_signing_key ORDER BY id";
+    session.rows(sql, &[], read).await
+}
+
+async fn add_signing_key(
+    tx: &mut dyn Session,
+    (secret, audit): &(String, AuditEntry),
+    signs_from_ms: Millis,
+    now_ms: Millis,
+) -> Outcome<Option<u8>> {
+    let sql = format!(
+        "SELECT id FROM tb_signing_key ORDER BY id DESC LIMIT 1 {}",
+        tx.dialect().for_update()
+    );
+    let last = tx.first(&sql, &[], |row| get::<i64>(row, 0)).await?.unwrap_or(0);
+    let Ok(id) = u8::try_from(last + 1) else { return Ok(None) };
+    let sql = "INSERT INTO tb_signing_key (id, secret, created_at, signs_from) VALUES (?, ?, ?, ?)";
+    tx.execute(sql, values![i64::from(id), secret, now_ms, signs_from_ms]).await?;
+    operators::audit(tx, &audit.with("id", id), now_ms).await?;
+    Ok(Some(id))
+}
+
+async fn retire_signing_key(
+    tx: &mut dyn Session,
+    id: u8,
+    audit: &AuditEntry,
+    now_ms: Millis,
+) -> Outcome<bool> {
+    if id == FIRST_KEY {
+        let sql = format!(
+            "INSERT INTO tb_signing_key (id, secret, created_at, signs_from) VALUES (?, '', ?, 0) {}",
+            tx.dialect().keep("id")
+        );
+        tx.execute(&sql, values![i64::from(id), now_ms]).await?;
+    }
+    let sql = "UPDATE tb_signing_key SET retired_at = ? WHERE id = ? AND retired_at IS NULL";
+    let retired = tx.execute(sql, values![now_ms, i64::from(id)]).await? == 1;
+    if retired {
+        operators::audit(tx, audit, now_ms).await?;
+    }
+    Ok(retired)
 }
 
 async fn record_run(tx: &mut dyn Session, run: &NewJobRun) -> Outcome<i64> {
@@ -75,6 +130,31 @@ impl Upkeep for SqlLedger {
     async fn shared_secret(&self, candidate: &str, now_ms: Millis) -> Result<String> {
         self.run(Access::Write, candidate.to_owned(), move |tx, candidate| {
             Box::pin(shared_secret(tx, candidate, now_ms))
+        })
+        .await
+    }
+
+    async fn signing_keys(&self) -> Result<Vec<LaterKey>> {
+        self.run(Access::Statement, (), |session, ()| Box::pin(signing_keys(session))).await
+    }
+
+    async fn add_signing_key(
+        &self,
+        secret: &str,
+        signs_from_ms: Millis,
+        audit: &AuditEntry,
+        now_ms: Millis,
+    ) -> Result<Option<u8>> {
+        let asked = (secret.to_owned(), audit.clone());
+        self.run(Access::Write, asked, move |tx, asked| {
+            Box::pin(add_signing_key(tx, asked, signs_from_ms, now_ms))
+        })
+        .await
+    }
+
+    async fn retire_signing_key(&self, id: u8, audit: &AuditEntry, now_ms: Millis) -> Result<bool> {
+        self.run(Access::Write, audit.clone(), move |tx, audit| {
+            Box::pin(retire_signing_key(tx, id, audit, now_ms))
         })
         .await
     }

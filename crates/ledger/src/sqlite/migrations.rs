@@ -18,6 +18,8 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0008_words.sql"),
     include_str!("migrations/0009_webhooks.sql"),
     include_str!("migrations/0010_payment_words.sql"),
+    include_str!("migrations/0011_token_bounds.sql"),
+    include_str!("migrations/0012_signing_keys.sql"),
 ];
 
 /// The schema this binary writes.

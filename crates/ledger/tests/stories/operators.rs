@@ -2,7 +2,7 @@
 
 use ledger::{
     ActivityFilter, ActivityOrder, Adjusted, AuditEntry, KnownAdjustment, LedgerError, Moved,
-    NewJobRun, OrderFilter, Origin, OutboxMessage, Role, StatusCount, StockLogType,
+    NewJobRun, OrderFilter, Origin, OutboxMessage, Role, StatusCount, StockLogType, TokenBounds,
 };
 use sale::{
     ActivityId, ActivityMove, ActivityState, CloseReason, ItemId, ItemState, NewActivity, OrderNo,
@@ -278,17 +278,53 @@ async fn tokens_are_given_replaced_and_taken_away() {
 }
 
 #[tokio::test]
+async fn a_token_keeps_its_bounds_and_its_last_use() {
+    check(async |shop| {
+        let made = audit_entry("token.create");
+        let bounds = TokenBounds {
+            expires_ms: Some(NOON_MS + 5),
+            addresses: vec!["10.0.0.0/8".into(), "2001:db8::/32".into()],
+        };
+        let secret = [1u8; 32];
+        assert!(
+            shop.add_admin_token("ann", Role::Viewer, &secret, &bounds, &made, NOON_MS)
+                .await
+                .unwrap()
+        );
+        let found = async || shop.admin_token(&secret).await.unwrap().unwrap();
+        assert_eq!((found().await.bounds, found().await.last_used_ms), (bounds, None));
+        let note = async |used_ms| {
+            let uses = [("ann".to_owned(), used_ms), ("nobody".to_owned(), used_ms)];
+            shop.note_token_uses(&uses).await.unwrap();
+            found().await.last_used_ms
+        };
+        assert_eq!(note(NOON_MS + 7).await, Some(NOON_MS + 7));
+        assert_eq!(note(NOON_MS + 3).await, Some(NOON_MS + 7), "another instance was later");
+        assert_eq!(note(NOON_MS + 9).await, Some(NOON_MS + 9));
+        shop.note_token_uses(&[]).await.unwrap();
+        // What replaces it is bound to nothing.
+        shop.put_admin_token("ann", Role::Admin, &secret, NOON_MS).await.unwrap();
+        assert_eq!(found().await.bounds, TokenBounds::default());
+        assert_eq!(shop.admin_tokens().await.unwrap(), [found().await]);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn of_two_who_want_a_name_one_gets_it_for_good() {
     check(async |shop| {
         let secrets = [[1u8; 32], [2u8; 32]];
         let made = audit_entry("token.create");
-        let add = |secret| shop.add_admin_token("ann", Role::Viewer, secret, &made, NOON_MS);
+        let bounds = TokenBounds::default();
+        let add =
+            |secret| shop.add_admin_token("ann", Role::Viewer, secret, &bounds, &made, NOON_MS);
         let (one, two) = tokio::join!(add(&secrets[0]), add(&secrets[1]));
         let (one, two) = (one.unwrap(), two.unwrap());
         assert!(one != two, "one of them");
         let winner = if one { secrets[0] } else { secrets[1] };
         assert_eq!(shop.admin_token(&winner).await.unwrap().unwrap().name, "ann");
-        let shared = shop.add_admin_token("bob", Role::Admin, &winner, &made, NOON_MS).await;
+        let bob = shop.add_admin_token("bob", Role::Admin, &winner, &bounds, &made, NOON_MS);
+        let shared = bob.await;
         assert!(matches!(shared, Err(LedgerError::Refused(_))));
         assert!(shop.revoke_admin_token("ann", NOON_MS).await.unwrap());
         assert!(!add(&[3; 32]).await.unwrap(), "ann stays ann in the audit");

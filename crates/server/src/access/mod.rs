@@ -8,6 +8,7 @@ use std::sync::Arc;
 use auth::{AdminError, Admins, Buyers, Operator};
 use axum::extract::{FromRef, FromRequestParts};
 use http::{HeaderMap, header::AUTHORIZATION, request::Parts};
+use listener::Peer;
 use sale::UserId;
 
 use crate::problem::{Code, Problem};
@@ -55,10 +56,25 @@ pub(crate) async fn operator(parts: &Parts, admins: &Admins) -> Result<Operator,
         note(AccessRefusal::NoToken, None, parts, &refused());
         return Err(refused());
     };
-    admins.verify(token).await.map_err(|error| match error {
+    let from = parts.extensions.get::<Peer>().map(|peer| peer.0);
+    admins.verify(token, from).await.map_err(|error| match error {
         AdminError::BadToken => {
             note(AccessRefusal::AdminToken, None, parts, &refused());
             refused()
+        }
+        // Whoever holds it may hear why: it tells nothing to those who guess.
+        AdminError::Expired(name) => {
+            let problem = refused().detail("This admin token has expired.", "该管理令牌已过期。");
+            note(AccessRefusal::AdminToken, Some(&name), parts, &problem);
+            problem
+        }
+        AdminError::Elsewhere(name) => {
+            let problem = Problem::new(Code::Forbidden).detail(
+                "This admin token may not be used from your address.",
+                "该管理令牌不允许从您的地址使用。",
+            );
+            note(AccessRefusal::AdminToken, Some(&name), parts, &problem);
+            problem
         }
         // A ledger that does not answer refuses nobody.
         AdminError::Ledger(error) => error.into(),

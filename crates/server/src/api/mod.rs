@@ -277,6 +277,8 @@ fn operators() -> OpenApiRouter<Shared> {
         .routes(routes!(admin::overview::overview))
         .routes(routes!(admin::tokens::list, admin::tokens::create))
         .routes(routes!(admin::tokens::revoke))
+        .routes(routes!(admin::keys::list, admin::keys::rotate))
+        .routes(routes!(admin::keys::retire))
         .routes(routes!(admin::webhooks::list, admin::webhooks::create))
         .routes(routes!(admin::webhooks::show, admin::webhooks::change, admin::webhooks::remove))
         .routes(routes!(admin::webhooks::rotate))

@@ -103,6 +103,7 @@ impl From<OperateError> for Problem {
             OperateError::Taken(by) => taken(by),
             OperateError::KeyReused(made) => key_reused(&made),
             OperateError::Conflict(state) => conflict(state),
+            OperateError::Random(_) => Problem::internal(&error),
             OperateError::Changed(now) => changed(*now),
             OperateError::NotAtGate(ref now) => Problem::busy(&error)
                 .detail(

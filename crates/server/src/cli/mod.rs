@@ -11,6 +11,7 @@ mod dead_letters;
 mod doctor;
 mod durations;
 mod import;
+mod keys;
 mod reconcile;
 mod rehearse;
 mod sale_plan;
@@ -31,6 +32,7 @@ use crate::{
 use admin_api::AdminApi;
 use config::{Config, Flags};
 use dead_letters::DeadLetters;
+use keys::Key;
 use sales::Sale;
 use tokens::Token;
 use webhooks::Webhooks;
@@ -92,6 +94,9 @@ enum Command {
     /// Admin tokens
     #[command(subcommand)]
     Token(Token),
+    /// Keys that sign sale tokens and receipts
+    #[command(subcommand)]
+    Key(Key),
     /// Endpoints of the shop's backend, and what was delivered to them
     #[command(subcommand)]
     Webhooks(Webhooks),
@@ -229,6 +234,7 @@ async fn ask(api: &AdminApi, command: Command) -> Result<(), Failure> {
         }
         Command::DeadLetters(command) => dead_letters::run(api, command).await,
         Command::Token(command) => tokens::run(api, command).await,
+        Command::Key(command) => keys::run(api, command).await,
         Command::Webhooks(command) => webhooks::run(api, command).await,
         Command::Migrate => {
             println!("the databases have this version's schema");

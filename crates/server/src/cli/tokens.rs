@@ -2,9 +2,10 @@
 
 use clap::Subcommand;
 use ledger::Role;
+use sale::iso_time;
 use serde_json::json;
 
-use super::{AdminApi, Failure, admin_api::in_path};
+use super::{AdminApi, Failure, admin_api::in_path, durations::duration_ms};
 
 #[derive(Subcommand)]
 pub(super) enum Token {
@@ -15,8 +16,14 @@ pub(super) enum Token {
         /// viewer reads, operator runs sales, admin does everything
         #[arg(long, default_value = "operator")]
         role: Role,
+        /// How long it is good, such as 30d, or never [default: auth.admin_token_ttl_ms, 90 days]
+        #[arg(long)]
+        expires: Option<String>,
+        /// An address or range from which it may be used, such as 10.0.0.0/8; several times for several
+        #[arg(long)]
+        from: Vec<String>,
     },
-    /// Names and roles
+    /// Names, roles, when they expire, were last used, and from where they may be
     List,
     /// Make a token useless
     Revoke { name: String },
@@ -24,15 +31,34 @@ pub(super) enum Token {
 
 pub(super) async fn run(api: &AdminApi, command: Token) -> Result<(), Failure> {
     match command {
-        Token::Create { name, role } => {
-            let made = api.post("/admin/tokens", &json!({"name": name, "role": role})).await?;
+        Token::Create { name, role, expires, from } => {
+            let mut new = json!({"name": name, "role": role, "addresses": from});
+            if let Some(expires) = expires {
+                let ttl_ms = if expires == "never" { Ok(0) } else { duration_ms(&expires) };
+                new["ttl_ms"] =
+                    ttl_ms.map_err(|rule| format!("--expires {expires}: {rule}"))?.into();
+            }
+            let made = api.post("/admin/tokens", &new).await?;
             println!("{}", made["token"].as_str().unwrap_or_default());
         }
         Token::List => {
             let page = api.get("/admin/tokens").await?;
             for token in page["tokens"].as_array().into_iter().flatten() {
                 let text = |name: &str| token[name].as_str().unwrap_or_default();
-                println!("{:8}  {}", text("role"), text("name"));
+                let day = |name: &str, none: &str| match token[name].as_i64() {
+                    Some(at_ms) => iso_time(at_ms),
+                    None => none.to_owned(),
+                };
+                let from = token["addresses"].as_array().into_iter().flatten();
+                let from: Vec<&str> = from.filter_map(|range| range.as_str()).collect();
+                println!(
+                    "{:8}  {}  expires {}, used {}, from {}",
+                    text("role"),
+                    text("name"),
+                    day("expires_at", "never"),
+                    day("last_used_at", "never"),
+                    if from.is_empty() { "anywhere".into() } else { from.join(" ") }
+                );
             }
         }
         Token::Revoke { name } => {

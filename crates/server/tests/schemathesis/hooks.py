@@ -216,7 +216,14 @@ QUERIES = {
     "GET /api/v1/admin/dead-letters": letters,
 }
 
+def admin_token(body):
+    """A pattern for ranges of addresses would be longer than the code that reads them."""
+    if body.get("addresses"):
+        body["addresses"] = ["10.0.0.0/8", "2001:db8::7"]
+
+
 BODIES = {
+    "POST /api/v1/admin/tokens": admin_token,
     "POST /api/v1/admin/activities": new_activity,
     "POST /api/v1/admin/activities/import": imported,
     "PATCH /api/v1/admin/activities/{id}": edit,
@@ -253,6 +260,11 @@ def cashier():
     return {"txn": THINGS["cashier"]["txn"]}
 
 
+def no_key():
+    """What a retired key has signed is void, and the other operations need it."""
+    return {"id": 255}
+
+
 def token():
     return {"name": next(tokens)}
 
@@ -287,6 +299,7 @@ PATHS = {
     "POST /api/v1/admin/dead-letters/{no}/replay": letter("replay"),
     "POST /api/v1/admin/dead-letters/{no}/void": letter("void"),
     "DELETE /api/v1/admin/tokens/{name}": token,
+    "DELETE /api/v1/admin/keys/{id}": no_key,
     "GET /api/v1/admin/webhooks/{id}": webhook("show"),
     "PATCH /api/v1/admin/webhooks/{id}": webhook("show"),
     "DELETE /api/v1/admin/webhooks/{id}": webhook("remove"),

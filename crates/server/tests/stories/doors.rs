@@ -11,10 +11,11 @@ use std::{
 use client::{Api, NewSale};
 use faults::services::{Certificates, find_program};
 use sale::{Clock, ItemId, SaleToken, SystemClock};
+use serde_json::json;
 use server::serve::Running;
 
 use crate::{
-    fixtures::{Deployment, Profile, Sale},
+    fixtures::{Buyer, Deployment, Profile, Sale},
     operators::seckill,
 };
 
@@ -162,7 +163,178 @@ async fn operators_and_machines_have_a_door_of_their_own(profile: Profile) {
     assert_eq!(code, Some(0), "{said}");
 }
 
-crate::in_every_profile!(operators_and_machines_have_a_door_of_their_own);
+async fn an_admin_token_expires_is_bound_to_addresses_and_shows_its_last_use(profile: Profile) {
+    // Behind one proxy of ours, so that a test can come from anywhere.
+    let deployment = Deployment::new(profile).env("SECKILL_HTTP_PROXY_HOPS", 1);
+    let deployment = deployment.env("SECKILL_AUTH_DEV_LOGIN", profile == Profile::Solo);
+    let servers = deployment.start().await;
+    let (server, mut admin) = (&servers[0], servers[0].admin());
+    let mut make = async |body: serde_json::Value| {
+        admin.send("POST", "/api/v1/admin/tokens", &[], body.to_string().as_bytes()).await.unwrap()
+    };
+    // Bad bounds make nothing.
+    for (field, value) in [
+        ("addresses", json!(["10.1.2.3/8"])),
+        ("addresses", json!(["everywhere"])),
+        ("addresses", json!(vec!["10.0.0.1"; 33])),
+        ("ttl_ms", json!(u64::MAX)),
+        ("ttl_ms", json!(-1)),
+    ] {
+        let mut body = json!({"name": "bad", "role": "viewer"});
+        body[field] = value;
+        assert_eq!(make(body.clone()).await.status, 422, "{body}");
+    }
+    let begun = SystemClock.now_ms();
+    let mut tokens = Vec::new();
+    for (name, ttl_ms, addresses) in [
+        ("default", None, &[][..]),
+        ("for-ever", Some(0), &[]),
+        ("short", Some(1_500), &[]),
+        ("bound", None, &["10.0.0.0/8", "2001:db8::7"]),
+    ] {
+        let mut body = json!({"name": name, "role": "viewer", "addresses": addresses});
+        if let Some(ttl_ms) = ttl_ms {
+            body["ttl_ms"] = json!(ttl_ms);
+        }
+        let made: serde_json::Value = serde_json::from_slice(&make(body).await.body).unwrap();
+        let lives_ms = made["expires_at"].as_i64().map(|at| at - begun);
+        match name {
+            "for-ever" => assert_eq!(lives_ms, None),
+            "short" => assert!((1_500..60_000).contains(&lives_ms.unwrap())),
+            _ => assert!((7_776_000_000..7_776_060_000).contains(&lives_ms.unwrap()), "90 days"),
+        }
+        tokens.push(made["token"].as_str().unwrap().to_owned());
+    }
+    let ask = async |token: &str, from: &str| {
+        let mut api = Api::new(server.address, Some(token));
+        let headers = [("x-forwarded-for", from)];
+        api.send("GET", "/api/v1/admin/overview", &headers, b"").await.unwrap()
+    };
+    let [default, _, short, bound] = &tokens[..] else { panic!() };
+    assert_eq!(ask(default, "192.0.2.1").await.status, 200);
+    for (from, status) in [
+        ("10.9.8.7", 200),
+        ("2001:db8::7", 200),
+        ("2001:db8::8", 403),
+        ("192.0.2.1", 403),
+        // What the client says of itself is left of what the proxy says.
+        ("10.9.8.7, 192.0.2.1", 403),
+    ] {
+        assert_eq!(ask(bound, from).await.status, status, "{from}");
+    }
+    let began = Instant::now();
+    while ask(short, "192.0.2.1").await.status == 200 {
+        assert!(began.elapsed() < Duration::from_secs(60), "it never expires");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let expired = ask(short, "192.0.2.1").await;
+    assert_eq!(expired.status, 401);
+    assert!(String::from_utf8_lossy(&expired.body).contains("has expired"));
+
+    // The last use is written down when the process stops, at the latest.
+    for server in servers {
+        server.stop().await.unwrap();
+    }
+    let (code, said) = seckill(&deployment, &["token", "list"]);
+    assert_eq!(code, Some(0), "{said}");
+    let line = |name: &str| said.lines().find(|line| line.contains(&format!(" {name} "))).unwrap();
+    assert!(
+        line("default").contains("used 20") && line("default").contains("from anywhere"),
+        "{said}"
+    );
+    assert!(line("for-ever").contains("expires never, used never"), "{said}");
+    assert!(line("bound").contains("from 10.0.0.0/8 2001:db8::7/128"), "{said}");
+    let words = ["token", "create", "dave", "--expires", "30d", "--from", "10.0.0.0/8"];
+    let (code, said) = seckill(&deployment, &words);
+    assert_eq!(code, Some(0), "{said}");
+}
+
+async fn a_signing_key_is_replaced_and_nothing_that_was_signed_is_void(profile: Profile) {
+    let mut sale = Deployment::new(profile).open_sale(NewSale::of(10)).await;
+    let addresses = sale.addresses();
+    let claims = format!("/api/v1/items/{}/claims", sale.item);
+    let claim = async |at: usize, token: &str| {
+        let mut api = Api::new(addresses[at % addresses.len()], None);
+        let headers = [("x-sale-token", token)];
+        api.send("POST", &claims, &headers, br#"{"quantity":1}"#).await.unwrap()
+    };
+    let text = |answer: &client::Response, name: &str| {
+        let body: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
+        body[name].as_str().unwrap().to_owned()
+    };
+    // Before: a claim with its receipt, and a token that is not used yet.
+    let mut ann = sale.buyer("ann").await;
+    let early = sale.buyer("early").await.sale_token.clone();
+    let old_receipt = text(&claim(0, &ann.sale_token).await, "receipt");
+
+    // Known everywhere before it signs, and then it signs everywhere.
+    let key = |words: &[&str]| {
+        let (code, said) = seckill(&sale.deployment, words);
+        assert_eq!(code, Some(0), "{said}");
+        said
+    };
+    assert!(key(&["key", "list"]).contains("0  signing"));
+    key(&["key", "rotate", "--after", "12s"]);
+    assert!(key(&["key", "list"]).contains("1  next"));
+    let began = Instant::now();
+    let mut new_tokens = 0;
+    for n in 0.. {
+        // At every moment of it, what one instance signs is good at all of them.
+        let bob = sale.buyer_at(n % addresses.len(), &format!("bob{n}")).await.sale_token.clone();
+        for at in 0..addresses.len() {
+            let mut api = Api::new(addresses[at], None);
+            let headers = [("x-sale-token", bob.as_str())];
+            // Too many units: the token is looked at first, and no unit is taken.
+            let told = api.send("POST", &claims, &headers, br#"{"quantity":9999}"#).await.unwrap();
+            assert_eq!(told.status, 422, "{}", String::from_utf8_lossy(&told.body));
+        }
+        let is_new = bob.starts_with("gQ");
+        assert!(is_new || bob.starts_with("AQ"), "{bob}");
+        new_tokens += usize::from(is_new);
+        if new_tokens >= 6 {
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(90), "the new key never signs");
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    assert!(key(&["key", "list"]).contains("1  signing"));
+
+    // What the old key signed is good: the token, and the receipt.
+    assert_eq!(claim(1, &early).await.status, 202);
+    let present = async |buyer: &mut Buyer, receipt: &str| {
+        let body = json!({"receipt": receipt});
+        buyer.api.post("/api/v1/receipts", &body).await.unwrap().status
+    };
+    assert_eq!(present(&mut ann, &old_receipt).await, 200);
+    let mut zoe = sale.buyer("zoe").await;
+    let admitted = claim(1, &zoe.sale_token).await;
+    assert_eq!(admitted.status, 202);
+    let new_receipt = text(&admitted, "receipt");
+    assert!(new_receipt.starts_with("gg") && new_receipt.len() <= old_receipt.len() + 8);
+
+    // A process that starts knows them all.
+    sale.stop().await;
+    sale.start().await;
+    (ann, zoe) = (sale.buyer("ann").await, sale.buyer("zoe").await);
+    assert_eq!(present(&mut ann, &old_receipt).await, 200);
+    assert_eq!(present(&mut zoe, &new_receipt).await, 200);
+    // The one that signs stays; the other goes by hand, and with it what it signed.
+    let (code, said) = seckill(&sale.deployment, &["key", "retire", "1"]);
+    assert!(code != Some(0) && said.contains("signing"), "{said}");
+    let (code, said) = seckill(&sale.deployment, &["key", "retire", "0"]);
+    assert_eq!(code, Some(0), "{said}");
+    let began = Instant::now();
+    while present(&mut ann, &old_receipt).await == 200 {
+        assert!(began.elapsed() < Duration::from_secs(60), "a retired key verifies");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+crate::in_every_profile!(
+    operators_and_machines_have_a_door_of_their_own,
+    an_admin_token_expires_is_bound_to_addresses_and_shows_its_last_use,
+    a_signing_key_is_replaced_and_nothing_that_was_signed_is_void,
+);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_asks_for_another_name_is_refused_on_either_path() {

@@ -7,6 +7,7 @@ mod csv;
 pub(super) mod dead_letters;
 pub(super) mod import;
 pub(super) mod items;
+pub(super) mod keys;
 pub(super) mod orders;
 pub(super) mod overview;
 pub(super) mod plans;

@@ -1,12 +1,12 @@
 //! Admin tokens: who may operate, and as what. Only admins look in here.
 
-use auth::{generate_admin_token, token_hash};
+use auth::{Network, generate_admin_token, token_hash};
 use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
 use http::{StatusCode, header::CACHE_CONTROL};
-use ledger::{AdminToken, Role};
+use ledger::{AdminToken, Role, TokenBounds};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -27,7 +27,22 @@ pub(in super::super) struct TokenEntry {
     name: String,
     role: TokenRole,
     created_at: i64,
+    /// Absent: never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    expires_at: Option<i64>,
+    /// Within a minute or so. Absent: it was not used yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    last_used_at: Option<i64>,
+    /// From where it may be used; none is from anywhere.
+    addresses: Vec<String>,
 }
+
+/// Ranges of addresses that one token may be bound to.
+const ADDRESSES_MAX: usize = 32;
+/// A token that lives longer than ten years is one for ever.
+const TTL_MS_MAX: u64 = 10 * 366 * 24 * 60 * 60 * 1_000;
 
 /// What a token may do; each role may do all that the ones before it may.
 #[derive(Clone, Copy, Serialize, Deserialize, ToSchema)]
@@ -58,7 +73,14 @@ impl From<AdminToken> for TokenEntry {
             Role::Operator => TokenRole::Operator,
             Role::Admin => TokenRole::Admin,
         };
-        TokenEntry { name: token.name, role, created_at: token.created_ms }
+        TokenEntry {
+            name: token.name,
+            role,
+            created_at: token.created_ms,
+            expires_at: token.bounds.expires_ms,
+            last_used_at: token.last_used_ms,
+            addresses: token.bounds.addresses,
+        }
     }
 }
 
@@ -68,17 +90,52 @@ pub(in super::super) struct NewToken {
     #[schema(schema_with = schemas::token_name)]
     name: String,
     role: TokenRole,
+    /// How long it is good; 0 is for ever. Absent: `auth.admin_token_ttl_ms` of the settings.
+    #[serde(default)]
+    #[schema(nullable = false, maximum = 316224000000_u64)]
+    ttl_ms: Option<u64>,
+    /// Addresses and ranges it may be used from, such as `10.0.0.0/8` or `2001:db8::7`. None: anywhere.
+    #[serde(default)]
+    #[schema(max_items = 32)]
+    addresses: Vec<String>,
+}
+
+impl NewToken {
+    fn bounds(&self, default_ttl_ms: u64, now_ms: i64) -> Result<TokenBounds, Problem> {
+        let ttl_ms = self.ttl_ms.unwrap_or(default_ttl_ms);
+        if ttl_ms > TTL_MS_MAX {
+            let rule = format_args!("must be at most {TTL_MS_MAX}; 0 is for ever");
+            return Err(Problem::invalid("ttl_ms", rule));
+        }
+        if self.addresses.len() > ADDRESSES_MAX {
+            let rule = format_args!("must be at most {ADDRESSES_MAX} ranges");
+            return Err(Problem::invalid("addresses", rule));
+        }
+        let read = |range: &String| match range.parse::<Network>() {
+            Ok(network) => Ok(network.to_string()),
+            Err(cause) => {
+                Err(Problem::invalid("addresses", format_args!("must be ranges: {cause}")))
+            }
+        };
+        let addresses = self.addresses.iter().map(read).collect::<Result<_, _>>()?;
+        let expires_ms = (ttl_ms > 0).then(|| now_ms.saturating_add_unsigned(ttl_ms));
+        Ok(TokenBounds { expires_ms, addresses })
+    }
 }
 
 #[derive(Serialize, ToSchema)]
 pub(in super::super) struct MadeToken {
     name: String,
     role: TokenRole,
+    /// Absent: never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    expires_at: Option<i64>,
     /// Shown this once; only its hash is kept.
     token: String,
 }
 
-/// All tokens that are good, without the tokens themselves. Needs the role admin.
+/// All tokens that were not revoked, without the tokens themselves. Needs the role admin.
 #[utoipa::path(get, path = "/admin/tokens", tag = "admin", security(("operator" = [])),
     responses((status = OK, body = Tokens)))]
 pub(in super::super) async fn list(
@@ -101,14 +158,16 @@ pub(in super::super) async fn create(
     AsAdmin(who): AsAdmin,
     Json(new): Json<NewToken>,
 ) -> Result<Response, Problem> {
+    let bounds = new.bounds(app.config.auth.admin_token_ttl_ms, app.engine.now_ms())?;
     let token = generate_admin_token().map_err(Problem::internal)?;
     let made = finish(async move {
         let engine = &app.engine;
         let role = Role::from(new.role);
-        let made = engine.tokens().make(&who, &new.name, role, &token_hash(&token)).await;
+        let made = engine.tokens().make(&who, &new.name, role, &token_hash(&token), &bounds).await;
         made.map_err(name_taken)?;
         app.admins.forget();
-        Ok::<_, Problem>(MadeToken { name: new.name, role: new.role, token })
+        let expires_at = bounds.expires_ms;
+        Ok::<_, Problem>(MadeToken { name: new.name, role: new.role, expires_at, token })
     });
     let made = made.await?;
     Ok((StatusCode::CREATED, [(CACHE_CONTROL, "no-store")], Json(made)).into_response())
