@@ -179,6 +179,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("push.heartbeat_ms", Rule::Number(100, 600_000)),
     ("webhooks.endpoints", Rule::Endpoints(ENDPOINTS_MAX)),
     ("webhooks.allowed_hosts", Rule::Texts(LIST_MAX)),
+    ("webhooks.tls_ca_file", Rule::Text),
     ("webhooks.endpoints_max", Rule::Number(0, 100)),
     ("webhooks.concurrent_max", Rule::Number(1, 256)),
     ("webhooks.timeout_ms", Rule::Number(10, 10 * MINUTE_MS)),

@@ -1,12 +1,13 @@
-//! Waking a person: alerts that go to the webhook, some of them once for each thing they are about.
+//! Waking a person: alerts that go to those who are told, and to the shop's endpoints as signed events. Some
+//! are raised once for each thing they are about.
 
-use std::{collections::HashSet, fmt::Display};
+use std::{collections::HashSet, fmt::Display, sync::Arc};
 
 use orders::{Alert, AlertKind, AlertOptions, Alerts, Robot};
 use parking_lot::Mutex;
 use sale::{OrderNo, SharedClock};
 
-use crate::Settings;
+use crate::{Parts, Settings, webhooks::AlertEvents};
 
 /// Alerts that are remembered as raised.
 const RAISED_MAX: usize = 10_000;
@@ -22,7 +23,7 @@ impl Alerting {
     /// `waiting` are those that the process before this one could not deliver.
     pub(crate) fn start(
         settings: &Settings,
-        instance: &str,
+        parts: &Parts,
         waiting: Vec<Alert>,
         clock: SharedClock,
     ) -> Alerting {
@@ -35,11 +36,13 @@ impl Alerting {
         let options = AlertOptions {
             robots: robots.collect(),
             webhook_url: (!webhook_url.is_empty()).then(|| webhook_url.to_owned()),
-            instance: instance.to_owned(),
+            instance: parts.instance.clone(),
             webhook_timeout_ms: settings.alerts.webhook_timeout_ms,
             ..AlertOptions::default()
         };
-        Alerting { alerts: Alerts::start_with(options, waiting), clock, raised: Mutex::default() }
+        let record = AlertEvents::new(parts.ledger.clone(), parts.instance.clone());
+        let alerts = Alerts::start_with(options, waiting, Some(Arc::new(record)));
+        Alerting { alerts, clock, raised: Mutex::default() }
     }
 
     /// For the workers, who raise alerts of their own, and for those who ask after the webhook.

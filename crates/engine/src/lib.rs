@@ -130,7 +130,7 @@ impl Engine {
     ) -> Result<Arc<Engine>, OpenError> {
         let remembered = RememberedAlerts::read(data);
         let waiting = remembered.waiting.clone();
-        let alerts = Alerting::start(&settings, &parts.instance, waiting, clock.clone());
+        let alerts = Alerting::start(&settings, &parts, waiting, clock.clone());
         let shared = Arc::new(Shared::start(settings, clock, parts, alerts)?);
         let s = || shared.clone();
         let catalogue = Arc::new(Catalogue::new(shared.ledger.clone(), shared.clock.clone()));
@@ -153,7 +153,7 @@ impl Engine {
         });
         let health = Health::new(s(), push.clone(), data.to_owned(), remembered);
         let health = Arc::new(health);
-        let webhooks = Arc::new(Webhooks::new(s()));
+        let webhooks = Arc::new(Webhooks::new(s())?);
         let jobs = Jobs::new(
             s(),
             &catalogue,

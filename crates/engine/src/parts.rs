@@ -56,6 +56,8 @@ pub enum OpenError {
     /// One sentence for each mistake.
     #[error("payment providers cannot be used: {}", .0.join("; "))]
     Providers(Vec<String>),
+    #[error("webhooks.tls_ca_file: {0}")]
+    WebhookAuthorities(#[from] webhooks::BadAuthorities),
     #[error("the lanes cannot be started: {0}")]
     Lanes(std::io::Error),
     #[error("the ledger cannot be read: {0}")]

@@ -297,6 +297,7 @@ impl Default for Push {
 pub struct Webhooks {
     pub endpoints: Vec<WebhookSetting>,
     pub allowed_hosts: Vec<String>,
+    pub tls_ca_file: PathBuf,
     pub endpoints_max: usize,
     pub concurrent_max: usize,
     pub timeout_ms: u64,
@@ -327,6 +328,7 @@ impl Default for Webhooks {
         Webhooks {
             endpoints: Vec::new(),
             allowed_hosts: Vec::new(),
+            tls_ca_file: PathBuf::new(),
             endpoints_max: 16,
             concurrent_max: 16,
             timeout_ms: 10_000,

@@ -13,6 +13,7 @@ use std::str::FromStr;
 use async_trait::async_trait;
 use sale::{ActivityId, ItemId, Millis, OrderNo, Secret};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::{AuditEntry, Result};
 
@@ -75,6 +76,9 @@ pub trait Webhooks: Send + Sync {
 
     /// Tells of activities that are open and were not told of, if anybody wants to know. Answers how many.
     async fn tell_opened(&self, now_ms: Millis) -> Result<usize>;
+
+    /// Tells of an event that no transaction of ours causes and that happened then, if anybody wants to know.
+    async fn tell_webhooks(&self, event: &WebhookEvent, at_ms: Millis) -> Result<()>;
 
     /// Puts deliveries in the place of outbox rows. Refused as *unavailable* if somebody else did.
     async fn spread_webhooks(&self, outbox: &[i64], deliveries: &[NewDelivery]) -> Result<()>;
@@ -144,10 +148,14 @@ pub enum WebhookKind {
     ActivityOpened,
     #[serde(rename = "activity.ended")]
     ActivityEnded,
+    #[serde(rename = "alert.raised")]
+    AlertRaised,
+    #[serde(rename = "alert.resolved")]
+    AlertResolved,
 }
 
 impl WebhookKind {
-    pub const ALL: [WebhookKind; 9] = [
+    pub const ALL: [WebhookKind; 11] = [
         WebhookKind::OrderCreated,
         WebhookKind::OrderPaid,
         WebhookKind::OrderClosed,
@@ -157,6 +165,8 @@ impl WebhookKind {
         WebhookKind::ItemBackInStock,
         WebhookKind::ActivityOpened,
         WebhookKind::ActivityEnded,
+        WebhookKind::AlertRaised,
+        WebhookKind::AlertResolved,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -170,11 +180,18 @@ impl WebhookKind {
             WebhookKind::ItemBackInStock => "item.back_in_stock",
             WebhookKind::ActivityOpened => "activity.opened",
             WebhookKind::ActivityEnded => "activity.ended",
+            WebhookKind::AlertRaised => "alert.raised",
+            WebhookKind::AlertResolved => "alert.resolved",
         }
     }
 
     fn bit(self) -> i64 {
         1 << (self as u8)
+    }
+
+    /// It calls somebody, and is about us rather than about a sale.
+    pub fn is_alert(self) -> bool {
+        matches!(self, WebhookKind::AlertRaised | WebhookKind::AlertResolved)
     }
 
     /// Nothing about the same subject can have happened before it.
@@ -241,6 +258,13 @@ pub enum WebhookEvent {
         kind: WebhookKind,
         activity: ActivityId,
     },
+    /// Nothing else is known of it anywhere, so it brings all that is to be said along.
+    Alert {
+        kind: WebhookKind,
+        event_id: String,
+        subject: String,
+        data: Value,
+    },
 }
 
 impl WebhookEvent {
@@ -248,7 +272,8 @@ impl WebhookEvent {
         match self {
             WebhookEvent::Orders { kind, .. }
             | WebhookEvent::Item { kind, .. }
-            | WebhookEvent::Activity { kind, .. } => *kind,
+            | WebhookEvent::Activity { kind, .. }
+            | WebhookEvent::Alert { kind, .. } => *kind,
         }
     }
 

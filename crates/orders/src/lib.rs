@@ -41,7 +41,7 @@ mod settler;
 mod workers;
 
 pub use alerts::{
-    Alert, AlertKind, AlertOptions, AlertState, Alerts, Robot, RobotKind, WebhookState,
+    Alert, AlertKind, AlertOptions, AlertRecord, AlertState, Alerts, Robot, RobotKind, WebhookState,
 };
 pub use ladder::{LADDER_STEP_MS_MAX, LADDER_STEPS_MAX, RETRY_LADDER_MS_DEFAULT};
 pub use meters::describe as describe_metrics;

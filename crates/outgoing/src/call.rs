@@ -111,24 +111,38 @@ struct Idle {
 
 impl Default for Caller {
     fn default() -> Self {
-        Caller::trusting(RootCertStore::from_iter(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()))
+        Caller::trusting(public_roots())
     }
+}
+
+fn public_roots() -> RootCertStore {
+    RootCertStore::from_iter(webpki_roots::TLS_SERVER_ROOTS.iter().cloned())
+}
+
+/// The authorities of a PEM file, of which there must be one.
+fn add_file(mut roots: RootCertStore, file: &Path) -> Result<RootCertStore, BadAuthorities> {
+    let bad = |problem: String| BadAuthorities { file: file.display().to_string(), problem };
+    let pem = std::fs::read(file).map_err(|cause| bad(cause.to_string()))?;
+    let before = roots.len();
+    for certificate in CertificateDer::pem_slice_iter(&pem) {
+        let certificate = certificate.map_err(|cause| bad(cause.to_string()))?;
+        roots.add(certificate).map_err(|cause| bad(cause.to_string()))?;
+    }
+    if roots.len() == before {
+        return Err(bad("there are none".into()));
+    }
+    Ok(roots)
 }
 
 impl Caller {
     /// Trusts the authorities of this PEM file instead of the public ones.
     pub fn trusting_file(file: &Path) -> Result<Self, BadAuthorities> {
-        let bad = |problem: String| BadAuthorities { file: file.display().to_string(), problem };
-        let pem = std::fs::read(file).map_err(|cause| bad(cause.to_string()))?;
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(&pem) {
-            let certificate = certificate.map_err(|cause| bad(cause.to_string()))?;
-            roots.add(certificate).map_err(|cause| bad(cause.to_string()))?;
-        }
-        if roots.is_empty() {
-            return Err(bad("there are none".into()));
-        }
-        Ok(Caller::trusting(roots))
+        Ok(Caller::trusting(add_file(RootCertStore::empty(), file)?))
+    }
+
+    /// Trusts the authorities of this PEM file besides the public ones.
+    pub fn trusting_also(file: &Path) -> Result<Self, BadAuthorities> {
+        Ok(Caller::trusting(add_file(public_roots(), file)?))
     }
 
     fn trusting(roots: RootCertStore) -> Self {
@@ -418,12 +432,18 @@ mod tests {
             }
         });
         let trusting = |name| Caller::trusting_file(&made.cert(name)).unwrap();
-        assert!(Caller::trusting_file(&made.key("server")).is_err(), "a key is no authority");
+        for bad in [made.key("server"), made.cert("nobody")] {
+            assert!(Caller::trusting_file(&bad).is_err(), "a key is no authority");
+            assert!(Caller::trusting_also(&bad).is_err());
+        }
         for host in ["localhost", "127.0.0.1"] {
             let target: Target = format!("https://{host}:{port}/hook").parse().unwrap();
             let answer = post(&trusting("ca"), &target, Reach::Anywhere).await;
             assert_eq!(answer.map(|answer| answer.status), Ok(204), "{host}");
-            for stranger in [trusting("stranger"), Caller::default()] {
+            let also = |name| Caller::trusting_also(&made.cert(name)).unwrap();
+            assert!(post(&also("ca"), &target, Reach::Anywhere).await.is_ok(), "{host}");
+            let other = also("stranger");
+            for stranger in [trusting("stranger"), other, Caller::default()] {
                 let refused = post(&stranger, &target, Reach::Anywhere).await.unwrap_err();
                 assert!(matches!(refused, NotAnswered::NoConnection(_)), "{refused:?}");
             }

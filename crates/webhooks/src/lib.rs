@@ -10,6 +10,8 @@
 mod post;
 mod signing;
 
-pub use outgoing::{Answer, BadTarget, NotAnswered, Reach, TARGET_CHARS_MAX, Target, is_public};
+pub use outgoing::{
+    Answer, BadAuthorities, BadTarget, NotAnswered, Reach, TARGET_CHARS_MAX, Target, is_public,
+};
 pub use post::Poster;
 pub use signing::{BadSecret, SigningSecret, signatures};

@@ -1,19 +1,24 @@
 //! One post of JSON to whoever was named.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, header};
-use outgoing::{Answer, Call, Caller, NotAnswered, Reach, Target};
+use outgoing::{Answer, BadAuthorities, Call, Caller, NotAnswered, Reach, Target};
 
 /// What is read of an answer: enough to show an operator why something was not taken.
 const ANSWER_BYTES_MAX: usize = 4_096;
 
 /// Posts, and keeps connections.
-#[derive(Default)]
 pub struct Poster(Caller);
 
 impl Poster {
+    /// Trusts the public authorities, and besides them those of this PEM file; an empty path is none.
+    pub fn trusting(authorities: &Path) -> Result<Poster, BadAuthorities> {
+        let none = authorities.as_os_str().is_empty();
+        Ok(Poster(if none { Caller::default() } else { Caller::trusting_also(authorities)? }))
+    }
+
     /// Posts JSON, with these headers besides. Everything together takes at most `within`.
     pub async fn post(
         &self,

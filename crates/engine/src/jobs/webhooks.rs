@@ -28,7 +28,8 @@ use async_trait::async_trait;
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use ledger::{
     ForgetBefore, NewWebhook, OUTBOX_NOBODY, OutboxKind, OutboxMessage, OutboxRow, Share, Tried,
-    TriedOutcome, WebhookDelivery, WebhookEndpoint, WebhookKinds, WebhookSource, in_share,
+    TriedOutcome, WebhookDelivery, WebhookEndpoint, WebhookKind, WebhookKinds, WebhookSource,
+    in_share,
 };
 use orders::{Alert, AlertKind};
 use sale::Millis;
@@ -485,8 +486,13 @@ impl Visitor {
                 "webhook {} did not take {} and is not asked any more",
                 endpoint.id, one.event_id
             );
-            let alert = Alert::new(AlertKind::WebhookGivenUp, told, self.shared.now_ms());
-            self.shared.alerts.raise(alert.because(&cause));
+            // That an alert was not taken is no alert, or each would cause the next one.
+            if one.kind.parse().is_ok_and(WebhookKind::is_alert) {
+                tracing::error!(cause, "{told}");
+            } else {
+                let alert = Alert::new(AlertKind::WebhookGivenUp, told, self.shared.now_ms());
+                self.shared.alerts.raise(alert.because(&cause));
+            }
             return TriedOutcome::GivenUp { cause };
         }
         let ladder = &settings.retry_ladder_ms;

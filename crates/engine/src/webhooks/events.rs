@@ -98,6 +98,7 @@ impl Known {
                 WebhookEvent::Activity { activity, .. } => {
                     activities.insert(*activity);
                 }
+                WebhookEvent::Alert { .. } => {}
             }
         }
         let (numbers, mut orders): (Vec<OrderNo>, HashMap<_, _>) =
@@ -150,6 +151,11 @@ impl Known {
                 });
                 told.into_iter().collect()
             }
+            WebhookEvent::Alert { event_id, subject, data, .. } => vec![Told {
+                event_id: event_id.clone(),
+                subject: subject.clone(),
+                data: data.clone(),
+            }],
         }
     }
 }

@@ -4,6 +4,7 @@
 //! `webhooks`). One from the settings file is. Secrets are made here, shown once, and kept in the ledger,
 //! because every process that delivers must sign with them.
 
+mod alerts;
 mod events;
 
 use std::{str::FromStr, sync::Arc, time::Duration};
@@ -16,9 +17,14 @@ use ledger::{
 };
 use sale::{Invalid, Millis, Secret};
 use serde_json::json;
-use webhooks::{Answer, NotAnswered, Poster, Reach, SigningSecret, Target, signatures};
+use webhooks::{
+    Answer, BadAuthorities, NotAnswered, Poster, Reach, SigningSecret, Target, signatures,
+};
 
-pub(crate) use self::events::{body, deliveries_of};
+pub(crate) use self::{
+    alerts::AlertEvents,
+    events::{body, deliveries_of},
+};
 use crate::{
     OperateError,
     actor::{Actor, audit_entry},
@@ -69,8 +75,9 @@ pub(crate) enum Posted {
 }
 
 impl Webhooks {
-    pub(crate) fn new(shared: Arc<Shared>) -> Webhooks {
-        Webhooks { shared, poster: Poster::default() }
+    pub(crate) fn new(shared: Arc<Shared>) -> std::result::Result<Webhooks, BadAuthorities> {
+        let poster = Poster::trusting(&shared.settings.webhooks.tls_ca_file)?;
+        Ok(Webhooks { shared, poster })
     }
 
     pub async fn all(&self) -> ledger::Result<Vec<Shown>> {

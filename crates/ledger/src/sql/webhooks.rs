@@ -389,6 +389,19 @@ impl Webhooks for SqlLedger {
             .await
     }
 
+    async fn tell_webhooks(&self, event: &WebhookEvent, at_ms: Millis) -> Result<()> {
+        // Most shops want none of it, and nobody waits for a writer for their sake.
+        let wanted: Result<WebhookKinds> =
+            self.run(Access::Statement, (), |session, ()| Box::pin(wanted(session))).await;
+        if !wanted?.has(event.kind()) {
+            return Ok(());
+        }
+        self.run(Access::Write, event.clone(), move |tx, event| {
+            Box::pin(tell(tx, [event.clone()], at_ms))
+        })
+        .await
+    }
+
     async fn spread_webhooks(&self, outbox: &[i64], new: &[NewDelivery]) -> Result<()> {
         self.run(Access::Write, (outbox.to_vec(), new.to_vec()), |tx, (outbox, new)| {
             Box::pin(deliveries::spread(tx, outbox, new))
@@ -417,7 +430,7 @@ impl Webhooks for SqlLedger {
     }
 
     async fn webhook_deliveries(&self, filter: &DeliveryFilter) -> Result<Vec<WebhookDelivery>> {
-        self.run(Access::Statement, filter.clone(), |session, filter| {
+        self.run(Access::Snapshot, filter.clone(), |session, filter| {
             Box::pin(deliveries::list(session, filter))
         })
         .await

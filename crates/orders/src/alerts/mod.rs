@@ -2,7 +2,8 @@
 //!
 //! Raising one never waits and never fails: it is logged, counted, and put into a bounded queue for each
 //! who is told: the operator's webhook, and robots of chat services ([`robot`]). A task for each posts its
-//! queue ([`post`]), so that one that hangs delays only its own. An alert is a
+//! queue ([`post`]), so that one that hangs delays only its own; one more hands them to a [`record`], if
+//! there is one. An alert is a
 //! call, not a record: what it is about (a dead letter, a difference found by reconcile) is stored
 //! elsewhere. Whoever owns this may keep what waits ([`Alerts::waiting`]) and begin with it after a
 //! restart; an alert may then come twice, which is better than never.
@@ -17,6 +18,7 @@
 
 mod kind;
 mod post;
+mod record;
 mod robot;
 
 use std::{collections::VecDeque, fmt, sync::Arc, time::Instant};
@@ -29,6 +31,7 @@ use tracing::{error, info};
 
 pub use kind::AlertKind;
 use post::Poster;
+pub use record::AlertRecord;
 pub use robot::{Robot, RobotKind};
 
 use crate::{meters, options::within, outage::StopSignal};
@@ -192,6 +195,8 @@ pub struct WebhookState {
 pub struct Alerts {
     /// One for each who is told.
     queues: Arc<[Arc<Queue>]>,
+    /// What is to be written down.
+    record: Option<Arc<Queue>>,
     stop: Arc<watch::Sender<bool>>,
     stopped: watch::Receiver<bool>,
 }
@@ -199,11 +204,15 @@ pub struct Alerts {
 impl Alerts {
     /// `options` must be valid. Must be called inside a tokio runtime.
     pub fn start(options: AlertOptions) -> Alerts {
-        Alerts::start_with(options, Vec::new())
+        Alerts::start_with(options, Vec::new(), None)
     }
 
     /// With what waited when the process ended; it was logged and counted then.
-    pub fn start_with(options: AlertOptions, waiting: Vec<Alert>) -> Alerts {
+    pub fn start_with(
+        options: AlertOptions,
+        waiting: Vec<Alert>,
+        record: Option<Arc<dyn AlertRecord>>,
+    ) -> Alerts {
         let told = options.told();
         let queues: Arc<[Arc<Queue>]> =
             told.iter().map(|_| Arc::new(Queue::new(&options))).collect();
@@ -214,11 +223,17 @@ impl Alerts {
             let (queues, stop) = (queues.clone(), StopSignal(stop_signal.clone()));
             posting.spawn(Poster::new(&options, robot, (queue, queues), stop).run());
         }
+        let record = record.map(|record| {
+            let queue = Arc::new(Queue::new(&options));
+            let stop = StopSignal(stop_signal);
+            posting.spawn(record::run(record, queue.clone(), options, stop));
+            queue
+        });
         tokio::spawn(async move {
             while posting.join_next().await.is_some() {}
             stopped_tell.send_replace(true);
         });
-        let alerts = Alerts { queues, stop: Arc::new(stop), stopped };
+        let alerts = Alerts { queues, record, stop: Arc::new(stop), stopped };
         waiting.iter().for_each(|alert| alerts.put(alert));
         alerts
     }
@@ -241,10 +256,14 @@ impl Alerts {
     }
 
     fn put(&self, alert: &Alert) {
-        self.queues.iter().for_each(|queue| queue.put(alert.clone()));
+        self.all_queues().for_each(|queue| queue.put(alert.clone()));
     }
 
-    /// How all of them do together: failing if one is, and as many wait as for the slowest.
+    fn all_queues(&self) -> impl Iterator<Item = &Arc<Queue>> {
+        self.queues.iter().chain(&self.record)
+    }
+
+    /// How all who are told do together: failing if one is, and as many wait as for the slowest.
     pub fn webhook(&self) -> WebhookState {
         let states = || self.queues.iter().map(|queue| queue.waiting.lock());
         WebhookState {
@@ -257,7 +276,7 @@ impl Alerts {
     /// What is not delivered to all yet, oldest first. After a restart all are told of it.
     pub fn waiting(&self) -> Vec<Alert> {
         let mut all: Vec<Alert> = Vec::new();
-        for queue in self.queues.iter() {
+        for queue in self.all_queues() {
             let waiting = queue.waiting.lock();
             let queued = waiting.alerts.iter().map(|queued| &queued.alert);
             for alert in waiting.in_hand.iter().chain(queued) {

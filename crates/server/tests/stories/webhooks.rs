@@ -114,9 +114,10 @@ async fn a_receiver_in_every_trouble_gets_every_event_in_order(profile: Profile)
     })
     .await;
 
-    // The same event is the same id, and no id is two events.
+    // The same event is the same id, and no id is two events. Whether somebody is called meanwhile is
+    // another story.
     let mut by_id: BTreeMap<String, Value> = BTreeMap::new();
-    for one in receiver.taken() {
+    for one in receiver.taken().into_iter().filter(|one| !one.kind.starts_with("alert.")) {
         let known = by_id.entry(one.id).or_insert_with(|| one.data.clone());
         assert_eq!(*known, one.data);
     }
@@ -150,6 +151,57 @@ async fn stock_that_runs_out_and_comes_back_is_told(profile: Profile) {
     let out = || ("item.sold_out".to_owned(), 0);
     assert_eq!(of_item(), [out(), ("item.back_in_stock".into(), 1), out()]);
     sale.must_hold().await;
+}
+
+/// The ledger is locked, so an alert about it can only be remembered; it is told when it can be written, also
+/// by the process that comes after one that was killed.
+async fn whoever_is_called_may_be_called_by_a_signed_event(profile: Profile) {
+    let receiver = Receiver::start(SECRET).await;
+    let deployment = told(Deployment::new(profile), &receiver)
+        .env("SECKILL_ALERTS_RAISE_AFTER_MS", 100)
+        .env("SECKILL_ALERTS_RESOLVE_AFTER_MS", 500);
+    let mut sale = deployment.open_sale(NewSale::of(9)).await;
+    let alerts = || -> Vec<(String, Value)> {
+        let alerts = receiver.taken().into_iter().filter(|one| one.kind.starts_with("alert."));
+        // One that is handed over by two processes is one event, and may come twice.
+        let mut seen = std::collections::HashSet::new();
+        let once = alerts.filter(|one| seen.insert(one.id.clone()));
+        let ledger = once.filter(|one| one.data["kind"] == AlertKind::LedgerDown.as_str());
+        ledger.map(|one| (one.kind, one.data)).collect()
+    };
+    for round in 1..=2 {
+        let blocked = sale.deployment.block_ledger();
+        let user = format!("u{round}");
+        let claimed = sale.buyer(&user).await.claim().await;
+        assert!(matches!(claimed, Answer::Admitted { .. }), "the sale goes on: {claimed:?}");
+        becomes("it is raised", async || {
+            sale.deployment.log().matches("claims do not become orders").count() >= 2 * round - 1
+        })
+        .await;
+        if round == 2 {
+            // What it could not write is in a file of the data directory within a moment.
+            becomes("it is remembered", async || {
+                sale.deployment.launches.iter().any(|launch| {
+                    let file = std::fs::read_to_string(launch.data.join("alerts.json"));
+                    file.is_ok_and(|text| text.contains("ledger_down") && text.contains("message"))
+                })
+            })
+            .await;
+            sale.kill();
+        }
+        drop(blocked);
+        if round == 2 {
+            sale.start().await;
+        }
+        becomes("both are told", async || alerts().len() == 2 * round).await;
+        let told = alerts();
+        let kinds: Vec<&str> = told.iter().map(|(kind, _)| kind.as_str()).collect();
+        assert_eq!(kinds, ["alert.raised", "alert.resolved"].repeat(round), "{told:#?}");
+        let (_, raised) = &told[2 * round - 2];
+        assert!(raised["todo"].as_str().unwrap().contains("database"), "{raised}");
+        assert!(raised["since"].is_i64() && raised["instance"].is_string(), "{raised}");
+    }
+    sale.settle().await;
 }
 
 /// What an operator does with endpoints.
@@ -359,6 +411,7 @@ async fn one_who_hangs_delays_nobody_else(profile: Profile) {
 
 crate::in_every_profile! {
     a_receiver_in_every_trouble_gets_every_event_in_order,
+    whoever_is_called_may_be_called_by_a_signed_event,
     one_who_hangs_delays_nobody_else,
     who_fails_for_long_is_switched_off_and_gets_all_of_it_when_switched_on,
 }
