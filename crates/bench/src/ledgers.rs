@@ -1,4 +1,5 @@
-//! The ledgers: batches of a thousand orders, beside a transaction for each order.
+//! The ledgers: batches of a thousand orders, beside a transaction for each order, and beside the same
+//! batches for a shop whose backend is told of them.
 
 use std::{
     path::Path,
@@ -7,12 +8,12 @@ use std::{
 
 use faults::services::{MariaDb, MariaDbOptions};
 use ledger::{
-    Ledger,
+    AuditEntry, Ledger, NewWebhook, Origin, WebhookKinds, WebhookSource,
     mysql::{self, Options},
     sqlite,
 };
 use sale::{
-    Claim, Clock, Currency, Item, NewActivity, NewItem, PAY_WITHIN_MS_DEFAULT, SystemClock,
+    Claim, Clock, Currency, Item, NewActivity, NewItem, PAY_WITHIN_MS_DEFAULT, Secret, SystemClock,
 };
 
 use crate::{
@@ -34,15 +35,18 @@ pub(crate) async fn sqlite(plan: &Plan, data: &Path, figures: &mut Figures) -> R
     std::fs::create_dir_all(&folder)?;
     let ledger = sqlite::open(&folder.join("ledger.db"), clock())?;
     let mut crowd = Crowd::new();
-    let mut best = Best::default();
+    let [mut best, mut told] = [Best::default(); 2];
     for round in 0..plan.rounds(8, 4) {
         let per_s = best.note(batches(&ledger, &mut crowd).await?);
-        println!("  round {round}: {per_s:.0} orders/s");
+        let with = told.note(told_batches(&ledger, &mut crowd).await?);
+        println!("  round {round}: {per_s:.0} orders/s, {with:.0} with an endpoint of the shop");
     }
     drop(ledger);
     std::fs::remove_dir_all(folder)?;
     let what = "SQLite ledger, orders/s, batches of 1,000";
     figures.add("ledger_sqlite_per_s", what, best.0, Goal::None);
+    let what = "SQLite ledger with an endpoint for webhooks ÷ without";
+    figures.add("ledger_sqlite_told", what, told.0 / best.0, Goal::AtLeast(0.9));
     Ok(())
 }
 
@@ -53,9 +57,10 @@ pub(crate) async fn mysql(plan: &Plan, figures: &mut Figures) -> Result<(), Fail
     let url = server.create_database("bench")?;
     let ledger = mysql::open(&url, clock(), Options::default()).await?;
     let mut crowd = Crowd::new();
-    let [mut batched, mut one, mut eight] = [Best::default(); 3];
+    let [mut batched, mut told, mut one, mut eight] = [Best::default(); 4];
     for round in 0..plan.rounds(8, 4) {
         let ours = batched.note(batches(&ledger, &mut crowd).await?);
+        let with = told.note(told_batches(&ledger, &mut crowd).await?);
         let (item, claims) = sale(&ledger, &mut crowd, SINGLES).await?;
         let alone = per_order::run(&url, item, claims, 1, SINGLES_FOR).await?;
         one.note(alone.per_s);
@@ -63,7 +68,7 @@ pub(crate) async fn mysql(plan: &Plan, figures: &mut Figures) -> Result<(), Fail
         let crowded = per_order::run(&url, item, claims, 8, SINGLES_FOR).await?;
         eight.note(crowded.per_s);
         println!(
-            "  round {round}: {ours:.0} orders/s in batches, {:.0} one by one, \
+            "  round {round}: {ours:.0} orders/s in batches, {with:.0} with an endpoint, {:.0} one by one, \
              {:.0} by eight consumers with {} version conflicts",
             alone.per_s, crowded.per_s, crowded.conflicts
         );
@@ -74,6 +79,8 @@ pub(crate) async fn mysql(plan: &Plan, figures: &mut Figures) -> Result<(), Fail
     add("per_order_8_per_s", "the same, 8 consumers", eight.0, Goal::None);
     let what = "MySQL ledger, orders/s, batches of 1,000";
     add("ledger_mysql_per_s", what, batched.0, Goal::AtLeast(25_000.0));
+    let what = "MySQL ledger with an endpoint for webhooks ÷ without";
+    add("ledger_mysql_told", what, told.0 / batched.0, Goal::AtLeast(0.9));
     let what = "MySQL ledger ÷ a transaction per order, 1 consumer";
     add("ledger_mysql_vs_per_order", what, batched.0 / one.0, Goal::AtLeast(25.0));
     let what = "MySQL ledger ÷ a transaction per order, 8 consumers";
@@ -94,6 +101,31 @@ async fn batches(ledger: &dyn Ledger, crowd: &mut Crowd) -> Result<f64, Failure>
         return Err(format!("{created} orders of {BATCHED} claims").into());
     }
     Ok(created as f64 / took.as_secs_f64())
+}
+
+/// The same where an endpoint wants to hear of every order.
+async fn told_batches(ledger: &dyn Ledger, crowd: &mut Crowd) -> Result<f64, Failure> {
+    let endpoint = NewWebhook {
+        url: "https://shop.example/hook".into(),
+        description: "bench".into(),
+        kinds: WebhookKinds::ALL,
+        secret: Secret::new("whsec_bench"),
+        source: WebhookSource::Api,
+    };
+    let now_ms = SystemClock.now_ms();
+    let audit = AuditEntry {
+        who: "bench".into(),
+        action: "webhook.create".into(),
+        target: "webhook".into(),
+        detail: serde_json::Value::Null,
+        origin: Origin::default(),
+    };
+    let endpoint = ledger.add_webhook(&endpoint, 1, &audit, now_ms).await?;
+    let per_s = batches(ledger, crowd).await;
+    if let Some(endpoint) = endpoint {
+        ledger.remove_webhook(endpoint.id, &audit, now_ms).await?;
+    }
+    per_s
 }
 
 /// A new item with this much stock, and as many claims of it.

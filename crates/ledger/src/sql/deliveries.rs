@@ -292,28 +292,50 @@ pub(super) async fn list(
     session: &mut dyn Session,
     filter: &DeliveryFilter,
 ) -> Outcome<Vec<WebhookDelivery>> {
-    let mut conditions = String::from("endpoint_id = ? AND id < ?");
-    let mut values: Vec<Value<'_>> =
-        vec![filter.endpoint.into(), filter.before.unwrap_or(i64::MAX).into()];
-    match filter.state {
+    let states = match filter.state {
         Some(DeliveryState::Pending | DeliveryState::Behind) => {
-            conditions.push_str(" AND state IN (0, 3)");
+            vec![DeliveryState::Pending, DeliveryState::Behind]
         }
-        Some(state) => {
-            // Those that are over have no time to be tried at, and so are in the order of their ids.
-            conditions.push_str(" AND state = ? AND next_try_at = 0");
-            values.push(state.code().into());
+        Some(state) => vec![state],
+        None => vec![
+            DeliveryState::Pending,
+            DeliveryState::Delivered,
+            DeliveryState::Failed,
+            DeliveryState::Behind,
+        ],
+    };
+    let mut found = Vec::new();
+    for state in states {
+        found.extend(list_state(session, filter, (state, "= 0")).await?);
+        if state == DeliveryState::Pending {
+            found.extend(list_state(session, filter, (state, "> 0")).await?);
         }
-        None => {}
     }
-    if let Some(subject) = &filter.subject {
-        conditions.push_str(" AND subject = ?");
-        values.push(subject.into());
-    }
-    values.push(filter.limit.into());
+    found.sort_by_key(|one| std::cmp::Reverse(one.id));
+    found.truncate(filter.limit);
+    Ok(found)
+}
+
+/// Rows of one state stand in the index by the time of their next try and then by their id. All but the few
+/// that were tried in vain have no such time, and so are in the order of their ids, however many there are.
+async fn list_state(
+    session: &mut dyn Session,
+    filter: &DeliveryFilter,
+    (state, next_try): (DeliveryState, &str),
+) -> Outcome<Vec<WebhookDelivery>> {
+    let (index, subject) = match &filter.subject {
+        Some(_) => ("ix_webhook_subject", "subject = ? AND"),
+        None => ("ix_webhook_due", ""),
+    };
     let sql = format!(
-        "SELECT {COLUMNS} FROM tb_webhook_delivery WHERE {conditions} ORDER BY id DESC LIMIT ?"
+        "SELECT {COLUMNS} FROM tb_webhook_delivery {} WHERE endpoint_id = ? AND {subject}
+             state = ? AND next_try_at {next_try} AND id < ? ORDER BY id DESC LIMIT ?",
+        session.dialect().by_index(index)
     );
+    let mut values: Vec<Value<'_>> = vec![filter.endpoint.into()];
+    values.extend(filter.subject.as_ref().map(Into::into));
+    let before = filter.before.unwrap_or(i64::MAX);
+    values.extend([state.code().into(), before.into(), filter.limit.into()]);
     session.rows(&sql, &values, read).await
 }
 

@@ -9,6 +9,7 @@ mod back_door;
 mod books;
 mod buyers;
 mod connections;
+mod deliveries;
 mod disk;
 mod failed_claims;
 mod leases;
