@@ -3,11 +3,15 @@
 // says who buys: `button.token = jwt`, or a function that gives it. Never an attribute, which anybody
 // reads. Nothing here is inline, so that it works under a strict policy of the page it stands on.
 //
+// Who waits for something that will be told, an order that moves or units that come back, listens to the
+// buyer's events and asks seldom; who is not heard (too many listen, a proxy that holds events back) asks as
+// often as ever. Nobody else listens: at the opening a stream for each who looks would be a second crowd.
+//
 // Events (they bubble): seckill-ready, seckill-claimed {order_no, receipt, …}, seckill-order (the order),
 // seckill-pay (pressed with an order to be paid), seckill-sign-in, seckill-error {code, status, detail, …}.
 
 import { ask } from "../answer.js";
-import { between } from "../backoff.js";
+import { backoffMs, between } from "../backoff.js";
 import { ServerClock } from "../clock.js";
 import { clockText, nextTick } from "../countdown.js";
 import { buyState, coolDownMs, waitReason } from "../shop/buy_state.js";
@@ -16,7 +20,10 @@ import { SaleTokens } from "../shop/sale_token.js";
 import { inWords } from "./words.js";
 
 const LOOK_MS = { waiting: [20_000, 40_000], open: [4_000, 8_000] };
-const FOLLOW_MS = { queued: [700, 1_500], unpaid: [8_000, 15_000] };
+const FOLLOW_MS = {
+  alone: { queued: [700, 1_500], unpaid: [8_000, 15_000] },
+  besideStream: { queued: [4_000, 8_000], unpaid: [20_000, 40_000] },
+};
 const RESYNC_EVERY_MS = 180_000;
 /** An order that may still change. */
 const MOVING = ["queued", "unpaid"];
@@ -61,6 +68,11 @@ export class SeckillButton extends HTMLElement {
   #coolUntil = 0;
   #said = "";
   #tokens = null;
+  #stream = null;
+  #listening = false;
+  #listenAt = 0;
+  #failures = 0;
+  #lastEvent = "";
 
   constructor() {
     super();
@@ -79,6 +91,7 @@ export class SeckillButton extends HTMLElement {
   set token(token) {
     this.#token = token;
     this.#tokens?.clear();
+    this.#hush();
     this.#said = "";
     if (this.isConnected) this.#tick();
   }
@@ -89,7 +102,9 @@ export class SeckillButton extends HTMLElement {
   /** Opens a payment for the order; the page leads the buyer to the address that this gives. */
   async pay(provider) {
     const path = `/orders/${encodeURIComponent(this.#order.order_no)}/payments`;
-    return (await this.#asBuyer("POST", path, { body: { provider } })).payment_url;
+    const { payment_url: url } = await this.#asBuyer("POST", path, { body: { provider } });
+    // The sandbox's cashier is a page of the server, and no page of whoever shows the button.
+    return url && new URL(url, this.#base).href;
   }
 
   connectedCallback() {
@@ -105,6 +120,7 @@ export class SeckillButton extends HTMLElement {
   disconnectedCallback() {
     clearTimeout(this.#timer);
     this.#timer = null;
+    this.#hush();
   }
 
   attributeChangedCallback(name, before, now) {
@@ -129,6 +145,7 @@ export class SeckillButton extends HTMLElement {
     this.#item = null;
     this.#missing = false;
     this.#lookAt = 0;
+    this.#hush();
     this.#tick();
   }
 
@@ -166,6 +183,8 @@ export class SeckillButton extends HTMLElement {
       this.#tokens.tend(this.#id, { opensAt: item.opens_at, closesAt: item.closes_at });
     }
     this.#draw(now);
+    if (!this.#waitsForNews()) this.#hush();
+    else if (now >= this.#listenAt) this.#listen();
     const moments = [item?.opens_at ?? 0, item?.closes_at ?? 0, this.#coolUntil];
     this.#timer = setTimeout(() => this.#tick(), nextTick(this.#drawnAt, moments, this.#now));
   }
@@ -193,8 +212,66 @@ export class SeckillButton extends HTMLElement {
     try {
       this.#hear(await this.#asBuyer("GET", `/orders/${encodeURIComponent(orderNo)}`));
     } catch { /* asked again */ }
-    const pace = this.#order?.status === "unpaid" ? FOLLOW_MS.unpaid : FOLLOW_MS.queued;
-    this.#followAt = this.#now + between(...pace);
+    const { queued, unpaid } = this.#listening ? FOLLOW_MS.besideStream : FOLLOW_MS.alone;
+    this.#followAt = this.#now + between(...(this.#order?.status === "unpaid" ? unpaid : queued));
+    this.#tick();
+  }
+
+  // --- what is told ---
+
+  #waitsForNews() {
+    const waits = MOVING.includes(this.#order?.status) || this.#state === "sold_out";
+    return waits && this.#token && !document.hidden && globalThis.EventSource;
+  }
+
+  async #listen() {
+    this.#listenAt = Infinity;
+    try {
+      const { token } = await this.#asBuyer("POST", "/events/ticket");
+      // A moment has passed: the buyer may be another, or have nothing to wait for.
+      if (this.#listenAt < Infinity || !this.#waitsForNews()) return this.#hush();
+      const query = new URLSearchParams({ ticket: token, items: this.#id, last_event_id: this.#lastEvent });
+      this.#stream?.close();
+      const stream = new EventSource(`${this.#base}/events?${query}`);
+      this.#stream = stream;
+      stream.onopen = () => { this.#listening = true; };
+      // It would come back by itself with a ticket that is old by then.
+      stream.onerror = () => this.#lost();
+      for (const name of ["order", "sold_out", "back_in_stock"]) {
+        stream.addEventListener(name, (event) => this.#told(name, event));
+      }
+    } catch {
+      this.#lost();
+    }
+  }
+
+  /** The net is pulled tight: asked at once, and then as if nobody had ever listened. */
+  #lost() {
+    this.#hush();
+    this.#listenAt = this.#now + backoffMs(this.#failures);
+    this.#failures += 1;
+    this.#followAt = 0;
+    this.#tick();
+  }
+
+  #hush() {
+    this.#stream?.close();
+    this.#stream = null;
+    this.#listening = false;
+    this.#listenAt = 0;
+  }
+
+  #told(name, { data, lastEventId }) {
+    this.#lastEvent = lastEventId;
+    this.#failures = 0;
+    const known = this.#order;
+    const told = JSON.parse(data);
+    if (name !== "order") {
+      if (this.#item) this.#item.left = name === "sold_out" ? 0 : Math.max(this.#item.left, 1);
+    } else if (known?.order_no === told.order_no) {
+      // What was on its way while somebody asked may be older than the answer.
+      if (known.status === "queued" || told.status !== "queued") this.#hear(told);
+    }
     this.#tick();
   }
 

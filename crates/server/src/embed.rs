@@ -3,12 +3,18 @@
 //! Browsers fetch a module with all that it imports, one after the other, from another server; so they are
 //! joined here into one script, which is good as a classic script and as a module. There is no build
 //! step: joining is done once, at the first request, and is a matter of leaving out. Comments, blanks, the
-//! words `import` and `export` go, and names that nobody outside can see (`#private`, `LIKE_THIS`) are made
-//! short. It relies on how these files are written: statements end with a semicolon, an import is one line,
+//! words `import` and `export` go, and names that nobody outside can see are made short: `#private`,
+//! `LIKE_THIS`, and what is declared here and stands nowhere where it might be the name of a property. It
+//! relies on how these files are written: statements end with a semicolon, an import is one line,
 //! comments stand on lines of their own, and no two modules use one name for two things. A test holds them
 //! to the last, and a browser runs what comes out.
 
-use std::{collections::HashMap, iter::Peekable, str::Chars, sync::LazyLock};
+use std::{
+    collections::{HashMap, HashSet},
+    iter::Peekable,
+    str::Chars,
+    sync::LazyLock,
+};
 
 use crate::web::Files;
 use bytes::Bytes;
@@ -56,21 +62,45 @@ fn in_word(c: char) -> bool {
 
 /// The same with fewer letters. What stands in quotes is left alone.
 fn squeezed(code: &str) -> String {
-    let mut out = String::with_capacity(code.len());
-    ShortNames::default().squeeze(&mut code.chars().peekable(), &mut out, false);
-    out
+    let mut names = Names::default();
+    // Without blanks, what is before and behind a word says what it is.
+    let dense = names.pass(code);
+    names.looking = true;
+    names.pass(&dense);
+    names.looking = false;
+    names.renaming = true;
+    names.pass(&dense)
 }
 
 type Code<'c> = Peekable<Chars<'c>>;
 
-/// Names that only this script knows, in the order in which they come.
+/// Names that only this script knows.
 #[derive(Default)]
-struct ShortNames(HashMap<String, String>);
+struct Names {
+    looking: bool,
+    renaming: bool,
+    declared: HashSet<String>,
+    /// Seen where it is, or might be, the name of a property.
+    of_properties: HashSet<String>,
+    /// In the order in which they come.
+    short: HashMap<String, String>,
+    /// The brackets around the place that is looked at; `f` is that of a function's parameters, and `$` that
+    /// of what is filled into a text.
+    open: Vec<char>,
+    /// How many brackets are around each `const` whose statement is not over.
+    consts: Vec<usize>,
+}
 
-impl ShortNames {
+impl Names {
+    fn pass(&mut self, code: &str) -> String {
+        let mut out = String::with_capacity(code.len());
+        self.squeeze(&mut code.chars().peekable(), &mut out, false);
+        out
+    }
+
     /// To the end, or to the brace that ends what is filled into a text.
     fn squeeze(&mut self, rest: &mut Code<'_>, out: &mut String, filled_in: bool) {
-        let mut depth = 0;
+        let outside = self.open.len();
         while let Some(c) = rest.next() {
             let before = out.chars().next_back().unwrap_or(';');
             match c {
@@ -84,9 +114,9 @@ impl ShortNames {
                     }
                 }
                 '\n' if matches!(before, '{' | '}' | ',' | ';' | '(' | '[') => {}
-                '}' if filled_in && depth == 0 => return out.push('}'),
+                '}' if filled_in && self.open.len() == outside => return out.push('}'),
                 '}' => {
-                    depth -= 1;
+                    self.close();
                     // Behind the last one of a list or a block nothing need be said.
                     if matches!(before, ',' | ';') {
                         out.pop();
@@ -95,17 +125,48 @@ impl ShortNames {
                 }
                 c if in_word(c) => {
                     let mut word = String::from(c);
-                    while let Some(c) = rest.next_if(|c| in_word(*c)) {
-                        word.push(c);
+                    word.extend(std::iter::from_fn(|| rest.next_if(|c| in_word(*c))));
+                    if self.looking {
+                        self.look_at(&word, out, rest);
                     }
-                    out.push_str(&self.short(word));
+                    if word == "const" {
+                        self.consts.push(self.open.len());
+                    }
+                    out.push_str(&self.shortened(word));
+                }
+                '(' if self.renaming && !in_word(before) && lone_parameter(rest).is_some() => {
+                    let word = lone_parameter(rest).unwrap_or_default();
+                    // With the bracket behind it.
+                    rest.nth(word.chars().count());
+                    out.push_str(&self.shortened(word));
                 }
                 c => {
-                    depth += i32::from(c == '{');
+                    match c {
+                        '(' if is_function(out) => self.open.push('f'),
+                        '(' | '[' | '{' => self.open.push(c),
+                        ')' | ']' => self.close(),
+                        ';' if self.consts.last() == Some(&self.open.len()) => {
+                            // A const behind a const is one more of the same statement.
+                            if self.renaming && goes_on(rest, "const") {
+                                rest.nth("const".len() - 1);
+                                rest.next_if_eq(&' ');
+                                out.push(',');
+                                continue;
+                            }
+                            self.consts.pop();
+                        }
+                        _ => {}
+                    }
                     out.push(c);
                 }
             }
         }
+    }
+
+    /// A bracket is closed, and with it whatever stood in it.
+    fn close(&mut self) {
+        self.open.pop();
+        self.consts.retain(|around| *around <= self.open.len());
     }
 
     fn quoted(&mut self, quote: char, rest: &mut Code<'_>, out: &mut String) {
@@ -116,7 +177,9 @@ impl ShortNames {
                 '\\' => out.extend(rest.next()),
                 '$' if quote == '`' && rest.next_if_eq(&'{').is_some() => {
                     out.push('{');
+                    self.open.push('$');
                     self.squeeze(rest, out, true);
+                    self.close();
                 }
                 c if c == quote => return,
                 _ => {}
@@ -124,12 +187,29 @@ impl ShortNames {
         }
     }
 
-    fn short(&mut self, word: String) -> String {
+    fn look_at(&mut self, word: &str, before: &str, rest: &Code<'_>) {
+        let (inside, after) = (self.open.last(), rest.clone().next());
+        let declares = ["const ", "let ", "function ", "class ", "catch("];
+        let parameter = inside == Some(&'f') && before.ends_with(['(', ',']);
+        let lone = before.ends_with('(') && goes_on(rest, ")=>");
+        if parameter || lone || declares.iter().any(|kind| before.ends_with(kind)) {
+            self.declared.insert(word.to_owned());
+        }
+        let in_list = inside == Some(&'{') && before.ends_with(['{', ',']);
+        let listed = in_list && matches!(after, Some(',' | '}' | '='));
+        if before.ends_with('.') || after == Some(':') || listed {
+            self.of_properties.insert(word.to_owned());
+        }
+    }
+
+    fn shortened(&mut self, word: String) -> String {
         let private = word.starts_with('#');
         let capitals = word.contains('_')
             && word.starts_with(|c: char| c.is_ascii_uppercase())
             && word.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
-        if !private && !capitals {
+        let ours =
+            word.len() > 2 && self.declared.contains(&word) && !self.of_properties.contains(&word);
+        if !self.renaming || !(private || capitals || ours) {
             return match word.as_str() {
                 "true" => "!0".into(),
                 "false" => "!1".into(),
@@ -141,16 +221,38 @@ impl ShortNames {
             };
         }
         let mark = if private { '#' } else { '$' };
-        let next = self.0.values().filter(|short| short.starts_with(mark)).count();
-        let short = self.0.entry(word).or_insert_with(|| {
-            let letter = |n: usize| char::from(b'a' + (n % 26) as u8);
-            match next / 26 {
+        let next = self.short.values().filter(|short| short.starts_with(mark)).count();
+        let short = self.short.entry(word).or_insert_with(|| {
+            let letter = |n: usize| match (n % 52) as u8 {
+                small @ ..26 => char::from(b'a' + small),
+                large => char::from(b'A' + large - 26),
+            };
+            match next / 52 {
                 0 => format!("{mark}{}", letter(next)),
                 rounds => format!("{mark}{}{}", letter(rounds - 1), letter(next)),
             }
         });
         short.clone()
     }
+}
+
+fn goes_on(rest: &Code<'_>, with: &str) -> bool {
+    rest.clone().take(with.len()).eq(with.chars())
+}
+
+/// The parameter of a function such as `(x)=>…`, behind its first bracket.
+fn lone_parameter(rest: &Code<'_>) -> Option<String> {
+    let word: String = rest.clone().take_while(|c| in_word(*c)).collect();
+    let mut behind = rest.clone();
+    for _ in word.chars() {
+        behind.next();
+    }
+    (!word.is_empty() && goes_on(&behind, ")=>")).then_some(word)
+}
+
+/// Does it end with `function name`?
+fn is_function(before: &str) -> bool {
+    before.trim_end_matches(in_word).ends_with("function ")
 }
 
 fn skip_comment(rest: &mut Code<'_>) {
@@ -221,6 +323,17 @@ mod tests {
             squeezed(&statements(code)),
             "const $a=[1,2];class X{#a=`a  ${this.#a+f({a:\"}\"})} #long`;get(){return this.#a}}\
              x=\"a , b\"+ +1/2000;try{y()}catch{}if(!0)y();"
+        );
+        // What may be seen from outside keeps its name.
+        let code = "const inner = 1;\nconst shown = 2;\nconst left = `${inner} inner`;\n\
+                    function outer(inner, { later = inner }) { return { shown, left: inner, later }; }\n\
+                    const later = outer(inner, left).left;\ntry { then((value) => value.inner_too); }\n\
+                    catch (failure) { throw failure; }\nrun(async (other) => document.title + other);";
+        assert_eq!(
+            squeezed(&statements(code)),
+            "const $a=1,shown=2,left=`${$a} inner`;\
+             function $b($a,{later=$a}){return{shown,left:$a,later}}const later=$b($a,left).left;\
+             try{then($c=>$c.inner_too)}catch($d){throw $d}run(async($e)=>document.title+$e);"
         );
     }
 }

@@ -14,8 +14,12 @@ use crate::{
     fixtures::{Deployment, PACES_S, Profile, Sale, now_ms},
 };
 
-/// What the shop's own page does: it notes what the button tells, and what its policy forbade.
-const SCRIPT: &str = "window.heard = []; window.forbidden = [];\n\
+/// What the shop's own page does: it notes what the button tells, and what its policy forbade. While
+/// `noPolls` is set, whoever asks after an order or an item hears nothing.
+const SCRIPT: &str = "window.heard = []; window.forbidden = []; window.noPolls = false;\n\
+    const ask = window.fetch;\n\
+    window.fetch = (url, options) => window.noPolls && options.method === 'GET' && /orders|items/.test(url)\n\
+      ? Promise.reject(new TypeError('no polls')) : ask(url, options);\n\
     for (const name of ['ready', 'claimed', 'order', 'pay', 'sign-in', 'error']) {\n\
       document.addEventListener(`seckill-${name}`, ({detail}) => window.heard.push([name, detail]));\n\
     }\n\
@@ -96,14 +100,18 @@ async fn jwt(sale: &Sale, user: &str) -> String {
     sale.deployment.login().token(&mut api, user).await.unwrap()
 }
 
+async fn sign_in(sale: &Sale, browser: &mut Browser, user: &str) {
+    let token = jwt(sale, user).await;
+    browser.run(&format!("{BUTTON}.token = () => Promise.resolve('{token}')")).await;
+}
+
 /// The button of a sale that is not open yet.
 async fn before_the_opening(sale: &mut Sale, browser: &mut Browser, shop: &OtherShop) -> i64 {
     for pace_s in PACES_S {
         let opens_ms = now_ms() + pace_s * 1_000;
         sale.instead(NewSale { opens_ms, ..NewSale::of(2) }).await;
-        let token = jwt(sale, "u1").await;
         browser.go(&format!("{}/classic/{}", shop.origin(), sale.item)).await;
-        browser.run(&format!("{BUTTON}.token = () => Promise.resolve('{token}')")).await;
+        sign_in(sale, browser, "u1").await;
         let text =
             format!("const text = {BUTTON}.shadowRoot?.querySelector('button').textContent;");
         let shown =
@@ -130,6 +138,8 @@ async fn a_button_on_another_origins_page_counts_down_claims_and_follows_its_ord
     let opens_ms = before_the_opening(&mut sale, &mut browser, &shop).await;
     browser.until(&format!("return {BUTTON}.dataset.state === 'ready'")).await;
     assert!(now_ms() >= opens_ms - 1_000, "lit before the opening");
+    // From here on it hears of its order by push alone.
+    browser.run("window.noPolls = true").await;
     browser.click("seckill-button").await;
     let unpaid = "return window.heard.find(([name, order]) => \
                   name === 'order' && order.status === 'unpaid')?.[1]";
@@ -151,7 +161,9 @@ async fn a_button_on_another_origins_page_counts_down_claims_and_follows_its_ord
     browser.until("return window.heard.some(([name]) => name === 'pay')").await;
     let url = format!("{BUTTON}.pay('sandbox').then((url) => {{ window.url = url; }})");
     browser.run(&url).await;
-    browser.until("return window.url").await;
+    let url = browser.until("return window.url").await;
+    let cashier = format!("http://{}/cashier", sale.server().address);
+    assert!(url.as_str().unwrap().starts_with(&cashier), "{url}");
     let mut buyer = sale.buyer("u1").await;
     let cashier = buyer.open_payment(&no).await;
     assert_eq!(buyer.at_the_cashier(&cashier, "pay").await.status, 200);
@@ -162,6 +174,23 @@ async fn a_button_on_another_origins_page_counts_down_claims_and_follows_its_ord
     browser.until(&format!("return {BUTTON}.dataset.state === 'ready'")).await;
     browser.click("seckill-button").await;
     browser.until("return window.heard.some(([name]) => name === 'sign-in')").await;
+
+    // Without push it asks, and so gets the last unit.
+    browser.go(&format!("{}/classic/{}", shop.origin(), sale.item)).await;
+    browser.run("window.EventSource = undefined").await;
+    sign_in(&sale, &mut browser, "u2").await;
+    browser.until(&format!("return {BUTTON}.dataset.state === 'ready'")).await;
+    browser.click("seckill-button").await;
+    let last = browser.until(unpaid).await;
+
+    // Whoever finds nothing left is told when it is back.
+    browser.go(&format!("{}/classic/{}", shop.origin(), sale.item)).await;
+    sign_in(&sale, &mut browser, "u3").await;
+    browser.until(&format!("return {BUTTON}.dataset.state === 'sold_out'")).await;
+    browser.run("window.noPolls = true").await;
+    sale.buyer("u2").await.cancel(last["order_no"].as_str().unwrap()).await;
+    browser.until(&format!("return {BUTTON}.dataset.state === 'ready'")).await;
+    assert_eq!(browser.run("return window.forbidden").await, Value::Array(vec![]));
 
     // On a page that may not ask the button learns nothing, and says so.
     browser.go(&format!("{}/classic/{}", stranger.origin(), sale.item)).await;
