@@ -10,8 +10,13 @@ const PYTHON: &str = "crates/server/tests/clients/python/requirements.txt";
 /// What the makers of TypeScript are pinned by.
 const PINS: [&str; 2] = ["package.json", "package-lock.json"];
 
+/// What is written in Python, among it the shop of somebody else.
+pub(crate) fn ensure_python() -> Result<(), String> {
+    python::environment("clients/python", PYTHON).map(drop)
+}
+
 pub(crate) fn ensure() -> Result<(), String> {
-    python::environment("clients/python", PYTHON)?;
+    ensure_python()?;
     let folder = target().join("clients/typescript");
     let source = root().join(TYPESCRIPT);
     let read = |path: &std::path::Path| fs::read_to_string(path).unwrap_or_default();

@@ -81,13 +81,15 @@ fn contract(options: &[String]) -> Result<(), String> {
 
 /// What takes minutes and is run before a release rather than for every change.
 fn torture(options: &[String]) -> Result<(), String> {
-    programs::ensure(programs::ENGINES)?;
+    programs::ensure(&[programs::ENGINES, programs::DEPLOYMENT].concat())?;
+    clients::ensure_python()?;
     let times = options.first().map_or("1", String::as_str);
     let times: u32 = times.parse().map_err(|_| format!("{times} is not a number of times"))?;
     for _ in 0..times {
         // One after the other: each measures how long a recovery takes.
         let alone = ["--ignored", "--nocapture", "--test-threads=1"];
-        cargo(&[&["test", "-p", "server", "--test", "stories", "--"], &alone[..]].concat())?;
+        let stories = ["test", "-p", "ledger", "-p", "server", "--test", "stories", "--"];
+        cargo(&[&stories[..], &alone[..]].concat())?;
     }
     Ok(())
 }

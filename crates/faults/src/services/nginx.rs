@@ -142,6 +142,8 @@ fn make_certificate(folder: &Path) -> io::Result<()> {
         .args(["req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=localhost"])
         .args(["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"])
         .args(["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"])
+        // Not an authority: strict clients take none for a server.
+        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
         .arg("-keyout")
         .arg(folder.join("privkey.pem"))
         .arg("-out")
