@@ -33,6 +33,8 @@ pub(crate) const DEPLOYMENT: &[Needed] = &[
     ("curl", "curl"),
     ("openssl", "openssl"),
     ("keepalived", "keepalived"),
+    // The guide for a shop's engineer is typed with it.
+    ("jq", "jq"),
     ("systemd-analyze", "systemd"),
     ("promtool", "prometheus"),
     ("/usr/lib/python3/dist-packages/yaml/__init__.py", "python3-yaml"),

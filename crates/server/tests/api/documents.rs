@@ -60,10 +60,11 @@ fn code(text: &str) -> Vec<String> {
     pieces
 }
 
-/// The words of a command of ours: without the settings before it, the remark after it, and what a
-/// table says about it two spaces further on.
+/// The words of a command of ours: without the settings before it, the remark after it, where its output
+/// goes, and what a table says about it two spaces further on.
 fn command_of(piece: &str) -> Option<Vec<String>> {
-    let command = piece.split(" #").next().unwrap_or_default();
+    let ends = [" #", " > ", " | "].iter().filter_map(|end| piece.find(end)).min();
+    let command = &piece[..ends.unwrap_or(piece.len())];
     let start = command.find("seckill").filter(|at| {
         let before = &command[..*at];
         before.is_empty() || before.split_whitespace().all(|word| word.contains('='))
