@@ -138,9 +138,18 @@ async function refused(itemId, attempt, problem) {
 
 const failure = (key) => new Problem({ code: "failed", body: { detail: say(words, key) } });
 
+/** A provider that does not answer is not the shop being busy: the buyer may take another. */
+async function open(orderNo, asked) {
+  try {
+    return await buyer.ask("POST", `/orders/${encodeURIComponent(orderNo)}/payments`, asked);
+  } catch (problem) {
+    throw problem.code === "busy" ? failure("providerBusy") : problem;
+  }
+}
+
 /** Opens a payment. Resolves to what was opened if it is a code to be shown here. */
 async function pay(orderNo, { provider, method }) {
-  const opened = await buyer.ask("POST", `/orders/${encodeURIComponent(orderNo)}/payments`, {
+  const opened = await open(orderNo, {
     body: {
       provider, method, return_url: `/?order=${encodeURIComponent(orderNo)}`,
       ...(method === "app" ? { payer: recall(PAYER) } : {}),
