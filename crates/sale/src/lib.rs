@@ -47,7 +47,7 @@ pub use order_no::{InvalidOrderNo, NODES_MAX, OrderNo, OrderNoText, OrderNumbers
 pub use receipt::{RECEIPT_CHARS_MAX, Receipt};
 pub use sale_token::SaleToken;
 pub use secret::{REDACTED, Secret};
-pub use signing_keys::{FIRST_KEY, MAC_BYTES, SigningKeys};
+pub use signing_keys::{FIRST_KEY, MAC_BYTES, Purpose, SigningKeys};
 pub use switch::Switch;
 pub use text::is_plain_id;
 pub use time::{

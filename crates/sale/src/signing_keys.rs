@@ -48,14 +48,17 @@ struct SigningKey {
     sale_token: Signer,
     receipt: Signer,
     event_ticket: Signer,
+    challenge: Signer,
 }
 
 /// What is signed. Each purpose has keys of its own, derived from the same secret.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Purpose {
+pub enum Purpose {
     SaleToken,
     Receipt,
     EventTicket,
+    /// What a buyer has to solve before a sale token is given.
+    Challenge,
 }
 
 impl SigningKeys {
@@ -113,6 +116,18 @@ impl SigningKeys {
         URL_SAFE_NO_PAD.encode(bytes)
     }
 
+    /// The MAC of a message whose format is another's, and has no room for the number of a key.
+    pub fn mac(&self, purpose: Purpose, message: &[u8]) -> [u8; MAC_BYTES] {
+        let ring = self.ring.load();
+        ring.keys[ring.signing].signer(purpose).sign(message)
+    }
+
+    /// Is this MAC of one of the keys?
+    pub fn has_signed(&self, purpose: Purpose, message: &[u8], mac: &[u8]) -> bool {
+        let ring = self.ring.load();
+        ring.keys.iter().any(|key| key.signer(purpose).verify(message, mac))
+    }
+
     /// The version and the fields of what one of the keys has signed.
     pub(crate) fn verify<'a>(&self, purpose: Purpose, bytes: &'a [u8]) -> Option<(u8, &'a [u8])> {
         let (signed, mac) = bytes.split_at_checked(bytes.len().checked_sub(MAC_BYTES)?)?;
@@ -138,6 +153,7 @@ impl SigningKey {
             sale_token: Signer::derive(secret, "seckill sale token v1"),
             receipt: Signer::derive(secret, "seckill receipt v1"),
             event_ticket: Signer::derive(secret, "seckill event ticket v1"),
+            challenge: Signer::derive(secret, "seckill challenge v1"),
         })
     }
 
@@ -146,6 +162,7 @@ impl SigningKey {
             Purpose::SaleToken => &self.sale_token,
             Purpose::Receipt => &self.receipt,
             Purpose::EventTicket => &self.event_ticket,
+            Purpose::Challenge => &self.challenge,
         }
     }
 }
@@ -233,6 +250,19 @@ mod tests {
         // A number is not the key.
         assert!(keys.replace([(7, SECRETS[2])], false, 7));
         assert_eq!(good(&second), [false; 3]);
+    }
+
+    #[test]
+    fn a_mac_without_a_number_is_looked_for_among_all_keys() {
+        let keys = SigningKeys::from_secret(SECRETS[0]).unwrap();
+        let mac = keys.mac(Purpose::Challenge, b"message");
+        assert!(keys.replace([(1, SECRETS[1])], true, 1));
+        assert_ne!(keys.mac(Purpose::Challenge, b"message"), mac);
+        assert!(keys.has_signed(Purpose::Challenge, b"message", &mac));
+        assert!(!keys.has_signed(Purpose::Challenge, b"another", &mac));
+        assert!(!keys.has_signed(Purpose::Receipt, b"message", &mac));
+        assert!(keys.replace([(1, SECRETS[1])], false, 1));
+        assert!(!keys.has_signed(Purpose::Challenge, b"message", &mac));
     }
 
     #[test]
