@@ -45,9 +45,9 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// Is the role this one or a higher one?
+    /// Does the role allow what needs that one?
     pub fn may(&self, role: Role) -> bool {
-        self.role >= role
+        self.role.may(role)
     }
 }
 
@@ -359,6 +359,9 @@ mod tests {
         let may = |role, needed| Operator { name: "ann".into(), role }.may(needed);
         assert!(may(Role::Admin, Role::Viewer) && may(Role::Operator, Role::Operator));
         assert!(!may(Role::Viewer, Role::Operator) && !may(Role::Operator, Role::Admin));
+        assert!(may(Role::Cashier, Role::Cashier) && may(Role::Admin, Role::Cashier));
+        assert!(!may(Role::Cashier, Role::Viewer), "a cashier does nothing else");
+        assert!(!may(Role::Operator, Role::Cashier), "running sales is not taking money");
     }
 
     #[test]

@@ -13,8 +13,8 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use auth::AuthSettings;
 use engine::settings::{
-    Alerts, Gate, Jobs, LedgerStore, ProviderSettings, Push, Redis, SandboxSettings, Settings,
-    Webhooks, WechatSettings,
+    Alerts, External, Gate, Jobs, LedgerStore, ProviderSettings, Push, Redis, SandboxSettings,
+    Settings, Webhooks, WechatSettings,
 };
 use listener::HttpSettings;
 use serde::{Deserialize, Serialize};
@@ -60,6 +60,7 @@ pub struct Payment {
     pub sandbox_merchant: String,
     pub public_url: String,
     pub wechat: WechatSettings,
+    pub external: External,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,6 +116,7 @@ impl Config {
                 public_url: self.payment.public_url.clone(),
                 wechat: self.payment.wechat.clone(),
             },
+            external: self.payment.external.clone(),
             alerts: self.alerts.clone(),
             push: self.push.clone(),
             webhooks: self.webhooks.clone(),
@@ -158,9 +160,9 @@ impl Config {
         self.payment.sandbox.is_on(self.why_not_bare().is_none())
     }
 
-    /// Is there a company that takes real money?
+    /// Is there somebody who takes real money?
     pub fn has_provider(&self) -> bool {
-        self.payment.wechat.is_on()
+        self.payment.wechat.is_on() || !self.payment.external.secrets.is_empty()
     }
 
     /// The settings in force, as a commented TOML file with the secrets redacted.
@@ -236,7 +238,8 @@ impl Config {
         if !self.sandbox_is_on() && !self.has_provider() {
             missing.push(format!(
                 "no order can be paid: there is no payment provider, and the sandbox is off ({why}). \
-                 Orders will time out. Set the keys of [payment.wechat]; for a rehearsal, \
+                 Orders will time out. Set the keys of [payment.wechat], or payment.external.secrets for a cashier of \
+                 the shop's own; for a rehearsal, \
                  SECKILL_PAYMENT_SANDBOX=true"
             ));
         }
@@ -253,6 +256,13 @@ impl Config {
             warnings.push(
                 "payment.sandbox_file is not set: each instance has a bank of its own, and knows \
                  nothing of payments opened at another"
+                    .into(),
+            );
+        }
+        if self.payment.external.secrets.is_empty() && !self.payment.external.url.is_empty() {
+            warnings.push(
+                "payment.external.url is not used: without payment.external.secrets nobody can tell \
+                 us that an order was paid there"
                     .into(),
             );
         }

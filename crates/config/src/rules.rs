@@ -19,6 +19,7 @@ const RETRY_STEPS_MAX: usize = 64;
 const ORIGINS_MAX: usize = 100;
 const LIST_MAX: usize = 100;
 const ENDPOINTS_MAX: usize = 32;
+const SIGNING_SECRETS_MAX: usize = 8;
 
 pub(super) enum Rule {
     /// "auto", true or false.
@@ -48,6 +49,10 @@ pub(super) enum Rule {
     Texts(usize),
     /// A list of webhook endpoints: tables with url, secret and perhaps events.
     Endpoints(usize),
+    /// A list of secrets that sign, at most so many; not to be shown.
+    SigningSecrets(usize),
+    /// An address in which names in braces stand for something of an order, or empty.
+    Template,
     /// A list of robots: tables with kind, url and perhaps a secret.
     Robots(usize),
     /// An http or https address, shown to anybody, or empty.
@@ -165,6 +170,10 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("payment.wechat.platform_certificates_file", Rule::Text),
     ("payment.wechat.base_url", Rule::Site),
     ("payment.wechat.ca_file", Rule::Text),
+    ("payment.external.secrets", Rule::SigningSecrets(SIGNING_SECRETS_MAX)),
+    ("payment.external.url", Rule::Template),
+    ("payment.external.close_answer_ms_max", Rule::Number(0, 10 * MINUTE_MS)),
+    ("payment.external.refund_repeat_ms", Rule::Number(1_000, WEEK_MS)),
     ("alerts.webhook_url", Rule::Url(&["https://", "http://"])),
     ("alerts.robots", Rule::Robots(ENDPOINTS_MAX)),
     ("alerts.webhook_timeout_ms", Rule::Number(10, MINUTE_MS)),
@@ -232,6 +241,11 @@ impl Rule {
             Rule::Endpoints(count) => value
                 .as_array()
                 .is_some_and(|list| list.len() <= count && list.iter().all(is_endpoint)),
+            Rule::SigningSecrets(count) => value.as_array().is_some_and(|list| {
+                let signs = |v: &Value| v.as_str().is_some_and(engine::is_webhook_secret);
+                list.len() <= count && list.iter().all(signs)
+            }),
+            Rule::Template => text.is_some_and(engine::is_cashier_url),
             Rule::Robots(count) => value
                 .as_array()
                 .is_some_and(|list| list.len() <= count && list.iter().all(is_robot)),
@@ -248,7 +262,8 @@ impl Rule {
 
     /// A secret is somewhere in it.
     pub(super) fn has_secrets(&self) -> bool {
-        self.is_secret() || matches!(self, Rule::Endpoints(_) | Rule::Robots(_))
+        self.is_secret()
+            || matches!(self, Rule::Endpoints(_) | Rule::Robots(_) | Rule::SigningSecrets(_))
     }
 
     /// The rest of a sentence that begins with the key.
@@ -286,6 +301,14 @@ impl Rule {
                  a user), a secret (whsec_ and the base64 of 24 to 64 bytes) and perhaps events ({})",
                 engine::WebhookKind::ALL.map(engine::WebhookKind::as_str).join(", ")
             ),
+            Rule::SigningSecrets(count) => format!(
+                "must be a list of at most {count} secrets, each whsec_ and the base64 of 24 to 64 bytes"
+            ),
+            Rule::Template => format!(
+                "must be empty, or an address that starts with https://, http:// or / and names nothing \
+                 in braces but {}",
+                engine::CASHIER_URL_NAMES.map(|name| format!("{{{name}}}")).join(", ")
+            ),
             Rule::Robots(count) => format!(
                 "must be a list of at most {count} tables, each with a kind ({}), a url (http or https) and \
                  perhaps a secret",
@@ -309,9 +332,11 @@ impl Rule {
         match self {
             Rule::Number(..) => number(text),
             Rule::Numbers(..) => Value::Array(parts().map(number).collect()),
-            Rule::SomeOf(_) | Rule::Origins(_) | Rule::Texts(_) | Rule::Hosts(_) => {
-                Value::Array(parts().map(Value::from).collect())
-            }
+            Rule::SomeOf(_)
+            | Rule::Origins(_)
+            | Rule::Texts(_)
+            | Rule::Hosts(_)
+            | Rule::SigningSecrets(_) => Value::Array(parts().map(Value::from).collect()),
             // As it would stand in the file.
             Rule::Endpoints(_) | Rule::Robots(_) => format!("list = {text}")
                 .parse::<toml::Table>()

@@ -16,6 +16,7 @@ pub mod coordination;
 pub mod data_dir;
 mod demo;
 mod due;
+mod external;
 mod health;
 mod jobs;
 mod last_known;
@@ -52,6 +53,10 @@ pub use cashier::{SANDBOX_FILE, check_providers};
 pub use catalogue::{ACTIVITIES_SHOWN_MAX, Catalogue, NoCursor, OnShow, Place, Snapshot};
 pub use claims::Claims;
 pub use demo::Demo;
+pub use external::{
+    CASHIER_URL_NAMES, EXTERNAL, TRANSACTION_ID_CHARS_MAX, ToldError, ToldMoney, ToldOutcome,
+    is_cashier_url,
+};
 pub use health::{Health, OpenAlert, Part, Readiness, Status, WorkersState};
 pub use operations::{
     AtGate, BadPlan, IMPORT_ACTIVITIES_MAX, IMPORT_ITEMS_MAX, KEY_LEAD_MS, KEY_LEAD_MS_MAX,

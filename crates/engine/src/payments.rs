@@ -5,30 +5,49 @@
 //! ledger's compare-and-set alone: whichever of payment and time-out comes first wins, and money for
 //! an order that lost goes back through the outbox, once.
 
-use std::{collections::HashMap, net::IpAddr, sync::Arc};
+use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::{StreamExt, stream};
 use http::HeaderMap;
-use ledger::{Credit, LedgerError, Moved, Overdue, PaymentNotice};
+use ledger::{CloseAsked, Credit, LedgerError, Moved, Overdue, PaymentNotice};
 use orders::AlertKind;
 use payment::{
     CloseOutcome, NoticeAnswer, NoticeError, NoticeOutcome, Opened, Paid, PayMethod, PayRequest,
     Provider, ProviderError,
     sandbox::{NoticeSink, Sandbox},
 };
-use sale::{CloseReason, Order, OrderNo, OrderStatus};
+use sale::{CloseReason, Millis, Order, OrderNo, OrderStatus};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::{
     OrderView, StoreError,
     actor::Actor,
+    external::{EXTERNAL, External},
     order_lookup::{Found, OrderLookup},
     shared::Shared,
 };
 
 /// Calls of providers that somebody who works through many payments makes at the same time.
 pub(crate) const PROVIDER_CALLS_MAX: usize = 16;
+
+/// How long a buyer who cancels waits for a shop to close its payment, and how often that is looked at.
+const CANCEL_WAIT_MAX: Duration = Duration::from_secs(2);
+const CANCEL_POLL: Duration = Duration::from_millis(50);
+/// An order that nobody knows so long after its number was made is not on its way any more.
+const UNKNOWN_ORDER_MS_ALARMING: Millis = 60_000;
+
+/// How closing the payments of an order went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Closing {
+    Closed,
+    /// A provider was asked, and answers later.
+    Asked,
+    /// One has the money, or does not answer.
+    Open,
+}
 
 /// The providers this deployment sells through, by name.
 pub type Providers = HashMap<String, Arc<dyn Provider>>;
@@ -62,6 +81,9 @@ pub enum NoticeFailure {
     NotBelieved(#[from] NoticeError),
     #[error("no such order")]
     UnknownOrder,
+    /// Tell it again in a moment.
+    #[error("the order is on its way to the ledger")]
+    NotYet,
     #[error("amount or currency are not the order's")]
     Mismatch,
     #[error(transparent)]
@@ -86,21 +108,28 @@ impl PayChoice {
 }
 
 pub struct Payments {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     orders: Arc<OrderLookup>,
     providers: Providers,
     /// The built-in cashier, if it is switched on. It is one of the providers.
     sandbox: Option<Sandbox>,
+    /// The shop's own cashier, if it has one here. It is one of the providers.
+    pub(crate) external: Option<Arc<External>>,
 }
 
 impl Payments {
     pub(crate) fn new(
         shared: Arc<Shared>,
         orders: Arc<OrderLookup>,
-        providers: Providers,
+        mut providers: Providers,
         sandbox: Option<Sandbox>,
     ) -> Payments {
-        Payments { shared, orders, providers, sandbox }
+        let external = External::of(&shared);
+        if let Some(external) = &external {
+            // Not one that may hang: it asks the ledger alone.
+            providers.insert(EXTERNAL.into(), external.clone());
+        }
+        Payments { shared, orders, providers, sandbox, external }
     }
 
     /// The names of the providers, in the order of the alphabet.
@@ -202,7 +231,7 @@ impl Payments {
         let mut providers: Vec<String> = payments.into_iter().map(|row| row.provider).collect();
         providers.dedup();
         let overdue = Overdue { order, providers };
-        if self.close_at_providers(&overdue).await {
+        if self.closed_in_a_moment(&overdue).await {
             let now_ms = self.shared.now_ms();
             self.shared.ledger.close(&[overdue.into()], CloseReason::Cancelled, now_ms).await?;
             self.shared.wake.outbox_written();
@@ -215,6 +244,19 @@ impl Payments {
                 Err(ProviderError::Unavailable("the payment could not be closed".into()).into())
             }
             status => Err(PayError::Conflict(status)),
+        }
+    }
+
+    /// A buyer who gives up waits for a shop that closes its payment, a moment and no longer.
+    async fn closed_in_a_moment(&self, overdue: &Overdue) -> bool {
+        let until = Instant::now() + CANCEL_WAIT_MAX;
+        loop {
+            match self.close_at(overdue, overdue.providers.iter()).await {
+                Closing::Asked if Instant::now() < until => {
+                    tokio::time::sleep(CANCEL_POLL).await;
+                }
+                closing => return closing == Closing::Closed,
+            }
         }
     }
 
@@ -262,13 +304,28 @@ impl Payments {
                 metrics::counter!("seckill_payments_late_total").increment(1);
                 tracing::warn!(%order_no, %was, "money for an order that is over or paid, giving it back");
             }
-            Credit::UnknownOrder => {
-                return Err(self.strange_money(order_no, NoticeFailure::UnknownOrder));
-            }
+            Credit::UnknownOrder => return Err(self.of_no_order(order_no).await),
             Credit::Mismatch => return Err(self.strange_money(order_no, NoticeFailure::Mismatch)),
         }
         self.shared.wake.outbox_written();
         Ok(credit)
+    }
+
+    /// Money for an order that the ledger does not have. It may be on its way there, be it long; and one
+    /// whose number is young may be presented again by its buyer. Of any other nobody knows.
+    pub(crate) async fn of_no_order(&self, no: OrderNo) -> NoticeFailure {
+        match self.orders.find(no).await {
+            Ok(None) => {}
+            Ok(Some(_)) => return NoticeFailure::NotYet,
+            Err(StoreError::Ledger(error)) => return NoticeFailure::Ledger(error),
+            Err(StoreError::Gate(error)) => {
+                return NoticeFailure::Ledger(LedgerError::Unavailable(error.to_string()));
+            }
+        }
+        if (self.shared.now_ms() - no.made_ms()).abs() < UNKNOWN_ORDER_MS_ALARMING {
+            return NoticeFailure::UnknownOrder;
+        }
+        self.strange_money(no, NoticeFailure::UnknownOrder)
     }
 
     /// Proved to come from the provider, and yet not ours: somebody should look.
@@ -278,33 +335,89 @@ impl Payments {
         failure
     }
 
-    /// An order with an open payment is closed at the provider first. If the provider has the
-    /// money, the order is paid; if it does not answer, the order stays open until it does.
+    /// Orders with open payments are closed at their providers first. Answers those that may be closed now,
+    /// and those that stay open: a provider has the money, or has not answered yet.
+    pub(crate) async fn close_all_at_providers(
+        &self,
+        overdue: Vec<Overdue>,
+    ) -> (Vec<Overdue>, Vec<Overdue>) {
+        let (overdue, mut kept) = self.close_all_at_shop(overdue).await;
+        let closing = stream::iter(overdue).map(|overdue| async move {
+            let others =
+                overdue.providers.iter().filter(|name| *name != EXTERNAL || !self.has_external());
+            let closing = self.close_at(&overdue, others).await;
+            (overdue, closing == Closing::Closed)
+        });
+        let asked: Vec<(Overdue, bool)> =
+            closing.buffer_unordered(PROVIDER_CALLS_MAX).collect().await;
+        let (closable, open): (Vec<_>, Vec<_>) = asked.into_iter().partition(|(_, may)| *may);
+        kept.extend(open.into_iter().map(|(overdue, _)| overdue));
+        (closable.into_iter().map(|(overdue, _)| overdue).collect(), kept)
+    }
+
+    /// Of these, the shop's own cashier is asked about all in one transaction. Answers those that do not
+    /// wait for it, and those that do.
+    async fn close_all_at_shop(&self, overdue: Vec<Overdue>) -> (Vec<Overdue>, Vec<Overdue>) {
+        let Some(external) = &self.external else { return (overdue, Vec::new()) };
+        let (at_shop, mut others): (Vec<_>, Vec<_>) = overdue
+            .into_iter()
+            .partition(|overdue| overdue.providers.iter().any(|name| name == EXTERNAL));
+        if at_shop.is_empty() {
+            return (others, Vec::new());
+        }
+        let numbers: Vec<OrderNo> = at_shop.iter().map(|overdue| overdue.order.order_no).collect();
+        let asked = match external.close_all(&numbers).await {
+            Ok(asked) => asked,
+            Err(error) => {
+                tracing::warn!(%error, "the shop could not be asked to close payments");
+                return (others, at_shop);
+            }
+        };
+        let mut waiting = Vec::new();
+        for (overdue, asked) in at_shop.into_iter().zip(asked) {
+            let line = if asked == CloseAsked::Waiting { &mut waiting } else { &mut others };
+            line.push(overdue);
+        }
+        (others, waiting)
+    }
+
+    /// One order with open payments is closed at their providers.
     pub(crate) async fn close_at_providers(&self, overdue: &Overdue) -> bool {
-        for name in &overdue.providers {
-            let Some(provider) = self.providers.get(name) else {
+        self.close_at(overdue, overdue.providers.iter()).await == Closing::Closed
+    }
+
+    /// If a provider has the money, the order is paid; if it does not answer, the order stays open until
+    /// it does.
+    async fn close_at(
+        &self,
+        overdue: &Overdue,
+        providers: impl Iterator<Item = &String>,
+    ) -> Closing {
+        for name in providers {
+            let Some(provider) = self.provider(name) else {
                 let message = "an order whose time is over keeps its units: its payment is at a \
                      provider that is not configured";
                 let order_no = overdue.order.order_no;
                 self.shared.alerts.about_order(AlertKind::Unclosable, order_no, message, name);
-                return false;
+                return Closing::Open;
             };
             match provider.close(overdue.order.order_no).await {
                 Ok(CloseOutcome::Closed | CloseOutcome::NeverOpened) => {}
+                Ok(CloseOutcome::Asked) => return Closing::Asked,
                 Ok(CloseOutcome::AlreadyPaid(paid)) => {
                     let money = money_of(name, overdue.order.order_no, paid);
                     if let Err(NoticeFailure::Ledger(error)) = self.credit(&money).await {
                         tracing::warn!(%error, "a payment could not be credited, will try again");
                     }
-                    return false;
+                    return Closing::Open;
                 }
                 Err(error) => {
                     tracing::warn!(provider = name, %error, "a payment could not be closed");
-                    return false;
+                    return Closing::Open;
                 }
             }
         }
-        true
+        Closing::Closed
     }
 
     /// An operator gives up an unpaid order in its buyer's place, by the same steps.

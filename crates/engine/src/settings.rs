@@ -25,6 +25,7 @@ pub struct Settings {
     /// The built-in cashier, where it is switched on.
     pub sandbox: Option<SandboxSettings>,
     pub providers: ProviderSettings,
+    pub external: External,
     pub alerts: Alerts,
     pub push: Push,
     pub webhooks: Webhooks,
@@ -51,6 +52,7 @@ impl Default for Settings {
             jobs: Jobs::default(),
             sandbox: None,
             providers: ProviderSettings::default(),
+            external: External::default(),
             alerts: Alerts::default(),
             push: Push::default(),
             webhooks: Webhooks::default(),
@@ -233,6 +235,27 @@ impl ProviderSettings {
     /// Where a provider tells us of payments.
     pub(crate) fn notify_url(&self, provider: &str) -> String {
         format!("{}/api/v1/payments/{provider}/notify", self.public_url.trim_end_matches('/'))
+    }
+}
+
+/// The shop's own cashier. On where it has a secret.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct External {
+    pub secrets: Vec<Secret>,
+    pub url: String,
+    pub close_answer_ms_max: Millis,
+    pub refund_repeat_ms: Millis,
+}
+
+impl Default for External {
+    fn default() -> Self {
+        External {
+            secrets: Vec::new(),
+            url: String::new(),
+            close_answer_ms_max: 10_000,
+            refund_repeat_ms: 3_600_000,
+        }
     }
 }
 

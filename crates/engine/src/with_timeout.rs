@@ -97,6 +97,10 @@ impl Provider for WithTimeout {
         self.wait(Call::Query, self.answer_max, self.provider.query(order_no)).await
     }
 
+    fn can_be_asked(&self) -> bool {
+        self.provider.can_be_asked()
+    }
+
     async fn refund(&self, request: &RefundRequest) -> Result<RefundOutcome, ProviderError> {
         self.wait(Call::Refund, self.answer_max, self.provider.refund(request)).await
     }

@@ -15,6 +15,7 @@
 
 mod activities;
 mod books;
+mod cashier;
 mod dead_letters;
 mod decide;
 mod leases;
@@ -45,6 +46,7 @@ pub use activities::{
 pub use books::{
     Books, ItemBooks, Outstanding, OutstandingClaims, OutstandingRows, PaymentProblem,
 };
+pub use cashier::{Cashier, CloseAsked, RefundRequested, RefundTold};
 pub use dead_letters::{DeadLetter, DeadLetterState, DeadLetters};
 pub use leases::{LEASE_MS_MAX, Leases};
 pub use mark_pages::{MarkPages, WalkTurn};
@@ -95,6 +97,7 @@ pub trait Ledger:
     + Stock
     + Orders
     + Payments
+    + Cashier
     + Outbox
     + DeadLetters
     + Operators
@@ -112,6 +115,7 @@ impl<L> Ledger for L where
         + Stock
         + Orders
         + Payments
+        + Cashier
         + Outbox
         + DeadLetters
         + Operators

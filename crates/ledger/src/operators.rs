@@ -41,8 +41,8 @@ pub trait Operators: Send + Sync {
     async fn audit_log(&self, before_id: Option<i64>, limit: usize) -> Result<Vec<AuditRow>>;
 }
 
-/// What an admin token may do; each role may do all that the ones before it may.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+/// What an admin token may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// May look at everything.
@@ -51,6 +51,8 @@ pub enum Role {
     Operator,
     /// May do everything: refunds and tokens, too.
     Admin,
+    /// May tell of money that the shop's own cashier took or gave back, and nothing else.
+    Cashier,
 }
 
 impl Role {
@@ -59,6 +61,18 @@ impl Role {
             Role::Viewer => "viewer",
             Role::Operator => "operator",
             Role::Admin => "admin",
+            Role::Cashier => "cashier",
+        }
+    }
+
+    /// May whoever has this role do what needs that one? Viewer, operator and admin each may do what the
+    /// ones before them may; a cashier looks at nothing.
+    pub fn may(self, needed: Role) -> bool {
+        match self {
+            Role::Viewer => needed == Role::Viewer,
+            Role::Operator => matches!(needed, Role::Viewer | Role::Operator),
+            Role::Admin => true,
+            Role::Cashier => needed == Role::Cashier,
         }
     }
 }
@@ -66,10 +80,10 @@ impl Role {
 impl std::str::FromStr for Role {
     type Err = String;
     fn from_str(s: &str) -> Result<Self, String> {
-        [Role::Viewer, Role::Operator, Role::Admin]
+        [Role::Viewer, Role::Operator, Role::Admin, Role::Cashier]
             .into_iter()
             .find(|role| role.as_str() == s)
-            .ok_or_else(|| format!("{s:?} is none of viewer, operator, admin"))
+            .ok_or_else(|| format!("{s:?} is none of viewer, operator, admin, cashier"))
     }
 }
 

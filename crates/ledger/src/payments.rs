@@ -168,11 +168,18 @@ pub enum RefundReason {
     Void,
     /// An operator gave it back.
     Operator,
+    /// Its provider, or the shop's own cashier, gave it back without being asked by us.
+    Provider,
 }
 
 impl RefundReason {
-    pub const ALL: [RefundReason; 4] =
-        [RefundReason::Late, RefundReason::Double, RefundReason::Void, RefundReason::Operator];
+    pub const ALL: [RefundReason; 5] = [
+        RefundReason::Late,
+        RefundReason::Double,
+        RefundReason::Void,
+        RefundReason::Operator,
+        RefundReason::Provider,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -180,11 +187,12 @@ impl RefundReason {
             RefundReason::Double => "double",
             RefundReason::Void => "void",
             RefundReason::Operator => "operator",
+            RefundReason::Provider => "provider",
         }
     }
 
     /// Why money goes back that came for an order in this state.
-    pub(crate) fn of_money_for(status: OrderStatus) -> RefundReason {
+    pub fn of_money_for(status: OrderStatus) -> RefundReason {
         match status {
             OrderStatus::Closed => RefundReason::Late,
             OrderStatus::Void => RefundReason::Void,

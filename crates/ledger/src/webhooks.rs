@@ -11,7 +11,7 @@
 use std::str::FromStr;
 
 use async_trait::async_trait;
-use sale::{ActivityId, ItemId, Millis, OrderNo, Secret};
+use sale::{ActivityId, ItemId, Millis, Money, OrderNo, Secret};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -152,10 +152,14 @@ pub enum WebhookKind {
     AlertRaised,
     #[serde(rename = "alert.resolved")]
     AlertResolved,
+    #[serde(rename = "payment.close_requested")]
+    PaymentCloseRequested,
+    #[serde(rename = "payment.refund_requested")]
+    PaymentRefundRequested,
 }
 
 impl WebhookKind {
-    pub const ALL: [WebhookKind; 11] = [
+    pub const ALL: [WebhookKind; 13] = [
         WebhookKind::OrderCreated,
         WebhookKind::OrderPaid,
         WebhookKind::OrderClosed,
@@ -167,6 +171,8 @@ impl WebhookKind {
         WebhookKind::ActivityEnded,
         WebhookKind::AlertRaised,
         WebhookKind::AlertResolved,
+        WebhookKind::PaymentCloseRequested,
+        WebhookKind::PaymentRefundRequested,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -182,6 +188,8 @@ impl WebhookKind {
             WebhookKind::ActivityEnded => "activity.ended",
             WebhookKind::AlertRaised => "alert.raised",
             WebhookKind::AlertResolved => "alert.resolved",
+            WebhookKind::PaymentCloseRequested => "payment.close_requested",
+            WebhookKind::PaymentRefundRequested => "payment.refund_requested",
         }
     }
 
@@ -265,6 +273,21 @@ pub enum WebhookEvent {
         subject: String,
         data: Value,
     },
+    /// The shop is asked to take no money for this order any more, and to say so by then.
+    Close {
+        order_no: OrderNo,
+        asked_ms: Millis,
+        answer_by_ms: Millis,
+    },
+    /// The shop is asked, for the n-th time, to give this money back.
+    Refund {
+        order_no: OrderNo,
+        provider_txn: String,
+        amount: Money,
+        ask: u32,
+        reason: Option<String>,
+        note: Option<String>,
+    },
 }
 
 impl WebhookEvent {
@@ -274,6 +297,8 @@ impl WebhookEvent {
             | WebhookEvent::Item { kind, .. }
             | WebhookEvent::Activity { kind, .. }
             | WebhookEvent::Alert { kind, .. } => *kind,
+            WebhookEvent::Close { .. } => WebhookKind::PaymentCloseRequested,
+            WebhookEvent::Refund { .. } => WebhookKind::PaymentRefundRequested,
         }
     }
 

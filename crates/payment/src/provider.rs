@@ -88,7 +88,8 @@ impl Title {
     }
 }
 
-/// What the buyer needs to pay. At least one of the three is there.
+/// What the buyer needs to pay. At least one of the three is there, unless the shop brings its buyers to its
+/// own cashier by itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Opened {
     /// Where the buyer pays.
@@ -122,6 +123,8 @@ pub enum CloseOutcome {
     /// Too late: the order is paid.
     AlreadyPaid(Paid),
     NeverOpened,
+    /// It was asked to, and answers later.
+    Asked,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -240,6 +243,11 @@ pub trait Provider: Send + Sync {
     async fn close(&self, order_no: OrderNo) -> Result<CloseOutcome, ProviderError>;
 
     async fn query(&self, order_no: OrderNo) -> Result<QueryOutcome, ProviderError>;
+
+    /// Does asking it tell anything? One that only ever tells by itself is not asked on a schedule.
+    fn can_be_asked(&self) -> bool {
+        true
+    }
 
     /// Give a charge back. Idempotent by `provider_txn`: money goes back once.
     async fn refund(&self, request: &RefundRequest) -> Result<RefundOutcome, ProviderError>;

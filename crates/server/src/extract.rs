@@ -182,7 +182,7 @@ fn is_json(kind: Option<&[u8]>) -> bool {
         || (essence.starts_with("application/") && essence.ends_with("+json"))
 }
 
-fn body_problem(rejection: BytesRejection) -> Problem {
+pub(crate) fn body_problem(rejection: BytesRejection) -> Problem {
     let mut cause: Option<&(dyn Error + 'static)> = Some(&rejection);
     while let Some(error) = cause {
         if error.is::<BodyTooSlow>() {

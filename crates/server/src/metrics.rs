@@ -55,7 +55,8 @@ const DESCRIBED: &[(&str, Kind, &str)] = &[
     (
         AUTH_REFUSED,
         Kind::Counter,
-        "Requests refused for their token or role, by kind: no_token, buyer_token, admin_token, role.",
+        "Requests refused for their token, role or signature, by kind: no_token, buyer_token, admin_token, \
+         role, signature.",
     ),
     (CLAIMS, Kind::Counter, "Claims by answer."),
     (CLAIM_SECONDS, Kind::Seconds, "From a claim's entry into the lane to the gate's answer."),

@@ -54,6 +54,8 @@ const LINE_PAUSE_MS_MAX: Millis = 5_000;
 pub(super) const OUTBOX_TRIES_ALARMING: u32 = 8;
 /// Whoever is silent while a row of theirs gets this old wakes somebody, once.
 pub(super) const LINE_AGE_MS_ALARMING: Millis = 60_000;
+/// A row that somebody works on wakes somebody else when it is so old.
+pub(super) const UNDER_WAY_MS_ALARMING: Millis = 24 * 60 * 60 * 1_000;
 /// How long a round waits for those it hands over to, before it goes on without them.
 const ROUND_MS_MAX: u64 = 250;
 /// Parties that are visited in one round, and beside each other.
@@ -83,6 +85,9 @@ pub(super) enum Undelivered {
     /// For a reason of its own.
     #[error("{0}")]
     Refused(AnyError),
+    /// It was taken and is not done: whoever works on it may need days.
+    #[error("{0}")]
+    UnderWay(&'static str),
 }
 
 /// Delivers the rows of one kind.
@@ -349,6 +354,7 @@ impl<D: Delivery> Round<D> {
                     ids.push(parcel.id);
                     *why = cause;
                 }
+                Err(Undelivered::UnderWay(cause)) => self.look_later(parcel, cause).await?,
                 Err(error) => {
                     let message = Some(&parcel.message);
                     self.put_off(parcel.id, parcel.tries, message, &error.to_string()).await?;
@@ -389,16 +395,33 @@ impl<D: Delivery> Round<D> {
             "an outbox row could not be delivered and is tried again after a pause"
         );
         if tries + 1 >= OUTBOX_TRIES_ALARMING {
-            let order_no = match message {
-                Some(OutboxMessage::Refund { order_no, .. }) => Some(*order_no),
-                _ => None,
-            };
-            // Units and money on their way wait for ever if need be, but not without a word.
-            let told =
-                format!("outbox row {id} is still not delivered; it is tried again and again");
-            let alert = Alert::new(AlertKind::Undelivered, told, self.shared.now_ms());
-            self.shared.alerts.raise_once(id as u64, Alert { order_no, ..alert.because(cause) });
+            self.wake_for(id, message, cause);
         }
+        self.pause(id, tries, cause).await
+    }
+
+    /// A row that somebody works on is looked at again after a pause, and nobody is woken for it before it
+    /// is old.
+    async fn look_later(&self, parcel: &Parcel, cause: &str) -> Result<(), AnyError> {
+        let Parcel { id, tries, created_ms, message } = parcel;
+        if self.shared.now_ms() - created_ms >= UNDER_WAY_MS_ALARMING {
+            self.wake_for(*id, Some(message), cause);
+        }
+        self.pause(*id, *tries, cause).await
+    }
+
+    /// Units and money on their way wait for ever if need be, but not without a word.
+    fn wake_for(&self, id: i64, message: Option<&OutboxMessage>, cause: &str) {
+        let order_no = match message {
+            Some(OutboxMessage::Refund { order_no, .. }) => Some(*order_no),
+            _ => None,
+        };
+        let told = format!("outbox row {id} is still not delivered; it is tried again and again");
+        let alert = Alert::new(AlertKind::Undelivered, told, self.shared.now_ms());
+        self.shared.alerts.raise_once(id as u64, Alert { order_no, ..alert.because(cause) });
+    }
+
+    async fn pause(&self, id: i64, tries: u32, cause: &str) -> Result<(), AnyError> {
         let pause = (OUTBOX_PAUSE_MS_MIN << tries.min(16)).min(OUTBOX_PAUSE_MS_MAX);
         let next_ms = self.shared.now_ms() + pause;
         Ok(self.shared.ledger.outbox_later(id, next_ms, cause).await?)

@@ -57,7 +57,9 @@ impl Refunds {
         };
         match bank.refund(&request).await {
             Ok(RefundOutcome::Done) => {}
-            Ok(RefundOutcome::Pending) => return Err(refused("the provider is working on it")),
+            Ok(RefundOutcome::Pending) => {
+                return Err(Undelivered::UnderWay("the provider is working on it"));
+            }
             Err(error @ ProviderError::Unavailable(_)) => {
                 let (party, cause) = (provider.clone(), error.to_string());
                 return Err(Undelivered::Silent { party, cause });

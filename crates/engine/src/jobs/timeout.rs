@@ -7,14 +7,13 @@ use std::{
 };
 
 use async_trait::async_trait;
-use futures_util::{StreamExt, stream};
 use ledger::{Closing, LedgerError, Overdue};
 use parking_lot::Mutex;
 use sale::{CloseReason, ItemId, Millis, OrderNo};
 use tokio::time::Instant;
 
 use super::{Job, JobResult, Progress};
-use crate::{Payments, payments::PROVIDER_CALLS_MAX, shared::Shared};
+use crate::{Payments, shared::Shared};
 
 /// How long this job passes over an order that its provider does not let go of. Longer if
 /// they are many, so that asking for all of them again leaves time for the others.
@@ -119,15 +118,8 @@ impl Job for Timeout {
         let (asked, free): (Vec<_>, Vec<_>) =
             overdue.into_iter().partition(|overdue| !overdue.providers.is_empty());
         let (mut closed, failed) = self.close_by_item(free, now_ms, limit).await;
-        let asked = stream::iter(asked).map(|overdue| async move {
-            let closable = self.payments.close_at_providers(&overdue).await;
-            (overdue, closable)
-        });
-        let asked: Vec<(Overdue, bool)> =
-            asked.buffer_unordered(PROVIDER_CALLS_MAX).collect().await;
-        let (closable, kept): (Vec<_>, Vec<_>) = asked.into_iter().partition(|(_, may)| *may);
-        self.pass_over(kept.into_iter().map(|(overdue, _)| overdue.order.order_no), limit);
-        let closable = closable.into_iter().map(|(overdue, _)| overdue).collect();
+        let (closable, kept) = self.payments.close_all_at_providers(asked).await;
+        self.pass_over(kept.into_iter().map(|overdue| overdue.order.order_no), limit);
         let (closed_late, failed_late) = self.close_by_item(closable, now_ms, limit).await;
         if let Some(error) = failed.or(failed_late) {
             return Err(error.into());

@@ -159,6 +159,7 @@ impl PaymentComparison {
                 match provider.close(no).await? {
                     CloseOutcome::AlreadyPaid(paid) => self.unless_notice_may_come(paid),
                     CloseOutcome::Closed | CloseOutcome::NeverOpened => PaymentState::Closed,
+                    CloseOutcome::Asked => PaymentState::Open,
                 }
             }
             QueryOutcome::Open => PaymentState::Open,

@@ -12,6 +12,7 @@ use ledger::{
 use sale::{Activity, ActivityId, Item, ItemId, Millis, Order, OrderNo, OrderStatus, iso_time};
 use serde::Serialize;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 /// Orders that are read at once.
 const ORDERS_AT_ONCE_MAX: usize = 1_000;
@@ -99,6 +100,9 @@ impl Known {
                     activities.insert(*activity);
                 }
                 WebhookEvent::Alert { .. } => {}
+                WebhookEvent::Close { order_no, .. } | WebhookEvent::Refund { order_no, .. } => {
+                    numbers.insert(*order_no);
+                }
             }
         }
         let (numbers, mut orders): (Vec<OrderNo>, HashMap<_, _>) =
@@ -156,8 +160,61 @@ impl Known {
                 subject: subject.clone(),
                 data: data.clone(),
             }],
+            WebhookEvent::Close { order_no, asked_ms, answer_by_ms } => {
+                let told = self.orders.get(order_no).map(|order| Told {
+                    event_id: format!("evt_{order_no}_close_{asked_ms}"),
+                    subject: format!("close:{order_no}"),
+                    data: with(of_payment(order), json!({"answer_by": answer_by_ms})),
+                });
+                told.into_iter().collect()
+            }
+            WebhookEvent::Refund { order_no, provider_txn, amount, ask, reason, note } => {
+                let told = self.orders.get(order_no).map(|order| Told {
+                    event_id: format!("evt_{order_no}_refund_{}_{ask}", digest(provider_txn)),
+                    // A request is no news: it waits for no other one, and none waits for it.
+                    subject: format!("refund:{}:{ask}", digest(provider_txn)),
+                    data: with(
+                        of_payment(order),
+                        json!({
+                            "transaction_id": provider_txn, "amount": amount.minor,
+                            "currency": amount.currency, "reason": reason, "note": note, "ask": ask,
+                        }),
+                    ),
+                });
+                told.into_iter().collect()
+            }
         }
     }
+}
+
+/// Of what the shop is asked about the money of an order. How the order stands is not said: the request may
+/// be read long after.
+fn of_payment(order: &Order) -> Value {
+    json!({
+        "order_no": order.order_no,
+        "user_id": order.user,
+        "activity_id": order.activity,
+        "item_id": order.item,
+        "item_name": order.item_name,
+        "sku": order.sku,
+        "quantity": order.quantity,
+        "amount": order.amount.minor,
+        "currency": order.amount.currency,
+        "pay_deadline": order.pay_deadline_ms,
+    })
+}
+
+fn with(mut data: Value, more: Value) -> Value {
+    if let (Value::Object(data), Value::Object(more)) = (&mut data, more) {
+        data.extend(more);
+    }
+    data
+}
+
+/// The shop's transaction id may be of any characters and long, and an id of an event may not.
+fn digest(provider_txn: &str) -> String {
+    let digest = Sha256::digest(provider_txn.as_bytes());
+    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The last part of a kind.

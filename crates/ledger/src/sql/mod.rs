@@ -12,6 +12,7 @@
 
 mod activities;
 mod books;
+mod cashier;
 pub(crate) mod columns;
 mod creating;
 mod dead_letters;

@@ -95,7 +95,7 @@ async fn insert(tx: &mut dyn Session, row: &PaymentRow, paid_ms: Option<Millis>)
     Ok(written == 1)
 }
 
-async fn find(
+pub(super) async fn find(
     session: &mut dyn Session,
     provider: &str,
     provider_txn: &str,
@@ -138,8 +138,10 @@ async fn open(
         method: method.map(str::to_owned),
         refund: None,
     };
-    if !insert(tx, &row, None).await? && method.is_some() {
-        let sql = "UPDATE tb_payment SET method = ?
+    if !insert(tx, &row, None).await? {
+        // It is open again, whatever its provider was asked and said before.
+        let sql =
+            "UPDATE tb_payment SET method = COALESCE(?, method), asked_at = NULL, closed_at = NULL
              WHERE provider = ? AND provider_txn = ? AND kind = 0";
         tx.execute(sql, values![method, provider, &row.provider_txn]).await?;
     }
@@ -228,7 +230,7 @@ async fn move_or_contended(tx: &mut dyn Session, order: &Order, to: OrderStatus)
 }
 
 /// Why a payment goes back. What was said first stays.
-async fn note_refund(
+pub(super) async fn note_refund(
     tx: &mut dyn Session,
     payment: &PaymentRow,
     reason: RefundReason,
@@ -254,7 +256,7 @@ async fn queue_refund(tx: &mut dyn Session, payment: &PaymentRow, now_ms: Millis
 }
 
 /// Payments of an order that were not given back.
-async fn unrefunded(session: &mut dyn Session, no: OrderNo) -> Outcome<Vec<PaymentRow>> {
+pub(super) async fn unrefunded(session: &mut dyn Session, no: OrderNo) -> Outcome<Vec<PaymentRow>> {
     let sql = format!(
         "SELECT {PAYMENT_COLUMNS} FROM tb_payment AS p
          WHERE order_no = ? AND kind = 1 AND {NOT_REFUNDED} ORDER BY id"
@@ -282,24 +284,36 @@ async fn start_refund(
         let problem = "no money is on record that could be given back";
         return Err(Failure::Refused(Invalid::new("order_no", problem)));
     }
-    move_or_contended(tx, &order, OrderStatus::Refunding).await?;
-    for payment in &owed {
-        note_refund(tx, payment, RefundReason::Operator, note, now_ms).await?;
-        queue_refund(tx, payment, now_ms).await?;
-    }
-    let release = Release {
-        item: order.item,
-        user: order.user.clone(),
-        order_no: no,
-        quantity: order.quantity,
-    };
-    let stock = stock::return_units(tx, vec![release], now_ms).await?;
-    outbox::push_events(tx, vec![(no, order.user)], now_ms).await?;
-    webhooks::tell(tx, stock, now_ms).await?;
+    begin_refund(tx, &order, (RefundReason::Operator, note), &owed, now_ms).await?;
     Ok(Moved::Done)
 }
 
-async fn refunded(tx: &mut dyn Session, done: &RefundDone, now_ms: Millis) -> Outcome<()> {
+/// A paid order is not one any more: these payments are owed back, and its units are for sale again.
+pub(super) async fn begin_refund(
+    tx: &mut dyn Session,
+    order: &Order,
+    (reason, note): (RefundReason, Option<&str>),
+    owed: &[PaymentRow],
+    now_ms: Millis,
+) -> Outcome<()> {
+    move_or_contended(tx, order, OrderStatus::Refunding).await?;
+    for payment in owed {
+        note_refund(tx, payment, reason, note, now_ms).await?;
+        queue_refund(tx, payment, now_ms).await?;
+    }
+    let (no, user) = (order.order_no, order.user.clone());
+    let release =
+        Release { item: order.item, user: user.clone(), order_no: no, quantity: order.quantity };
+    let stock = stock::return_units(tx, vec![release], now_ms).await?;
+    outbox::push_events(tx, vec![(no, user)], now_ms).await?;
+    webhooks::tell(tx, stock, now_ms).await
+}
+
+pub(super) async fn refunded(
+    tx: &mut dyn Session,
+    done: &RefundDone,
+    now_ms: Millis,
+) -> Outcome<()> {
     let order = orders::locked(tx, done.order_no).await?;
     let paid = find(tx, &done.provider, &done.provider_txn, PaymentKind::Pay).await?;
     let paid = paid.ok_or(Failure::NotFound)?;

@@ -68,7 +68,7 @@ pub(super) async fn tell(
 }
 
 /// What anybody wants to be told of. One that is switched off is told when it is on again.
-async fn wanted(session: &mut dyn Session) -> Outcome<WebhookKinds> {
+pub(super) async fn wanted(session: &mut dyn Session) -> Outcome<WebhookKinds> {
     let sql = "SELECT events FROM tb_webhook_endpoint WHERE state <> ?";
     let bits = session.rows(sql, values![REMOVED], |row| get::<i64>(row, 0)).await?;
     Ok(WebhookKinds::from_bits(bits.into_iter().fold(0, |all, bits| all | bits)))

@@ -20,6 +20,7 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0010_payment_words.sql"),
     include_str!("migrations/0011_token_bounds.sql"),
     include_str!("migrations/0012_signing_keys.sql"),
+    include_str!("migrations/0013_money.sql"),
 ];
 
 /// The schema this binary writes.

@@ -27,14 +27,17 @@ pub(crate) enum AccessRefusal {
     AdminToken,
     /// An operator whose role does not suffice.
     Role,
+    /// A request of the shop's backend that is not signed by it.
+    Signature,
 }
 
 impl AccessRefusal {
-    pub(crate) const ALL: [AccessRefusal; 4] = [
+    pub(crate) const ALL: [AccessRefusal; 5] = [
         AccessRefusal::NoToken,
         AccessRefusal::BuyerToken,
         AccessRefusal::AdminToken,
         AccessRefusal::Role,
+        AccessRefusal::Signature,
     ];
 
     pub(crate) fn as_str(self) -> &'static str {
@@ -43,6 +46,7 @@ impl AccessRefusal {
             AccessRefusal::BuyerToken => "buyer_token",
             AccessRefusal::AdminToken => "admin_token",
             AccessRefusal::Role => "role",
+            AccessRefusal::Signature => "signature",
         }
     }
 }

@@ -20,6 +20,7 @@ mod claims;
 mod counts;
 mod dev_login;
 mod events;
+mod external;
 mod fast_path;
 mod finish;
 mod idempotency;
@@ -241,6 +242,9 @@ fn public_and_buyers() -> OpenApiRouter<Shared> {
         .routes(routes!(orders::cancel))
         .routes(routes!(payments::open))
         .routes(routes!(payments::notify))
+        .routes(routes!(external::paid))
+        .routes(routes!(external::refunded))
+        .routes(routes!(external::payment_closed))
         .routes(routes!(receipts::present))
         .routes(routes!(events::listen))
         .routes(routes!(news::ticket))

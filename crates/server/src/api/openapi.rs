@@ -83,6 +83,11 @@ struct ProblemSchema {
     /// How many there are in all.
     #[schema(nullable = false)]
     errors_total: Option<u64>,
+    /// With `amount_mismatch`: what it must be.
+    #[schema(nullable = false)]
+    amount: Option<i64>,
+    #[schema(nullable = false)]
+    currency: Option<String>,
     /// When to try again, in milliseconds; the header `Retry-After` says it in seconds.
     #[schema(nullable = false)]
     retry_after_ms: Option<u64>,
@@ -166,8 +171,14 @@ fn tags() -> Vec<Tag> {
         tag("buyer", "What a buyer does, by the shop's JWT or a sale token."),
         tag("payment", "Payment providers, and the sandbox that stands in for one."),
         tag(
+            "shop",
+            "What the shop's backend tells of money at its own cashier: signed as Standard Webhooks says, or \
+             by a token of the role cashier.",
+        ),
+        tag(
             "admin",
-            "What operators do. Roles: viewer reads, operator runs sales, admin does all.",
+            "What operators do. Roles: viewer reads, operator runs sales, admin does all. The role \
+             cashier does none of this.",
         ),
         tag("machine", "For load balancers, monitors and tools."),
     ]
@@ -182,12 +193,18 @@ fn add_components(document: &mut OpenApi) {
         "X-Sale-Token",
         "From `POST /api/v1/items/{id}/token`. It names the buyer and the item.",
     );
+    let shop = ApiKeyValue::with_description(
+        "webhook-signature",
+        "Of the shop's backend, as Standard Webhooks says, beside `webhook-id` and `webhook-timestamp`: \
+         HMAC-SHA256 over `id.timestamp.body` with a secret of `payment.external.secrets`.",
+    );
     let found = document.components.take().unwrap_or_default();
     let components = ComponentsBuilder::from(found)
         .schema(ProblemSchema::name(), <ProblemSchema as utoipa::PartialSchema>::schema())
         .schema(ImportMistake::name(), <ImportMistake as utoipa::PartialSchema>::schema())
         .security_scheme("buyer", bearer("JWT", "The shop's JWT; its `sub` is the buyer."))
         .security_scheme("sale_token", SecurityScheme::ApiKey(ApiKey::Header(sale_token)))
+        .security_scheme("shop", SecurityScheme::ApiKey(ApiKey::Header(shop)))
         .security_scheme("operator", bearer("sk_admin_…", "An admin token with a role."));
     document.components = Some(components.build());
 }

@@ -22,7 +22,11 @@ pub(super) struct AsOperator(pub(super) Actor);
 /// May do everything. Carries who it is, for the audit.
 pub(super) struct AsAdmin(pub(super) Actor);
 
-async fn with_role(parts: &mut Parts, state: &Shared, role: Role) -> Result<Actor, Problem> {
+pub(super) async fn with_role(
+    parts: &mut Parts,
+    state: &Shared,
+    role: Role,
+) -> Result<Actor, Problem> {
     let operator = operator(parts, &state.admins).await?;
     if !operator.may(role) {
         let (needed, own) = (role.as_str(), operator.role.as_str());

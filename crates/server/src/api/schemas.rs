@@ -32,8 +32,8 @@ use super::{
     return_url::RETURN_URL_CHARS_MAX,
 };
 use engine::{
-    IMPORT_ACTIVITIES_MAX, TOKEN_NAME_CHARS_MAX, WATCHED_ITEMS_MAX, WEBHOOK_DESCRIPTION_CHARS_MAX,
-    WEBHOOK_URL_CHARS_MAX,
+    IMPORT_ACTIVITIES_MAX, TOKEN_NAME_CHARS_MAX, TRANSACTION_ID_CHARS_MAX, WATCHED_ITEMS_MAX,
+    WEBHOOK_DESCRIPTION_CHARS_MAX, WEBHOOK_URL_CHARS_MAX,
 };
 
 /// "SK" and a number. The next digit would not fit into a signed integer of 64 bits.
@@ -190,6 +190,23 @@ pub(super) fn webhook_kinds() -> Schema {
 pub(super) fn edited_webhook_kinds() -> Schema {
     let list = SchemaType::Array(vec![Type::Array, Type::Null]);
     ArrayBuilder::new().items(RefOr::T(webhook_kind())).schema_type(list).into()
+}
+
+pub(super) fn transaction_id() -> Schema {
+    short_text(&plain(), TRANSACTION_ID_CHARS_MAX).examples(["T-20301111-0042"]).into()
+}
+
+pub(super) fn money() -> Schema {
+    int64(of(Type::Integer), 0, i64::MAX).examples([699_900]).into()
+}
+
+pub(super) fn told_currency() -> Schema {
+    text(CURRENCY).examples(["CNY"]).into()
+}
+
+pub(super) fn told_refund_reason() -> Schema {
+    let reasons = ledger::RefundReason::ALL.map(ledger::RefundReason::as_str);
+    one_of("`late`: the order was over. `double`: it was paid already.", reasons)
 }
 
 pub(super) fn provider() -> Schema {

@@ -13,7 +13,7 @@ pub(super) enum Token {
     Create {
         /// Whose it is; stands in the audit
         name: String,
-        /// viewer reads, operator runs sales, admin does everything
+        /// viewer reads, operator runs sales, admin does everything, cashier only tells of money
         #[arg(long, default_value = "operator")]
         role: Role,
         /// How long it is good, such as 30d, or never [default: auth.admin_token_ttl_ms, 90 days]

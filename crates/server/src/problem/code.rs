@@ -139,6 +139,16 @@ codes! {
         "Not possible now", "当前状态不允许",
         "The present state does not allow this.",
         "当前状态不允许执行此操作。";
+    /// Money that is not the whole amount. Nothing was credited.
+    AmountMismatch = "amount_mismatch", UNPROCESSABLE_ENTITY,
+        "Not the whole amount", "金额不符",
+        "Amount or currency are not the order's. Nothing was credited: give this money back to the buyer.",
+        "金额或币种与订单不符，未入账：请将该笔款项退还买家。";
+    /// The transaction id stands for another payment.
+    TransactionUsed = "transaction_used", CONFLICT,
+        "Transaction used before", "交易号已被使用",
+        "This transaction_id was told with another order or amount. Nothing was changed.",
+        "该 transaction_id 已用于另一订单或另一金额，未做任何更改。";
     TooLarge = "too_large", PAYLOAD_TOO_LARGE,
         "Too large", "请求内容过大",
         "The body of the request is too large.",

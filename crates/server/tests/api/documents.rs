@@ -9,9 +9,10 @@ use server::{api, cli, problem::Code};
 
 /// Names of settings that are not made of a section and a key.
 const SHORT_NAMES: [&str; 2] = ["SECKILL_ADMIN_TOKEN", "SECKILL_JWT_SECRET"];
-/// Names that begin like a setting: files by how they end, and the actions of the audit.
+/// Names that begin like a setting: files by how they end, the actions of the audit, and events.
 const FILE_ENDS: [&str; 5] = ["conf", "db", "json", "rs", "sql"];
 const DEEDS: [&str; 2] = ["orders.export", "orders.search"];
+const EVENTS: [&str; 2] = ["payment.close_requested", "payment.refund_requested"];
 const METHODS: [&str; 5] = ["GET", "POST", "PUT", "DELETE", "HEAD"];
 
 fn top() -> PathBuf {
@@ -140,6 +141,7 @@ fn settings_in_the_documents_exist() {
                 && sections.contains(section)
                 && !FILE_ENDS.contains(&key)
                 && !DEEDS.contains(&name)
+                && !EVENTS.contains(&name)
                 && key.bytes().all(|b| b.is_ascii_lowercase() || b"_.0123456789".contains(&b))
             {
                 found += 1;

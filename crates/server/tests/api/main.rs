@@ -5,6 +5,7 @@
 mod buyers;
 mod claims;
 mod documents;
+mod external;
 mod front_door;
 mod machines;
 mod manners;

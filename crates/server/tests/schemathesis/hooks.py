@@ -60,7 +60,7 @@ def before_call(context, case, kwargs):
     if "Idempotency-Key" in (case.headers or {}):
         # The same key is the same claim; with another quantity it is `key_reused`.
         case.headers["Idempotency-Key"] = f"{call}-{case.headers['Idempotency-Key']}"[:KEY_CHARS_MAX]
-    if call % STRANGE_EVERY:
+    if call % STRANGE_EVERY or case.operation.label in TOLD:
         name = PATHS.get(case.operation.label)
         if name is not None:
             ((parameter, value),) = name().items()
@@ -183,6 +183,26 @@ def payment(body):
         body["return_url"] = "/?order=SK0381966054408192001"
 
 
+def told(verb, time):
+    """The shop tells of an order by the same number in the address and in the body, and of all its money."""
+
+    def fill(body):
+        body["order_no"] = THINGS["orders"][verb]
+        if isinstance(body.get(time), str):
+            body[time] = A_TIME
+        if "amount" in body:
+            body.update(transaction_id=f"T-{verb}", amount=100, currency="CNY")
+
+    return fill
+
+
+def by_hand(body):
+    if isinstance(body.get("paid_at"), str):
+        body["paid_at"] = A_TIME
+    body["reference"] = "T-by-hand"
+    body.pop("provider_txn", None)
+
+
 def receipt(body):
     body["receipt"] = THINGS["receipt"]
 
@@ -200,6 +220,12 @@ def since(body):
 
 CLAIMS = "POST /api/v1/items/{id}/claims"
 STOCK = "POST /api/v1/admin/items/{id}/stock"
+# What the shop tells names the order twice, and means one.
+TOLD = {
+    "POST /api/v1/orders/{no}/paid",
+    "POST /api/v1/orders/{no}/refunded",
+    "POST /api/v1/orders/{no}/payment-closed",
+}
 CASHIER = {"GET /api/v1/cashier/{txn}", "POST /api/v1/cashier/{txn}"}
 # Schemathesis learns ids from answers. Were the sale itself stopped, there would be no more claims to try.
 MAIN = THINGS["activities"]["show"]
@@ -229,6 +255,11 @@ BODIES = {
     "PATCH /api/v1/admin/activities/{id}": edit,
     STOCK: adjustment,
     "POST /api/v1/orders/{no}/payments": payment,
+    "POST /api/v1/orders/{no}/paid": told("paid", "paid_at"),
+    "POST /api/v1/orders/{no}/refunded": told("refunded", "refunded_at"),
+    "POST /api/v1/orders/{no}/payment-closed": told("paid", "closed_at"),
+    "POST /api/v1/admin/orders/{no}/mark-paid": by_hand,
+    "POST /api/v1/admin/orders/{no}/mark-refunded": by_hand,
     "POST /api/v1/receipts": receipt,
     "POST /api/v1/admin/webhooks": endpoint,
     "PATCH /api/v1/admin/webhooks/{id}": endpoint,
@@ -278,6 +309,9 @@ PATHS = {
     "GET /api/v1/orders/{no}": order("show"),
     "POST /api/v1/orders/{no}/cancel": order("cancel"),
     "POST /api/v1/orders/{no}/payments": order("pay"),
+    "POST /api/v1/orders/{no}/paid": order("paid"),
+    "POST /api/v1/orders/{no}/refunded": order("refunded"),
+    "POST /api/v1/orders/{no}/payment-closed": order("paid"),
     "GET /api/v1/cashier/{txn}": cashier,
     "POST /api/v1/cashier/{txn}": cashier,
     "GET /api/v1/admin/activities/{id}": activity("show"),
@@ -295,6 +329,8 @@ PATHS = {
     "GET /api/v1/admin/orders/{no}": order("show"),
     "POST /api/v1/admin/orders/{no}/refund": order("refund"),
     "POST /api/v1/admin/orders/{no}/cancel": order("cancel"),
+    "POST /api/v1/admin/orders/{no}/mark-paid": order("by_hand"),
+    "POST /api/v1/admin/orders/{no}/mark-refunded": order("by_hand"),
     "GET /api/v1/admin/dead-letters/{no}": letter("show"),
     "POST /api/v1/admin/dead-letters/{no}/replay": letter("replay"),
     "POST /api/v1/admin/dead-letters/{no}/void": letter("void"),

@@ -45,7 +45,8 @@ fn schemathesis() -> PathBuf {
 }
 
 /// An item of its own for everything the buyer does, for one buyer has one live order per item.
-const ITEMS: [&str; 5] = ["claims", "show", "cancel", "pay", "refund"];
+const ITEMS: [&str; 8] =
+    ["claims", "show", "cancel", "pay", "refund", "paid", "refunded", "by_hand"];
 
 /// The sale that everything happens in. The limit per buyer is as large as it can be, so that every
 /// quantity that the document allows is one that can be bought.
@@ -109,6 +110,14 @@ async fn everything(sale: &mut Sale) -> Value {
     assert_eq!(buyer.at_the_cashier(&paid, "pay").await.status, 200);
     buyer.order_becomes(&refund, "paid").await;
 
+    let (_, paid, _) = order_of(sale, item(5)).await;
+    let (_, refunded, _) = order_of(sale, item(6)).await;
+    let told = json!({"order_no": refunded, "transaction_id": "T-refunded", "amount": 100,
+        "currency": "CNY", "paid_at": now_ms()});
+    let path = format!("/api/v1/orders/{refunded}/paid");
+    let _: Value = admin.write(&path, &told).await.unwrap();
+    let (_, by_hand, _) = order_of(sale, item(7)).await;
+
     sale.item = item(0);
     sale.deployment.change_ledger(POISON_SQLITE, POISON_MYSQL);
     let dead_letters = json!({
@@ -132,7 +141,8 @@ async fn everything(sale: &mut Sale) -> Value {
     json!({
         "item": item(0),
         "activities": activities,
-        "orders": {"show": show, "cancel": cancel, "pay": pay, "refund": refund},
+        "orders": {"show": show, "cancel": cancel, "pay": pay, "refund": refund, "paid": paid,
+            "refunded": refunded, "by_hand": by_hand},
         "cashier": {"txn": txn, "token": token},
         "receipt": receipt,
         "dead_letters": dead_letters,
@@ -174,6 +184,7 @@ async fn every_answer_is_one_that_the_document_describes(profile: Profile) {
         .env("SECKILL_ORDERS_RETRY_LADDER_MS", "100")
         .env("SECKILL_ORDERS_RETRY_POLL_MS", 50)
         .env("SECKILL_WEBHOOKS_ALLOWED_HOSTS", "127.0.0.1")
+        .env("SECKILL_PAYMENT_EXTERNAL_SECRETS", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
         // A busy machine is slow, and `unknown` is an answer to that; here it would be one to nothing.
         .env("SECKILL_HTTP_REQUEST_TIMEOUT_MS", 90_000);
     let mut sale = deployment.open_sale(NewSale::of(1)).await;

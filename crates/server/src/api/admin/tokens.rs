@@ -44,7 +44,7 @@ const ADDRESSES_MAX: usize = 32;
 /// A token that lives longer than ten years is one for ever.
 const TTL_MS_MAX: u64 = 10 * 366 * 24 * 60 * 60 * 1_000;
 
-/// What a token may do; each role may do all that the ones before it may.
+/// What a token may do. An operator may do all that a viewer may, and an admin everything.
 #[derive(Clone, Copy, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(in super::super) enum TokenRole {
@@ -54,6 +54,8 @@ pub(in super::super) enum TokenRole {
     Operator,
     /// Everything.
     Admin,
+    /// Tell of money that the shop's own cashier took or gave back, and nothing else.
+    Cashier,
 }
 
 impl From<TokenRole> for Role {
@@ -62,6 +64,7 @@ impl From<TokenRole> for Role {
             TokenRole::Viewer => Role::Viewer,
             TokenRole::Operator => Role::Operator,
             TokenRole::Admin => Role::Admin,
+            TokenRole::Cashier => Role::Cashier,
         }
     }
 }
@@ -72,6 +75,7 @@ impl From<AdminToken> for TokenEntry {
             Role::Viewer => TokenRole::Viewer,
             Role::Operator => TokenRole::Operator,
             Role::Admin => TokenRole::Admin,
+            Role::Cashier => TokenRole::Cashier,
         };
         TokenEntry {
             name: token.name,
