@@ -56,6 +56,7 @@ mod one_of_many;
 mod operators;
 mod origins;
 mod outbox;
+mod payments_page;
 mod plans;
 mod proxied;
 mod push;
