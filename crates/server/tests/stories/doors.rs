@@ -9,7 +9,7 @@ use std::{
 };
 
 use client::{Api, NewSale};
-use faults::services::{Certificates, find_program};
+use faults::services::{Certificates, Nginx, find_program};
 use sale::{Clock, ItemId, SaleToken, SystemClock};
 use serde_json::json;
 use server::serve::Running;
@@ -382,4 +382,39 @@ async fn every_answer_carries_its_policy() {
         // Only where TLS is spoken.
         assert_eq!(answer.header("strict-transport-security"), None, "{path}");
     }
+}
+
+/// Through nginx until it is admitted. A 504 says that the outcome is not known, and asking again with the
+/// same key is safe.
+fn claim_through(nginx: &Nginx, sale: &Sale, user: &str) -> String {
+    let (token, key) = (token_of(sale, user), format!("idempotency-key: {user}"));
+    let (ca, json) = (nginx.certificate().display().to_string(), "content-type: application/json");
+    let url = format!("{}/api/v1/items/{}/claims", nginx.url(), sale.item);
+    let headers = ["--cacert", &ca, "--header", &token, "--header", &key, "--header", json];
+    for _ in 0..60 {
+        let answer = run_curl(&url, &[&headers[..], &["--data", "{\"quantity\":1}"]].concat());
+        let status = answer.split(' ').nth(1).unwrap_or_default().to_owned();
+        if !["502", "503", "504"].contains(&status.as_str()) {
+            return status;
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    panic!("{user} never heard anything");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sale_behind_nginx_goes_on_without_one_of_two_instances() {
+    let deployment = Deployment::new(Profile::Cluster).env("SECKILL_HTTP_PROXY_HOPS", 1);
+    let mut sale = deployment.open_sale(NewSale::of(30)).await;
+    let nginx = Nginx::start(&sale.addresses()).unwrap();
+    for n in 0..30 {
+        if n == 10 {
+            sale.kill_one(0);
+        }
+        assert_eq!(claim_through(&nginx, &sale, &format!("buyer{n}")), "202", "{n}");
+    }
+    // Each unit once: the thirty-first buyer comes too late, and so does everybody after the switch.
+    assert_eq!(claim_through(&nginx, &sale, "late"), "409");
+    nginx.end_the_sale(true).unwrap();
+    assert_eq!(claim_through(&nginx, &sale, "later"), "403");
 }
