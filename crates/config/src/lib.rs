@@ -8,13 +8,14 @@
 mod listen;
 mod load;
 mod rules;
+mod shapes;
 
 use std::{net::SocketAddr, path::PathBuf};
 
 use auth::AuthSettings;
 use engine::settings::{
-    Alerts, External, Gate, Jobs, LedgerStore, ProviderSettings, Push, Redis, SandboxSettings,
-    Settings, Webhooks, WechatSettings,
+    Alerts, AlipaySettings, External, Gate, Jobs, LedgerStore, ProviderSettings, Push, Redis,
+    SandboxSettings, Settings, Webhooks, WechatSettings,
 };
 use listener::HttpSettings;
 use serde::{Deserialize, Serialize};
@@ -61,6 +62,7 @@ pub struct Payment {
     pub public_url: String,
     pub wechat: WechatSettings,
     pub external: External,
+    pub alipay: AlipaySettings,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,6 +117,7 @@ impl Config {
             providers: ProviderSettings {
                 public_url: self.payment.public_url.clone(),
                 wechat: self.payment.wechat.clone(),
+                alipay: self.payment.alipay.clone(),
             },
             external: self.payment.external.clone(),
             alerts: self.alerts.clone(),
@@ -162,7 +165,12 @@ impl Config {
 
     /// Is there somebody who takes real money?
     pub fn has_provider(&self) -> bool {
-        self.payment.wechat.is_on() || !self.payment.external.secrets.is_empty()
+        self.has_company() || !self.payment.external.secrets.is_empty()
+    }
+
+    /// Is there a company that must be told where it reaches us?
+    pub fn has_company(&self) -> bool {
+        self.payment.wechat.is_on() || self.payment.alipay.is_on()
     }
 
     /// The settings in force, as a commented TOML file with the secrets redacted.
@@ -238,8 +246,8 @@ impl Config {
         if !self.sandbox_is_on() && !self.has_provider() {
             missing.push(format!(
                 "no order can be paid: there is no payment provider, and the sandbox is off ({why}). \
-                 Orders will time out. Set the keys of [payment.wechat], or payment.external.secrets for a cashier of \
-                 the shop's own; for a rehearsal, \
+                 Orders will time out. Set the keys of [payment.wechat] or [payment.alipay], or \
+                 payment.external.secrets for a cashier of the shop's own; for a rehearsal, \
                  SECKILL_PAYMENT_SANDBOX=true"
             ));
         }

@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc};
 
 use payment::{
-    Provider, WechatPay,
+    Alipay, Provider, WechatPay,
     sandbox::{Sandbox, SandboxOptions},
 };
 use sale::{SharedClock, SystemClock};
@@ -55,6 +55,13 @@ fn real_providers(
         let notify_url = settings.notify_url(WechatPay::NAME);
         match WechatPay::open(&settings.wechat, notify_url, clock.clone()) {
             Ok(wechat) => providers.push(Arc::new(wechat)),
+            Err(found) => problems.extend(found),
+        }
+    }
+    if settings.alipay.is_on() {
+        let notify_url = settings.notify_url(Alipay::NAME);
+        match Alipay::open(&settings.alipay, notify_url, clock.clone()) {
+            Ok(alipay) => providers.push(Arc::new(alipay)),
             Err(found) => problems.extend(found),
         }
     }

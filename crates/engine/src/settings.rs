@@ -4,7 +4,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use ledger::{WebhookKind, mysql};
-pub use payment::WechatSettings;
+pub use payment::{AlipaySettings, WechatSettings};
 use redis_link::{RedisAddress, RedisServers, TlsFiles};
 use sale::Millis;
 use serde::{Deserialize, Serialize};
@@ -229,6 +229,7 @@ pub struct ProviderSettings {
     /// Where buyers and providers reach us, without a slash at its end.
     pub public_url: String,
     pub wechat: WechatSettings,
+    pub alipay: AlipaySettings,
 }
 
 impl ProviderSettings {

@@ -14,23 +14,21 @@
 //! **Architecture invariant.** This crate knows neither ledger nor web framework. It gets headers
 //! and bytes and gives a [`Notice`]; whoever joins the two carries it to the ledger.
 
-#[allow(dead_code, reason = "some of it is for Alipay, which comes next")]
+mod alipay;
 mod beijing;
-#[allow(dead_code, reason = "some of it is for Alipay, which comes next")]
 mod certificate;
-#[allow(dead_code, reason = "some of it is for Alipay, which comes next")]
 mod key_files;
 mod provider;
 mod rsa;
 pub mod sandbox;
 #[cfg(test)]
-#[allow(dead_code, reason = "some of it is for Alipay, which comes next")]
 mod test_keys;
 #[cfg(test)]
 mod test_server;
 mod text;
 mod wechat;
 
+pub use alipay::{Alipay, AlipaySettings};
 pub use provider::{
     BillLine, CloseOutcome, NOTICE_BYTES_MAX, Notice, NoticeAnswer, NoticeError, NoticeOutcome,
     Opened, Paid, PayMethod, PayRequest, Provider, ProviderError, QueryOutcome, RefundOutcome,
