@@ -185,12 +185,12 @@ pub(super) async fn tried(
     // Always in one order, so that two who write of the same rows wait for each other and no more.
     let mut tried: Vec<&Tried> = tried.iter().collect();
     tried.sort_by_key(|one| one.id);
-    let (mut taken, mut given_up) = (Vec::new(), Vec::new());
+    let (mut taken, mut taken_of, mut given_up) = (Vec::new(), Vec::new(), Vec::new());
     for Tried { id, subject, status, outcome } in tried {
         match outcome {
             TriedOutcome::Taken => {
                 taken.push((*id, *status));
-                continue;
+                taken_of.push(subject.as_str());
             }
             TriedOutcome::Again { next_try_ms, cause } => {
                 let sql = "UPDATE tb_webhook_delivery SET tries = tries + 1,
@@ -209,8 +209,7 @@ pub(super) async fn tried(
         }
     }
     note_taken(tx, &taken, now_ms).await?;
-    let subjects = tried_subjects(tx, endpoint, &taken).await?;
-    let_next_go(tx, endpoint, &subjects).await?;
+    let_next_go(tx, endpoint, &taken_of).await?;
     if !given_up.is_empty() {
         let sql = "UPDATE tb_webhook_delivery SET state = 2, cause = ?, done_at = ?
              WHERE endpoint_id = ? AND subject IN ? AND state = 3";
@@ -236,21 +235,8 @@ async fn note_taken(
     Ok(())
 }
 
-async fn tried_subjects(
-    tx: &mut dyn Session,
-    endpoint: i64,
-    taken: &[(i64, Option<u32>)],
-) -> Outcome<Vec<String>> {
-    if taken.is_empty() {
-        return Ok(Vec::new());
-    }
-    let sql = "SELECT DISTINCT subject FROM tb_webhook_delivery WHERE endpoint_id = ? AND id IN ?";
-    let ids = Value::list(taken.iter().map(|(id, _)| *id));
-    tx.rows(sql, values![endpoint, ids], |row| get(row, 0)).await
-}
-
 /// Of each of these subjects the first one behind becomes pending, unless another is.
-async fn let_next_go(tx: &mut dyn Session, endpoint: i64, subjects: &[String]) -> Outcome<()> {
+async fn let_next_go(tx: &mut dyn Session, endpoint: i64, subjects: &[&str]) -> Outcome<()> {
     if subjects.is_empty() {
         return Ok(());
     }
@@ -264,7 +250,8 @@ async fn let_next_go(tx: &mut dyn Session, endpoint: i64, subjects: &[String]) -
         let state = coded(row, 2, DeliveryState::from_code)?;
         Ok((get::<i64>(row, 0)?, get::<String>(row, 1)?, state))
     };
-    let asked = [endpoint.into(), Value::list(subjects.iter())];
+    let subjects: HashSet<&str> = subjects.iter().copied().collect();
+    let asked = [endpoint.into(), Value::list(subjects)];
     let mut rows = tx.rows(&sql, &asked, read).await?;
     // MySQL is asked in pieces.
     rows.sort_by_key(|(id, ..)| *id);
@@ -318,6 +305,7 @@ pub(super) async fn list(
 
 /// Rows of one state stand in the index by the time of their next try and then by their id. All but the few
 /// that were tried in vain have no such time, and so are in the order of their ids, however many there are.
+/// Of those few the index alone is read; the rows are looked up when it is known which they are.
 async fn list_state(
     session: &mut dyn Session,
     filter: &DeliveryFilter,
@@ -328,8 +316,10 @@ async fn list_state(
         None => ("ix_webhook_due", ""),
     };
     let sql = format!(
-        "SELECT {COLUMNS} FROM tb_webhook_delivery {} WHERE endpoint_id = ? AND {subject}
-             state = ? AND next_try_at {next_try} AND id < ? ORDER BY id DESC LIMIT ?",
+        "SELECT {COLUMNS} FROM (SELECT id AS found FROM tb_webhook_delivery {}
+             WHERE endpoint_id = ? AND {subject} state = ? AND next_try_at {next_try} AND id < ?
+             ORDER BY id DESC LIMIT ?) AS newest
+         JOIN tb_webhook_delivery ON id = found ORDER BY id DESC",
         session.dialect().by_index(index)
     );
     let mut values: Vec<Value<'_>> = vec![filter.endpoint.into()];
@@ -498,6 +488,7 @@ async fn forget_some(
     if found > 0 {
         tx.execute("DELETE FROM tb_webhook_delivery WHERE id IN ?", &[Value::list(ids)]).await?;
         if state == DeliveryState::Pending {
+            let subjects: Vec<&str> = subjects.iter().map(String::as_str).collect();
             let_next_go(tx, endpoint, &subjects).await?;
         }
     }

@@ -125,7 +125,7 @@ async fn measured(shop: &Shop, endpoint: i64, quiet: i64, name: &str) -> Stopwat
         ] {
             watch.time(what, shop.webhook_deliveries(&asked)).await.unwrap();
         }
-        let of_one = DeliveryFilter { subject: Some("SK7".into()), ..filter(endpoint, None) };
+        let of_one = DeliveryFilter { subject: Some("SK907".into()), ..filter(endpoint, None) };
         let found = watch.time("list those of one order", shop.webhook_deliveries(&of_one)).await;
         assert_eq!(found.unwrap().len(), 1);
         watch.time("how old the oldest is", shop.webhook_ages()).await.unwrap();
