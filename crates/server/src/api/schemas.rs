@@ -242,7 +242,8 @@ pub(super) fn refund_state() -> Schema {
 
 pub(super) fn refund_reason() -> Schema {
     let about = "`late`: the order was closed. `double`: it was paid before. `void`: the claim could not be \
-                 kept. `operator`: the shop gives it back. `provider`: it was given back unasked. Null if a release before this one asked for it.";
+                 kept. `operator`: the shop gives it back. `provider`: it was given back unasked. Null if a \
+                 release before this one asked for it.";
     one_of_or_null(about, RefundReason::ALL.map(RefundReason::as_str))
 }
 
