@@ -59,9 +59,9 @@ pub use external::{
 };
 pub use health::{Health, OpenAlert, Part, Readiness, Status, WorkersState};
 pub use operations::{
-    AtGate, BadPlan, IMPORT_ACTIVITIES_MAX, IMPORT_ITEMS_MAX, KEY_LEAD_MS, KEY_LEAD_MS_MAX,
-    KeyState, Keys, KnownKey, LOCAL_TOKEN, OperateError, Operations, Plans, StockChanges,
-    TOKEN_NAME_CHARS_MAX, Tokens,
+    AtGate, BadPlan, ByHand, IMPORT_ACTIVITIES_MAX, IMPORT_ITEMS_MAX, KEY_LEAD_MS, KEY_LEAD_MS_MAX,
+    KeyState, Keys, KnownKey, LOCAL_TOKEN, MANUAL, OperateError, Operations, Plans,
+    REASON_CHARS_MAX, REFERENCE_CHARS_MAX, StockChanges, TOKEN_NAME_CHARS_MAX, Tokens,
 };
 pub use order_lookup::{Found, OrderLookup, OrderView, fits};
 pub use parts::{LEDGER_FILE, MissingEngine, OpenError, Parts, missing_engines};

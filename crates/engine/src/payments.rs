@@ -11,11 +11,13 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http::HeaderMap;
-use ledger::{CloseAsked, Credit, LedgerError, Moved, Overdue, PaymentNotice};
+use ledger::{
+    CloseAsked, Credit, LedgerError, Moved, Overdue, PaymentKind, PaymentNotice, RefundDone,
+};
 use orders::AlertKind;
 use payment::{
-    CloseOutcome, NoticeAnswer, NoticeError, NoticeOutcome, Opened, Paid, PayMethod, PayRequest,
-    Provider, ProviderError,
+    CloseOutcome, Notice, NoticeAnswer, NoticeError, NoticeOutcome, Opened, Paid, PayMethod,
+    PayRequest, Provider, ProviderError, QueryOutcome,
     sandbox::{NoticeSink, Sandbox},
 };
 use sale::{CloseReason, Millis, Order, OrderNo, OrderStatus};
@@ -275,9 +277,15 @@ impl Payments {
                 tracing::info!(order_no = %notice.order_no, "a payment failed, the buyer may try again");
                 return Ok(());
             }
-            // The refund job asks until it knows; it has reason to ask now.
-            NoticeOutcome::Refunded | NoticeOutcome::RefundFailed => {
-                self.shared.wake.outbox_written();
+            NoticeOutcome::Refunded => {
+                return self.refund_noticed(provider_name, &**provider, &notice).await;
+            }
+            NoticeOutcome::RefundFailed => {
+                let message = "a provider could not give money back the way it came: see to it there, or \
+                     hand it back and mark the order refunded";
+                let (kind, cause) = (AlertKind::RefundRefused, &notice.provider_txn);
+                self.shared.alerts.about_order(kind, notice.order_no, message, cause);
+                self.refund_is_due(provider_name, &notice.provider_txn).await?;
                 return Ok(());
             }
         }
@@ -289,6 +297,58 @@ impl Payments {
             paid_ms: notice.paid_ms,
         };
         self.credit(&money).await.map(drop)
+    }
+
+    /// The refund job asks until it knows, and has reason to ask now. False if it has nothing to ask about.
+    async fn refund_is_due(&self, provider: &str, provider_txn: &str) -> ledger::Result<bool> {
+        let waits = self.shared.ledger.refund_is_due(provider, provider_txn).await?;
+        if waits {
+            self.shared.wake.refund.notify_one();
+        }
+        Ok(waits)
+    }
+
+    /// A provider says that money went back. If nobody here asked for it, it is asked whether all of it did.
+    async fn refund_noticed(
+        &self,
+        name: &str,
+        provider: &dyn Provider,
+        notice: &Notice,
+    ) -> Result<(), NoticeFailure> {
+        let (no, txn) = (notice.order_no, &notice.provider_txn);
+        if self.refund_is_due(name, txn).await? {
+            return Ok(());
+        }
+        let rows = self.shared.ledger.payments(no).await?;
+        let of_it = |kind| rows.iter().find(|row| row.kind == kind && row.provider_txn == *txn);
+        let Some(paid) = of_it(PaymentKind::Pay) else {
+            return Err(self.of_no_order(no).await);
+        };
+        if of_it(PaymentKind::Refund).is_some() {
+            return Ok(());
+        }
+        match provider.query(no).await {
+            Ok(QueryOutcome::Refunded(back)) if back.provider_txn == *txn => {}
+            Err(error @ ProviderError::Unavailable(_)) => {
+                return Err(LedgerError::Unavailable(error.to_string()).into());
+            }
+            _ => {
+                let message =
+                    "a provider gave money back that nobody here asked for, and not all of it";
+                self.shared.alerts.about_order(AlertKind::Payment, no, message, txn);
+                return Ok(());
+            }
+        }
+        let done = RefundDone {
+            provider: name.into(),
+            provider_txn: txn.clone(),
+            order_no: no,
+            amount: paid.amount,
+        };
+        self.shared.ledger.refund_told(&done, None, self.shared.now_ms()).await?;
+        tracing::warn!(order_no = %no, provider = name, "money went back that nobody here asked for");
+        self.shared.wake.outbox_written();
+        Ok(())
     }
 
     /// Money a provider is sure of, whoever told us of it.

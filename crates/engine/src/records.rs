@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use gate::Loaded;
 use ledger::{
-    ActivityOrder, AuditRow, DeadLetter, DeadLetterState, JobRun, OrderFilter, Result, StockLogRow,
+    ActivityOrder, AuditRow, DeadLetter, DeadLetterState, JobRun, OrderFilter, RefundWaiting,
+    Result, StockLogRow,
 };
 use sale::{Activity, ActivityId, Item, ItemId, Millis, Order, OrderNo, UserId};
 
@@ -94,6 +95,11 @@ impl Records {
 
     pub async fn orders(&self, filter: &OrderFilter) -> Result<Vec<Order>> {
         self.shared.ledger.orders(filter).await
+    }
+
+    /// The refunds of an order that wait to be done, and why they were not.
+    pub async fn refunds_waiting(&self, no: OrderNo) -> Result<Vec<RefundWaiting>> {
+        self.shared.ledger.refunds_waiting(no).await
     }
 
     pub async fn dead_letter(&self, no: OrderNo) -> Result<Option<DeadLetter>> {

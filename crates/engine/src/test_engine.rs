@@ -15,7 +15,7 @@ use gate::{ClaimRequest, Decision};
 use ledger::PaymentNotice;
 use parking_lot::Mutex;
 use payment::{
-    CloseOutcome, Notice, NoticeAnswer, NoticeError, Opened, Paid, PayRequest, Provider,
+    BillLine, CloseOutcome, Notice, NoticeAnswer, NoticeError, Opened, Paid, PayRequest, Provider,
     ProviderError, QueryOutcome, RefundOutcome, RefundRequest,
 };
 use sale::{
@@ -236,6 +236,9 @@ pub(super) struct Bank {
     calls: Arc<AtomicU64>,
     hangs: Arc<watch::Sender<bool>>,
     refuses: Arc<AtomicBool>,
+    /// None: it keeps no bill.
+    bill: Arc<Mutex<Option<Vec<BillLine>>>>,
+    bills_fetched: Arc<AtomicU64>,
     /// Done while a payment is being opened.
     meanwhile: Arc<Mutex<Option<Meanwhile>>>,
 }
@@ -273,6 +276,15 @@ impl Bank {
     /// It gives no money back.
     pub(super) fn refuse(&self, refuses: bool) {
         self.refuses.store(refuses, Ordering::SeqCst);
+    }
+
+    /// What its bills list.
+    pub(super) fn bills(&self, lines: Vec<BillLine>) {
+        *self.bill.lock() = Some(lines);
+    }
+
+    pub(super) fn bills_fetched(&self) -> u64 {
+        self.bills_fetched.load(Ordering::SeqCst)
     }
 
     /// What happens while the next payment is being opened.
@@ -325,6 +337,14 @@ impl Provider for Bank {
         let paid = self.paid.lock().get(&no).cloned();
         let unpaid = if self.is_closed(no) { QueryOutcome::Closed } else { QueryOutcome::Open };
         Ok(paid.map_or(unpaid, QueryOutcome::Paid))
+    }
+
+    async fn bill(&self, day_from_ms: Millis) -> Result<Option<Vec<BillLine>>, ProviderError> {
+        let Some(lines) = self.bill.lock().clone() else { return Ok(None) };
+        self.bills_fetched.fetch_add(1, Ordering::SeqCst);
+        self.answers().await;
+        let day = day_from_ms..day_from_ms + 24 * 60 * 60 * 1_000;
+        Ok(Some(lines.into_iter().filter(|line| day.contains(&line.at_ms)).collect()))
     }
 
     async fn refund(&self, _: &RefundRequest) -> Result<RefundOutcome, ProviderError> {

@@ -113,6 +113,10 @@ impl Provider for WithTimeout {
         self.provider.answer(answer)
     }
 
+    fn calendar_ahead_ms(&self) -> Millis {
+        self.provider.calendar_ahead_ms()
+    }
+
     async fn bill(&self, day_from_ms: Millis) -> Result<Option<Vec<BillLine>>, ProviderError> {
         self.wait(Call::Bill, BILL_MAX, self.provider.bill(day_from_ms)).await
     }

@@ -49,6 +49,94 @@ pub trait Cashier: Send + Sync {
     ) -> Result<RefundTold>;
 }
 
+/// Asking about payments that their providers were to tell of, and about refunds.
+#[async_trait]
+pub trait Asking: Send + Sync {
+    /// Payments at this provider that are due to be asked about, the longest due first. One that is to be
+    /// asked about later than `pause_ms_max` from now was written by a clock that has been set back.
+    async fn payments_to_ask(
+        &self,
+        provider: &str,
+        now_ms: Millis,
+        pause_ms_max: Millis,
+        limit: usize,
+    ) -> Result<Vec<PaymentToAsk>>;
+
+    /// When these payments are asked about next; never again without a time.
+    async fn payments_asked(&self, asked: &[PaymentAsked]) -> Result<()>;
+
+    /// Does a refund of this payment wait? Then it is due at once.
+    async fn refund_is_due(&self, provider: &str, provider_txn: &str) -> Result<bool>;
+
+    /// The refunds of an order that wait to be done, and why they were not.
+    async fn refunds_waiting(&self, no: OrderNo) -> Result<Vec<RefundWaiting>>;
+}
+
+/// A payment is asked about for the first time so long after it was opened.
+pub const PAYMENT_ASK_MS_FIRST: Millis = 30_000;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PaymentToAsk {
+    pub id: i64,
+    pub order_no: OrderNo,
+    /// How often it was asked about.
+    pub asks: u32,
+    pub status: OrderStatus,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PaymentAsked {
+    pub id: i64,
+    pub asks: u32,
+    pub next_ms: Option<Millis>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefundWaiting {
+    pub provider: String,
+    pub provider_txn: String,
+    pub tries: u32,
+    pub cause: Option<String>,
+    pub since_ms: Millis,
+}
+
+/// What an operator writes down that no provider can tell.
+#[async_trait]
+pub trait ByHand: Send + Sync {
+    /// The whole amount of an unpaid order came in some other way. Idempotent by provider and reference; an
+    /// order that is not unpaid is left as it is. `audit` is written in the same transaction, if anything is
+    /// so now that was to be.
+    async fn mark_paid(
+        &self,
+        provider: &str,
+        reference: &str,
+        no: OrderNo,
+        paid_ms: Millis,
+        audit: &AuditEntry,
+        now_ms: Millis,
+    ) -> Result<Marked>;
+
+    /// Money of an order was given back in some other way: this payment, or the only one there is. A paid
+    /// order is refunded with its units. No refund waits any more.
+    async fn mark_refunded(
+        &self,
+        no: OrderNo,
+        provider_txn: Option<&str>,
+        note: &str,
+        audit: &AuditEntry,
+        now_ms: Millis,
+    ) -> Result<Marked>;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Marked {
+    Done,
+    /// It was so before.
+    Repeated,
+    /// The order is in this status, in which it cannot be.
+    Was(OrderStatus),
+}
+
 /// How a request to close stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseAsked {

@@ -14,6 +14,7 @@
 //!   and idempotent at the other end.
 
 mod activities;
+mod bills;
 mod books;
 mod cashier;
 mod dead_letters;
@@ -43,10 +44,14 @@ pub use activities::{
     Activities, ActivityFilter, ActivityKey, ActivityOrder, CREATE_KEY_KEPT_MS, CreateKey,
     CreatedActivities, CreatedActivity, EditedActivity, MovedActivity, NewActivities, WhenTaken,
 };
+pub use bills::{BillDay, Bills, Noted};
 pub use books::{
     Books, ItemBooks, Outstanding, OutstandingClaims, OutstandingRows, PaymentProblem,
 };
-pub use cashier::{Cashier, CloseAsked, RefundRequested, RefundTold};
+pub use cashier::{
+    Asking, ByHand, Cashier, CloseAsked, Marked, PAYMENT_ASK_MS_FIRST, PaymentAsked, PaymentToAsk,
+    RefundRequested, RefundTold, RefundWaiting,
+};
 pub use dead_letters::{DeadLetter, DeadLetterState, DeadLetters};
 pub use leases::{LEASE_MS_MAX, Leases};
 pub use mark_pages::{MarkPages, WalkTurn};
@@ -98,6 +103,9 @@ pub trait Ledger:
     + Orders
     + Payments
     + Cashier
+    + Asking
+    + ByHand
+    + Bills
     + Outbox
     + DeadLetters
     + Operators
@@ -116,6 +124,9 @@ impl<L> Ledger for L where
         + Orders
         + Payments
         + Cashier
+        + Asking
+        + ByHand
+        + Bills
         + Outbox
         + DeadLetters
         + Operators

@@ -264,6 +264,11 @@ pub trait Provider: Send + Sync {
     /// that it will tell us again later.
     fn answer(&self, answer: NoticeAnswer) -> (u16, &'static str, String);
 
+    /// How far its calendar is ahead of UTC, for the midnights at which its bills begin.
+    fn calendar_ahead_ms(&self) -> Millis {
+        8 * 60 * 60 * 1_000
+    }
+
     /// What the provider says moved in these 24 hours, which begin at a midnight of its own calendar.
     /// `None` if it keeps no bill that we can ask for, or has not made it yet.
     async fn bill(&self, _day_from_ms: Millis) -> Result<Option<Vec<BillLine>>, ProviderError> {

@@ -3,6 +3,7 @@
 //! One file per job, with what it remembers between its runs; [`runner`] is the loop in which each of
 //! them runs.
 
+mod ask;
 mod catalogue;
 mod count;
 mod delivery;
@@ -30,6 +31,7 @@ use tokio::{
 };
 
 use self::{
+    ask::Ask,
     catalogue::RefreshCatalogue,
     count::Count,
     hints::{hear_hints, tell_of_news},
@@ -117,6 +119,7 @@ pub(crate) struct Jobs {
     health: Arc<Health>,
     push: Arc<Push>,
     payments: Arc<Payments>,
+    pub(crate) ask: Arc<Ask>,
     pub(crate) count: Arc<Count>,
     pub(crate) lifecycle: Arc<Lifecycle>,
     pub(crate) news: Arc<News>,
@@ -149,6 +152,7 @@ impl Jobs {
         let s = || shared.clone();
         let (catalogue, warming) = (|| catalogue.clone(), || warming.clone());
         Jobs {
+            ask: Arc::new(Ask::new(s(), payments.clone())),
             count: Arc::new(Count::new(s())),
             lifecycle: Arc::new(Lifecycle {
                 shared: s(),
@@ -206,6 +210,7 @@ impl Jobs {
         // Everywhere: whichever of them is asked for its numbers has them. One counts, the others read that.
         self.start_job("count", &self.count, every(settings.count_every_ms).everywhere());
         self.start_job("lifecycle", &self.lifecycle, every(settings.warm_poll_ms));
+        self.start_job("ask", &self.ask, every(settings.warm_poll_ms));
         self.start_job("timeout", &self.timeout, every(settings.timeout_poll_ms));
         // The outbox: each kind of rows has a job and a lease of its own.
         let outbox = |wake| every(settings.outbox_poll_ms).woken_by(wake);
@@ -266,6 +271,7 @@ impl Jobs {
                 tracing::error!("a job ended with a panic");
             }
         }
+        self.ask.stop().await;
         self.release.stop().await;
         self.news.stop().await;
         self.refund.stop().await;

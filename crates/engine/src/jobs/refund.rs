@@ -12,7 +12,7 @@ use super::{
     Job, JobResult,
     delivery::{Courier, Delivery, Undelivered},
 };
-use crate::{Payments, payments::PROVIDER_CALLS_MAX, shared::Shared};
+use crate::{MANUAL, Payments, payments::PROVIDER_CALLS_MAX, shared::Shared};
 
 pub(crate) struct Refund(Courier<Refunds>);
 
@@ -48,6 +48,12 @@ impl Refunds {
     async fn give_back(&self, refund: RefundDone) -> Result<(), Undelivered> {
         let RefundDone { provider, provider_txn, order_no, amount } = &refund;
         let refused = |why: &str| Undelivered::Refused(why.into());
+        if provider == MANUAL {
+            let message = "money that was marked as paid by hand has to be given back by hand";
+            let todo = "give it back, then mark it refunded (seckill order mark-refunded)";
+            self.shared.alerts.about_order(AlertKind::RefundRefused, *order_no, message, &todo);
+            return Err(Undelivered::UnderWay("an operator gives it back and marks it refunded"));
+        }
         let bank = self.payments.provider(provider).ok_or_else(|| refused("no such provider"))?;
         let request = RefundRequest {
             order_no: *order_no,

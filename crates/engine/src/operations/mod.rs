@@ -4,6 +4,7 @@
 //! is written down after it. What is asked for again is written down again, for whoever asks twice may not
 //! have been answered the first time.
 
+mod by_hand;
 mod creating;
 mod keys;
 mod plans;
@@ -18,6 +19,7 @@ use serde_json::{Value, json};
 
 pub(crate) use self::stock::Unconfirmed;
 pub use self::{
+    by_hand::{ByHand, MANUAL, REASON_CHARS_MAX, REFERENCE_CHARS_MAX},
     creating::{BadPlan, IMPORT_ACTIVITIES_MAX, IMPORT_ITEMS_MAX},
     keys::{KEY_LEAD_MS, KEY_LEAD_MS_MAX, KeyState, Keys, KnownKey},
     plans::Plans,

@@ -21,12 +21,15 @@
 //! payment is asked about until its provider says that it is closed and money that was under way then
 //! has had a day to arrive; one that is open although its order is over is closed there.
 //!
+//! The bill of every day that is over is compared as well, once its provider has made it, in both directions.
+//!
 //! What has a rule is healed: a gate that disagrees is loaded anew from ledger and log (the same
 //! steps as warming; no number of one is ever written over the other's), a refund nobody is working
 //! on is put back into the outbox, unnoticed money is credited (or given back if the order is over).
 //! What has no rule, such as a broken chain in the stock log, is shown to a person. Heals of the gate
 //! and of payments are in the audit.
 
+mod bills;
 mod compare;
 mod heal;
 mod payments;
@@ -40,6 +43,7 @@ use sale::{ActivityState, ItemId, Millis};
 
 pub use self::report::{Finding, ItemReport, ItemVerdict, RECONCILE_JOB, Report};
 use self::{
+    bills::BillComparison,
     compare::Comparison,
     heal::Healing,
     payments::PaymentComparison,
@@ -60,6 +64,7 @@ pub struct Reconcile {
     shared: Arc<Shared>,
     items: Healing,
     payments: PaymentComparison,
+    bills: BillComparison,
     /// One run at a time: two that heal the same item would only disturb each other.
     turn: tokio::sync::Mutex<()>,
     /// Live orders of each item, as the last run counted them.
@@ -76,6 +81,7 @@ impl Reconcile {
         let comparison = Comparison { shared: shared.clone(), stock };
         Reconcile {
             items: Healing { shared: shared.clone(), warming, comparison },
+            bills: BillComparison::new(shared.clone(), payments.clone()),
             payments: PaymentComparison::new(shared.clone(), payments),
             shared,
             turn: tokio::sync::Mutex::new(()),
@@ -92,7 +98,8 @@ impl Reconcile {
         let _turn = self.turn.lock().await;
         let started_at = self.shared.now_ms();
         let items = self.compare_items(started_at, heal).await?;
-        let payments = self.payments.compare(heal).await?;
+        let mut payments = self.payments.compare(heal).await?;
+        payments.extend(self.bills.compare(heal).await?);
         let dead = ledger::DeadLetterState::Dead;
         let dead_letters =
             self.shared.ledger.dead_letters(Some(dead), None, 10_000).await?.len() as u64;

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use async_trait::async_trait;
-use sale::{Millis, OrderNo, OrderStatus};
+use sale::{Currency, Invalid, Millis, Money, Order, OrderNo, OrderStatus};
 
 use super::{
     Access, SqlLedger,
@@ -19,8 +19,9 @@ use super::{
     webhooks,
 };
 use crate::{
-    AuditEntry, Cashier, CloseAsked, PaymentKind, RefundDone, RefundReason, RefundRequested,
-    RefundTold, Result, WebhookEvent, WebhookKind,
+    AuditEntry, ByHand, Cashier, CloseAsked, Credit, Marked, PaymentKind, PaymentNotice,
+    PaymentRow, RefundDone, RefundReason, RefundRequested, RefundTold, Result, WebhookEvent,
+    WebhookKind,
 };
 
 /// When somebody was asked, and since when it is done.
@@ -179,19 +180,96 @@ async fn refund_told(
     if known {
         return Ok(RefundTold::Repeated(order.status));
     }
-    // Nobody here asked for it: the shop has given back what the order was paid with.
+    let now = given_back(tx, &order, &paid, (RefundReason::Provider, None), now_ms).await?;
+    Ok(RefundTold::Noted(now))
+}
+
+/// This payment went back, whoever wanted it so. If the order was paid with it, it is refunded with its
+/// units. Answers what the order is now.
+async fn given_back(
+    tx: &mut dyn Session,
+    order: &Order,
+    paid: &PaymentRow,
+    why: (RefundReason, Option<&str>),
+    now_ms: Millis,
+) -> Outcome<OrderStatus> {
     let unrefunded = payments::unrefunded(tx, order.order_no).await?;
-    let is_first = unrefunded.first().is_some_and(|first| first == &paid);
+    let is_first = unrefunded.first().is_some_and(|first| first == paid);
     if order.status == OrderStatus::Paid && is_first {
-        let why = (RefundReason::Provider, None);
-        payments::begin_refund(tx, &order, why, &unrefunded[1..], now_ms).await?;
+        payments::begin_refund(tx, order, why, &unrefunded[1..], now_ms).await?;
     }
-    payments::note_refund(tx, &paid, RefundReason::Provider, None, now_ms).await?;
-    payments::refunded(tx, done, now_ms).await?;
+    payments::note_refund(tx, paid, why.0, why.1, now_ms).await?;
+    let done = RefundDone {
+        provider: paid.provider.clone(),
+        provider_txn: paid.provider_txn.clone(),
+        order_no: paid.order_no,
+        amount: paid.amount,
+    };
+    payments::refunded(tx, &done, now_ms).await?;
     let sql = "DELETE FROM tb_outbox WHERE provider = ? AND provider_txn = ?";
-    tx.execute(sql, values![&done.provider, &done.provider_txn]).await?;
+    tx.execute(sql, values![&paid.provider, &paid.provider_txn]).await?;
     let now = orders::locked(tx, order.order_no).await?.ok_or(Failure::NotFound)?;
-    Ok(RefundTold::Noted(now.status))
+    Ok(now.status)
+}
+
+async fn mark_paid(
+    tx: &mut dyn Session,
+    money: &PaymentNotice,
+    audit: &AuditEntry,
+    now_ms: Millis,
+) -> Outcome<Marked> {
+    let order = orders::locked(tx, money.order_no).await?.ok_or(Failure::NotFound)?;
+    let known = find(tx, &money.provider, &money.provider_txn, PaymentKind::Pay).await?;
+    if let Some(known) = known {
+        if known.order_no != order.order_no {
+            let problem = format!("was used for {}", known.order_no);
+            return Err(Failure::Refused(Invalid::new("reference", problem)));
+        }
+        operators::audit(tx, &audit.with("repeated", true), now_ms).await?;
+        return Ok(Marked::Repeated);
+    }
+    if order.status != OrderStatus::Unpaid {
+        return Ok(Marked::Was(order.status));
+    }
+    operators::audit(tx, audit, now_ms).await?;
+    let money = PaymentNotice { amount: order.amount, ..money.clone() };
+    match payments::credit(tx, &money, now_ms).await? {
+        Credit::Paid => Ok(Marked::Done),
+        // It was unpaid a moment ago, and this transaction holds it.
+        _ => Err(Failure::Contended),
+    }
+}
+
+async fn mark_refunded(
+    tx: &mut dyn Session,
+    no: OrderNo,
+    (provider_txn, note): (Option<&str>, &str),
+    audit: &AuditEntry,
+    now_ms: Millis,
+) -> Outcome<Marked> {
+    let order = orders::locked(tx, no).await?.ok_or(Failure::NotFound)?;
+    let mut owed = payments::unrefunded(tx, no).await?;
+    if let Some(txn) = provider_txn {
+        owed.retain(|payment| payment.provider_txn == txn);
+    } else if owed.len() > 1 && order.status == OrderStatus::Paid {
+        let problem = "must say which of the order's payments went back";
+        return Err(Failure::Refused(Invalid::new("provider_txn", problem)));
+    }
+    if owed.is_empty() {
+        let rows = payments::of_order(tx, no).await?;
+        let mut back = rows.iter().filter(|row| row.kind == PaymentKind::Refund);
+        if back.any(|row| provider_txn.is_none_or(|txn| row.provider_txn == txn)) {
+            operators::audit(tx, &audit.with("repeated", true), now_ms).await?;
+            return Ok(Marked::Repeated);
+        }
+        return Ok(Marked::Was(order.status));
+    }
+    operators::audit(tx, audit, now_ms).await?;
+    for payment in &owed {
+        let order = orders::locked(tx, no).await?.ok_or(Failure::NotFound)?;
+        given_back(tx, &order, payment, (RefundReason::Operator, Some(note)), now_ms).await?;
+    }
+    Ok(Marked::Done)
 }
 
 #[async_trait]
@@ -254,6 +332,47 @@ impl Cashier for SqlLedger {
         let told = (done.clone(), audit.cloned());
         self.run(Access::Write, told, move |tx, (done, audit)| {
             Box::pin(refund_told(tx, (done, audit.as_ref()), now_ms))
+        })
+        .await
+    }
+}
+
+#[async_trait]
+impl ByHand for SqlLedger {
+    async fn mark_paid(
+        &self,
+        provider: &str,
+        reference: &str,
+        no: OrderNo,
+        paid_ms: Millis,
+        audit: &AuditEntry,
+        now_ms: Millis,
+    ) -> Result<Marked> {
+        let money = PaymentNotice {
+            provider: provider.into(),
+            provider_txn: reference.into(),
+            order_no: no,
+            // All of it, whatever that is.
+            amount: Money::new(0, Currency::CNY),
+            paid_ms,
+        };
+        self.run(Access::Write, (money, audit.clone()), move |tx, (money, audit)| {
+            Box::pin(mark_paid(tx, money, audit, now_ms))
+        })
+        .await
+    }
+
+    async fn mark_refunded(
+        &self,
+        no: OrderNo,
+        provider_txn: Option<&str>,
+        note: &str,
+        audit: &AuditEntry,
+        now_ms: Millis,
+    ) -> Result<Marked> {
+        let why = (provider_txn.map(str::to_owned), note.to_owned(), audit.clone());
+        self.run(Access::Write, why, move |tx, (txn, note, audit)| {
+            Box::pin(mark_refunded(tx, no, (txn.as_deref(), note), audit, now_ms))
         })
         .await
     }

@@ -11,6 +11,8 @@
 //! tables without this code.
 
 mod activities;
+mod asking;
+mod bills;
 mod books;
 mod cashier;
 pub(crate) mod columns;

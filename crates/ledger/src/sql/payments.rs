@@ -26,13 +26,13 @@ use super::{
     stock, webhooks,
 };
 use crate::{
-    AuditEntry, Credit, Moved, OpenPayment, OutboxMessage, PaymentKind, PaymentNotice,
-    PaymentProblem, PaymentRow, Payments, RefundAsked, RefundDone, RefundReason, Release, Result,
-    WebhookEvent, WebhookKind,
+    AuditEntry, Credit, Moved, OpenPayment, OutboxMessage, PAYMENT_ASK_MS_FIRST, PaymentKind,
+    PaymentNotice, PaymentProblem, PaymentRow, Payments, RefundAsked, RefundDone, RefundReason,
+    Release, Result, WebhookEvent, WebhookKind,
 };
 
-const PAYMENT_COLUMNS: &str = "provider, provider_txn, order_no, kind, amount, currency, created_at, \
-     method, refund_reason, refund_note, refund_asked_at";
+pub(super) const PAYMENT_COLUMNS: &str = "provider, provider_txn, order_no, kind, amount, currency, \
+     created_at, method, refund_reason, refund_note, refund_asked_at";
 
 /// Of a payment `p`: it was not given back.
 const NOT_REFUNDED: &str = "NOT EXISTS (SELECT 1 FROM tb_payment AS r
@@ -50,7 +50,7 @@ const OWED: &str = "p.kind = 1
      AND (o.status IN (2, 3, 4, 5) OR EXISTS (SELECT 1 FROM tb_payment AS earlier
          WHERE earlier.order_no = p.order_no AND earlier.kind = 1 AND earlier.id < p.id))";
 
-fn read(row: &dyn Row) -> Outcome<PaymentRow> {
+pub(super) fn read(row: &dyn Row) -> Outcome<PaymentRow> {
     Ok(PaymentRow {
         provider: get(row, 0)?,
         provider_txn: get(row, 1)?,
@@ -108,7 +108,7 @@ pub(super) async fn find(
     session.first(&sql, values![provider, provider_txn, kind.code()], read).await
 }
 
-async fn of_order(session: &mut dyn Session, no: OrderNo) -> Outcome<Vec<PaymentRow>> {
+pub(super) async fn of_order(session: &mut dyn Session, no: OrderNo) -> Outcome<Vec<PaymentRow>> {
     let sql = format!("SELECT {PAYMENT_COLUMNS} FROM tb_payment WHERE order_no = ? ORDER BY id");
     session.rows(&sql, values![no], read).await
 }
@@ -138,17 +138,22 @@ async fn open(
         method: method.map(str::to_owned),
         refund: None,
     };
-    if !insert(tx, &row, None).await? {
-        // It is open again, whatever its provider was asked and said before.
-        let sql =
-            "UPDATE tb_payment SET method = COALESCE(?, method), asked_at = NULL, closed_at = NULL
-             WHERE provider = ? AND provider_txn = ? AND kind = 0";
-        tx.execute(sql, values![method, provider, &row.provider_txn]).await?;
-    }
+    insert(tx, &row, None).await?;
+    // If it was opened before, it is open again, whatever its provider was asked and said since.
+    let sql =
+        "UPDATE tb_payment SET method = COALESCE(?, method), asked_at = NULL, closed_at = NULL,
+             ask_at = COALESCE(ask_at, ?)
+         WHERE provider = ? AND provider_txn = ? AND kind = 0";
+    let ask_ms = now_ms.saturating_add(PAYMENT_ASK_MS_FIRST);
+    tx.execute(sql, values![method, ask_ms, provider, &row.provider_txn]).await?;
     Ok(Moved::Done)
 }
 
-async fn credit(tx: &mut dyn Session, notice: &PaymentNotice, now_ms: Millis) -> Outcome<Credit> {
+pub(super) async fn credit(
+    tx: &mut dyn Session,
+    notice: &PaymentNotice,
+    now_ms: Millis,
+) -> Outcome<Credit> {
     let order = orders::locked(tx, notice.order_no).await?;
     let known = find(tx, &notice.provider, &notice.provider_txn, PaymentKind::Pay).await?;
     if let Some(known) = known {
@@ -371,14 +376,15 @@ async fn still_open(
 }
 
 async fn over(tx: &mut dyn Session, ids: &[i64], now_ms: Millis) -> Outcome<()> {
-    let sql = "UPDATE tb_payment SET over_at = ? WHERE id IN ? AND kind = 0 AND over_at IS NULL";
+    let sql = "UPDATE tb_payment SET over_at = ?, ask_at = NULL
+         WHERE id IN ? AND kind = 0 AND over_at IS NULL";
     tx.execute(sql, values![now_ms, Value::list(ids.iter().copied())]).await?;
     Ok(())
 }
 
 /// The provider has told of the money it was opened for.
 async fn answered(tx: &mut dyn Session, notice: &PaymentNotice, now_ms: Millis) -> Outcome<()> {
-    let sql = "UPDATE tb_payment SET over_at = ?
+    let sql = "UPDATE tb_payment SET over_at = ?, ask_at = NULL
          WHERE order_no = ? AND provider = ? AND kind = 0 AND over_at IS NULL";
     tx.execute(sql, values![now_ms, notice.order_no, &notice.provider]).await?;
     Ok(())

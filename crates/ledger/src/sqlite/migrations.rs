@@ -21,6 +21,7 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0011_token_bounds.sql"),
     include_str!("migrations/0012_signing_keys.sql"),
     include_str!("migrations/0013_money.sql"),
+    include_str!("migrations/0014_bills.sql"),
 ];
 
 /// The schema this binary writes.

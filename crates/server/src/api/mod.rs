@@ -271,6 +271,8 @@ fn operators() -> OpenApiRouter<Shared> {
         .routes(routes!(admin::orders::show))
         .routes(routes!(admin::orders::cancel))
         .routes(routes!(admin::orders::refund))
+        .routes(routes!(admin::by_hand::mark_paid))
+        .routes(routes!(admin::by_hand::mark_refunded))
         .routes(routes!(admin::dead_letters::list))
         .routes(routes!(admin::dead_letters::show))
         .routes(routes!(admin::dead_letters::replay))

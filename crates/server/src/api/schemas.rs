@@ -32,8 +32,9 @@ use super::{
     return_url::RETURN_URL_CHARS_MAX,
 };
 use engine::{
-    IMPORT_ACTIVITIES_MAX, TOKEN_NAME_CHARS_MAX, TRANSACTION_ID_CHARS_MAX, WATCHED_ITEMS_MAX,
-    WEBHOOK_DESCRIPTION_CHARS_MAX, WEBHOOK_URL_CHARS_MAX,
+    IMPORT_ACTIVITIES_MAX, REASON_CHARS_MAX, REFERENCE_CHARS_MAX, TOKEN_NAME_CHARS_MAX,
+    TRANSACTION_ID_CHARS_MAX, WATCHED_ITEMS_MAX, WEBHOOK_DESCRIPTION_CHARS_MAX,
+    WEBHOOK_URL_CHARS_MAX,
 };
 
 /// "SK" and a number. The next digit would not fit into a signed integer of 64 bits.
@@ -56,6 +57,7 @@ const CURRENCY: &str = "^[A-Z]{3}$";
 const VISIBLE_ASCII: &str = "^[!-~]+$";
 const VISIBLE_ASCII_OR_NONE: &str = "^[!-~]*$";
 const BASE64URL: &str = "^[A-Za-z0-9_-]+$";
+const ONE_LINE: &str = r"^[^\u0000-\u001f\u007f-\u009f]+$";
 const WEB_ADDRESS: &str = "^https?://[!-~]+$";
 const PROVIDER: &str = "^[a-z]{1,32}$";
 
@@ -194,6 +196,16 @@ pub(super) fn edited_webhook_kinds() -> Schema {
 
 pub(super) fn transaction_id() -> Schema {
     short_text(&plain(), TRANSACTION_ID_CHARS_MAX).examples(["T-20301111-0042"]).into()
+}
+
+/// By which something is found in the books of others.
+pub(super) fn reference() -> Schema {
+    short_text(&plain(), REFERENCE_CHARS_MAX).examples(["BT-20301111-77"]).into()
+}
+
+/// Why an operator does something with money: one line.
+pub(super) fn spoken_reason() -> Schema {
+    short_text(ONE_LINE, REASON_CHARS_MAX).examples(["paid by bank transfer"]).into()
 }
 
 pub(super) fn money() -> Schema {

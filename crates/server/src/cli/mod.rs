@@ -12,6 +12,7 @@ mod doctor;
 mod durations;
 mod import;
 mod keys;
+mod orders;
 mod reconcile;
 mod rehearse;
 mod sale_plan;
@@ -33,6 +34,7 @@ use admin_api::AdminApi;
 use config::{Config, Flags};
 use dead_letters::DeadLetters;
 use keys::Key;
+use orders::OrderCommand;
 use sales::Sale;
 use tokens::Token;
 use webhooks::Webhooks;
@@ -91,6 +93,9 @@ enum Command {
     /// Claims that failed all their tries and wait for a person
     #[command(subcommand)]
     DeadLetters(DeadLetters),
+    /// One order: look at it, give it up, refund it, write down money by hand
+    #[command(subcommand)]
+    Order(OrderCommand),
     /// Admin tokens
     #[command(subcommand)]
     Token(Token),
@@ -233,6 +238,7 @@ async fn ask(api: &AdminApi, command: Command) -> Result<(), Failure> {
             if left == 0 { Ok(()) } else { Err(Failure::No) }
         }
         Command::DeadLetters(command) => dead_letters::run(api, command).await,
+        Command::Order(command) => orders::run(api, command).await,
         Command::Token(command) => tokens::run(api, command).await,
         Command::Key(command) => keys::run(api, command).await,
         Command::Webhooks(command) => webhooks::run(api, command).await,

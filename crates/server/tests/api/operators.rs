@@ -336,3 +336,58 @@ async fn operators_see_what_a_sale_came_to_and_who_was_paid_how() {
     let rest = shop.admin(Method::GET, &rest).send().await.is(200);
     assert_eq!(rest["orders"][0]["order_no"], json!(orders[0]));
 }
+
+#[tokio::test]
+async fn money_is_written_down_by_hand_with_a_reason_and_counts_once() {
+    let shop = Shop::open().await;
+    let (_, item) = shop.stage(5, 1).await;
+    shop.clock.set(OPENS_MS);
+    let no = shop.buy("ann", item).await;
+    shop.settled("ann", &no).await;
+    let mark = |verb: &str, body: Value| {
+        shop.admin(Method::POST, &format!("/admin/orders/{no}/{verb}")).json(body).send()
+    };
+    let said = json!({"reference": "BT-77", "reason": "a transfer to our bank"});
+    for bad in [
+        json!({"reference": "BT-77"}),
+        json!({"reference": "BT-77", "reason": ""}),
+        json!({"reference": "BT-77", "reason": "two\nlines"}),
+        json!({"reference": "two words", "reason": "x"}),
+        json!({"reference": "BT-77", "reason": "x", "amount": 1}),
+    ] {
+        assert_eq!(mark("mark-paid", bad).await.status, 422);
+    }
+    let early = mark("mark-refunded", said.clone()).await;
+    early.is_refused(409, "conflict", None);
+    for _ in 0..2 {
+        let paid = mark("mark-paid", said.clone()).await.is(200);
+        assert_eq!(paid["order"]["status"], "paid");
+        let money: Vec<&Value> = paid["payments"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|row| row["kind"] == "pay")
+            .collect();
+        assert_eq!(money.len(), 1, "{paid}");
+        assert_eq!(
+            (&money[0]["provider"], &money[0]["provider_txn"]),
+            (&json!("manual"), &json!("BT-77"))
+        );
+    }
+    let why = json!({"note": "the box was empty"});
+    let refunding = mark("refund", why).await.is(200);
+    assert_eq!(refunding["order"]["status"], "refunding");
+    assert_eq!(refunding["refunds_waiting"][0]["provider"], "manual", "{refunding}");
+    let back = json!({"reference": "BT-78", "reason": "sent back"});
+    for _ in 0..2 {
+        let refunded = mark("mark-refunded", back.clone()).await.is(200);
+        assert_eq!(refunded["order"]["status"], "refunded");
+        assert_eq!(refunded["refunds_waiting"], json!([]));
+    }
+    let audit = shop.admin(Method::GET, "/admin/audit").send().await.is(200);
+    let entries = audit["entries"].as_array().unwrap();
+    let of = |action: &str| entries.iter().filter(|entry| entry["action"] == action).count();
+    assert_eq!((of("order.mark_paid"), of("order.refund"), of("order.mark_refunded")), (2, 1, 2));
+    let refund = entries.iter().find(|entry| entry["action"] == "order.refund").unwrap();
+    assert_eq!(refund["detail"]["note"], "the box was empty");
+}

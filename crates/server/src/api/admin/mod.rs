@@ -3,6 +3,7 @@
 
 pub(super) mod activities;
 pub(super) mod audit;
+pub(super) mod by_hand;
 mod csv;
 pub(super) mod dead_letters;
 pub(super) mod import;

@@ -16,7 +16,7 @@ use http::{
     HeaderMap,
     header::{ACCEPT, CONTENT_DISPOSITION, CONTENT_TYPE, VARY},
 };
-use ledger::{LedgerError, OrderFilter, PaymentKind, PaymentRow};
+use ledger::{LedgerError, OrderFilter, PaymentKind, PaymentRow, RefundWaiting};
 use sale::{ActivityId, Currency, ItemId, Order, OrderNo, OrderStatus, UserId, is_plain_id};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -296,6 +296,26 @@ pub(in super::super) struct OrderWithPayments {
     order: OrderJson,
     /// Oldest first.
     payments: Vec<Payment>,
+    /// Money that is owed back and not back yet: who has to give it, and what they said last.
+    refunds_waiting: Vec<WaitingRefund>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub(in super::super) struct WaitingRefund {
+    provider: String,
+    provider_txn: String,
+    /// How often it was tried.
+    tries: u32,
+    /// Why it was not done, or what is waited for.
+    cause: Option<String>,
+    since: i64,
+}
+
+impl From<RefundWaiting> for WaitingRefund {
+    fn from(row: RefundWaiting) -> Self {
+        let RefundWaiting { provider, provider_txn, tries, cause, since_ms } = row;
+        WaitingRefund { provider, provider_txn, tries, cause, since: since_ms }
+    }
 }
 
 #[derive(Serialize, ToSchema)]
@@ -327,11 +347,13 @@ impl From<PaymentRow> for Payment {
     }
 }
 
-async fn whole(engine: &Engine, no: OrderNo) -> Result<OrderWithPayments, Problem> {
+pub(super) async fn whole(engine: &Engine, no: OrderNo) -> Result<OrderWithPayments, Problem> {
     let found = engine.orders().find(no).await?.ok_or_else(Problem::not_found)?;
     let order = OrderJson::found(engine, found).await?;
     let payments = engine.orders().payments(no).await?.into_iter().map(Into::into).collect();
-    Ok(OrderWithPayments { order, payments })
+    let waiting = engine.records().refunds_waiting(no).await?;
+    let refunds_waiting = waiting.into_iter().map(Into::into).collect();
+    Ok(OrderWithPayments { order, payments, refunds_waiting })
 }
 
 /// One order and its payments.
@@ -390,7 +412,7 @@ impl RefundWords {
     }
 }
 
-/// Give the money of a paid order back, and its units. Needs the role admin.
+/// Give the money of a paid order back; its units are on sale again. Needs the role admin.
 #[utoipa::path(post, path = "/admin/orders/{no}/refund", tag = "admin", security(("operator" = [])),
     params(("no" = inline(schemas::OrderNumber), Path, description = "The order number")),
     request_body = Option<RefundWords>,
