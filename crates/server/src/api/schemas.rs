@@ -217,7 +217,7 @@ pub(super) fn told_currency() -> Schema {
 }
 
 pub(super) fn told_refund_reason() -> Schema {
-    let reasons = ledger::RefundReason::ALL.map(ledger::RefundReason::as_str);
+    let reasons = RefundReason::ALL.map(RefundReason::as_str);
     one_of("`late`: the order was over. `double`: it was paid already.", reasons)
 }
 
