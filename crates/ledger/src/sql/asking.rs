@@ -14,17 +14,30 @@ use super::{
 };
 use crate::{Asking, PaymentAsked, PaymentToAsk, RefundWaiting, Result};
 
+/// Each of the two is a range of the index; asked for in one statement they would be all that a provider
+/// ever had.
 async fn to_ask(
     session: &mut dyn Session,
     provider: &str,
     (now_ms, pause_ms_max): (Millis, Millis),
     limit: usize,
 ) -> Outcome<Vec<PaymentToAsk>> {
+    let mut due = in_range(session, provider, ("<=", now_ms), limit).await?;
+    let too_late = (">", now_ms.saturating_add(pause_ms_max));
+    due.extend(in_range(session, provider, too_late, limit - due.len()).await?);
+    Ok(due)
+}
+
+async fn in_range(
+    session: &mut dyn Session,
+    provider: &str,
+    (comparison, at_ms): (&str, Millis),
+    limit: usize,
+) -> Outcome<Vec<PaymentToAsk>> {
     let sql = format!(
         "SELECT p.id, p.order_no, p.asks, o.status FROM tb_payment AS p {}
          JOIN tb_seckill_order AS o ON o.order_no = p.order_no
-         WHERE p.provider = ? AND (p.ask_at <= ? OR p.ask_at > ?)
-         ORDER BY p.ask_at, p.id LIMIT ?",
+         WHERE p.provider = ? AND p.ask_at {comparison} ? ORDER BY p.ask_at, p.id LIMIT ?",
         session.dialect().by_index("ix_payment_ask")
     );
     let read = |row: &dyn Row| {
@@ -35,8 +48,7 @@ async fn to_ask(
             status: coded(row, 3, OrderStatus::from_code)?,
         })
     };
-    let too_late_ms = now_ms.saturating_add(pause_ms_max);
-    session.rows(&sql, values![provider, now_ms, too_late_ms, limit], read).await
+    session.rows(&sql, values![provider, at_ms, limit], read).await
 }
 
 async fn asked(tx: &mut dyn Session, asked: &[PaymentAsked]) -> Outcome<()> {
@@ -82,7 +94,7 @@ impl Asking for SqlLedger {
         pause_ms_max: Millis,
         limit: usize,
     ) -> Result<Vec<PaymentToAsk>> {
-        self.run(Access::Statement, provider.to_owned(), move |session, provider| {
+        self.run(Access::Snapshot, provider.to_owned(), move |session, provider| {
             Box::pin(to_ask(session, provider, (now_ms, pause_ms_max), limit))
         })
         .await
