@@ -216,7 +216,7 @@ const CODE_IS_SHOWN: &str = "
         && /^\\d+:\\d\\d$/.test(code.querySelector('[role=timer]').textContent)";
 
 async fn somebody_scans_a_code_and_gets_the_money_back_in_a_browser(profile: Profile) {
-    let mut sale = Deployment::new(profile).open_sale(NewSale::of(5)).await;
+    let sale = Deployment::new(profile).open_sale(NewSale::of(5)).await;
     let mut browser = signed_in(&sale, "u11").await;
     let buy = format!("[data-buy=\"{}\"]", sale.item);
     let ready = format!("return document.querySelector('{buy}')?.dataset.state === 'ready'");

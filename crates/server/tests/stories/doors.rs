@@ -281,8 +281,8 @@ async fn a_signing_key_is_replaced_and_nothing_that_was_signed_is_void(profile: 
     for n in 0.. {
         // At every moment of it, what one instance signs is good at all of them.
         let bob = sale.buyer_at(n % addresses.len(), &format!("bob{n}")).await.sale_token.clone();
-        for at in 0..addresses.len() {
-            let mut api = Api::new(addresses[at], None);
+        for address in &addresses {
+            let mut api = Api::new(*address, None);
             let headers = [("x-sale-token", bob.as_str())];
             // Too many units: the token is looked at first, and no unit is taken.
             let told = api.send("POST", &claims, &headers, br#"{"quantity":9999}"#).await.unwrap();
