@@ -17,6 +17,7 @@ use engine::settings::{
     Alerts, AlipaySettings, External, Gate, Jobs, LedgerStore, ProviderSettings, Push, Redis,
     SandboxSettings, Settings, Webhooks, WechatSettings,
 };
+use limits::LimitSettings;
 use listener::HttpSettings;
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::filter::{LevelFilter, ParseError, Targets};
@@ -39,6 +40,7 @@ pub struct Config {
     pub secret: Secret,
     pub demo: Switch,
     pub http: HttpSettings,
+    pub limits: LimitSettings,
     pub auth: AuthSettings,
     pub redis: Redis,
     pub ledger: LedgerStore,

@@ -40,6 +40,10 @@ pub(super) enum Rule {
     SomeOf(&'static [&'static str]),
     /// A list of origins of web pages, at most so many.
     Origins(usize),
+    /// How often something may happen.
+    Rate,
+    /// A list of networks, at most so many.
+    Networks(usize),
     /// An IP address and a port, or a port alone.
     Address,
     /// The same, or empty.
@@ -82,6 +86,8 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("secret", Rule::Secret(SECRET_CHARS_MIN)),
     ("demo", Rule::Switch),
     ("http.connections_max", Rule::Number(1, 1_000_000)),
+    ("http.connections_per_address_max", Rule::Number(1, 1_000_000)),
+    ("http.exempt_networks", Rule::Networks(LIST_MAX)),
     ("http.backlog_max", Rule::Number(1, 65_535)),
     ("http.header_timeout_ms", Rule::Number(10, MINUTE_MS)),
     // Hyper's own buffer cannot be smaller than 8 KiB.
@@ -106,6 +112,15 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("http.tls_handshake_timeout_ms", Rule::Number(10, MINUTE_MS)),
     ("http.tls_handshakes_max", Rule::Number(1, 1_000_000)),
     ("http.http2_streams_max", Rule::Number(1, 1_000)),
+    ("limits.pages_per_address", Rule::Rate),
+    ("limits.tokens_per_user", Rule::Rate),
+    ("limits.tokens_per_address", Rule::Rate),
+    ("limits.claims_per_user", Rule::Rate),
+    ("limits.claims_per_address", Rule::Rate),
+    ("limits.orders_per_user", Rule::Rate),
+    ("limits.orders_per_address", Rule::Rate),
+    ("limits.admin_per_address", Rule::Rate),
+    ("limits.keys_max", Rule::Number(1, 100_000_000)),
     ("auth.jwt_secret", Rule::Secret(SECRET_CHARS_MIN)),
     ("auth.jwt_public_key_file", Rule::Text),
     ("auth.jwt_jwks_file", Rule::Text),
@@ -139,6 +154,8 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("ledger.connections_max", Rule::Number(2, 1_000)),
     ("lane.queue_max", Rule::Number(1, 1_000_000)),
     ("lane.batch_max", Rule::Number(1, 10_000)),
+    ("lane.rate_per_s", Rule::Number(0, 10_000_000)),
+    ("lane.wait_ms_max", Rule::Number(1, 10 * MINUTE_MS)),
     ("gate.log_claims_max", Rule::Number(1, 100_000_000)),
     ("gate.sold_out_cache_ms_max", Rule::Number(0, 1_000)),
     ("gate.warm_before_ms", Rule::Number(0, WEEK_MS)),
@@ -239,6 +256,11 @@ impl Rule {
             Rule::Origins(count) => value.as_array().is_some_and(|list| {
                 list.len() <= count && list.iter().all(|v| v.as_str().is_some_and(is_origin))
             }),
+            Rule::Rate => text.is_some_and(|text| text.parse::<limits::Rate>().is_ok()),
+            Rule::Networks(count) => value.as_array().is_some_and(|list| {
+                let network = |v: &Value| v.as_str()?.parse::<limits::Network>().ok();
+                list.len() <= count && list.iter().all(|v| network(v).is_some())
+            }),
             Rule::Address => listen::read(value).is_some(),
             Rule::MaybeAddress => text == Some("") || listen::read(value).is_some(),
             Rule::Hosts(count) => value.as_array().is_some_and(|list| {
@@ -296,6 +318,10 @@ impl Rule {
                  https://shop.example or http://127.0.0.1:3000: in small letters, without a path, the \
                  usual port or a *"
             ),
+            Rule::Rate => "must be \"off\" or a rate such as \"10/s burst 30\" or \"5/m burst 10\"".into(),
+            Rule::Networks(count) => format!(
+                "must be a list of at most {count} networks, such as 10.0.0.0/8, ::1 or 2001:db8::/32"
+            ),
             Rule::Address => {
                 "must be a port, or an IP address and a port, such as 8080, 0.0.0.0:8080 or [::1]:8080"
                     .into()
@@ -349,7 +375,8 @@ impl Rule {
             | Rule::Origins(_)
             | Rule::Texts(_)
             | Rule::Hosts(_)
-            | Rule::SigningSecrets(_) => Value::Array(parts().map(Value::from).collect()),
+            | Rule::SigningSecrets(_)
+            | Rule::Networks(_) => Value::Array(parts().map(Value::from).collect()),
             // As it would stand in the file.
             Rule::Endpoints(_) | Rule::Robots(_) => format!("list = {text}")
                 .parse::<toml::Table>()

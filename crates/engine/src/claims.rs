@@ -1,6 +1,6 @@
 //! A buyer's claim, from a verified sale token to an answer that is true.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use gate::{Busy, ClaimRequest, Decision, PendingDecision, Readmitted};
 use sale::{ActivityState, Claim, ItemId, Receipt, VoidReason};
@@ -18,15 +18,15 @@ impl Claims {
     /// One claim, from its request to the decision that its buyer is told.
     pub async fn claim(&self, request: ClaimRequest) -> Decision {
         let item = request.item;
-        match self.enter(request) {
+        match self.enter(request, Instant::now()) {
             Err(decision) => decision,
             Ok(pending) => self.answer(item, pending.await).await,
         }
     }
 
     /// A place in a lane, or the decision if it is known already.
-    pub fn enter(&self, request: ClaimRequest) -> Result<PendingDecision, Decision> {
-        self.shared.lanes.enter(request)
+    pub fn enter(&self, request: ClaimRequest, now: Instant) -> Result<PendingDecision, Decision> {
+        self.shared.lanes.enter(request, now)
     }
 
     /// What the gate's decision means for the buyer.

@@ -119,6 +119,10 @@ impl Admission for MovingGate {
         self.gate.admit(batch).await
     }
 
+    fn units_left(&self, item: ItemId) -> Option<i64> {
+        self.gate.units_left(item)
+    }
+
     fn may_hold_mark(&self, item: ItemId, user: &UserId, with_key: bool) -> bool {
         self.gate.may_hold_mark(item, user, with_key)
     }

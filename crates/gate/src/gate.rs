@@ -35,6 +35,11 @@ pub trait Admission: Send + Sync {
     /// somebody does who may be asking again. May answer yes without knowing. The sold-out cache
     /// does not speak to a buyer who may hold one.
     fn may_hold_mark(&self, item: ItemId, user: &UserId, with_key: bool) -> bool;
+
+    /// Units left as last known, without asking anybody; `None` if nobody here knows.
+    fn units_left(&self, _item: ItemId) -> Option<i64> {
+        None
+    }
 }
 
 /// The side of a gate that jobs and operators see: everything that changes it and is no admission.

@@ -15,6 +15,7 @@ mod gate;
 mod gathered;
 mod lane;
 mod mark;
+mod pace;
 mod recent;
 pub mod redis;
 mod rush;

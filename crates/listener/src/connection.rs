@@ -5,6 +5,7 @@
 //! (see `connections`) looks a few times per second for those that are late. A request costs no timer.
 
 use std::{
+    net::IpAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed},
@@ -13,6 +14,7 @@ use std::{
 };
 
 use futures_util::task::AtomicWaker;
+use limits::Subscriber;
 
 use crate::{
     Hosts, HttpSettings,
@@ -42,14 +44,34 @@ pub(crate) enum Stage {
     Handshake,
 }
 
+/// How much would be lost with a connection, from the least on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Worth {
+    /// Nothing: it is between two requests.
+    Idle,
+    /// A request that has not come whole.
+    Asking,
+    /// A request whose body is late, or an answer that is not taken.
+    Slow,
+    /// News, which can be listened for anew.
+    Listening,
+    /// A request that is being answered.
+    Served,
+}
+
 pub(crate) struct Connection {
     id: u64,
+    /// The other end of the socket.
+    address: IpAddr,
+    pub(crate) subscriber: Subscriber,
     connections: Arc<Connections>,
     stage: AtomicU8,
     since_ms: AtomicU64,
     /// Since when the client takes nothing of what we write, or 0.
     stalled_ms: AtomicU64,
     cut: AtomicBool,
+    /// It was cut to make room, and is not counted any more.
+    gave_way: AtomicBool,
     /// Requests that are with the router.
     requests: AtomicU32,
     /// The body of a request was not read to its end, and may still be on its way.
@@ -69,15 +91,18 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(id: u64, connections: &Arc<Connections>) -> Arc<Connection> {
+    pub(crate) fn new(id: u64, address: IpAddr, connections: &Arc<Connections>) -> Arc<Connection> {
         Arc::new(Connection {
             id,
+            address: address.to_canonical(),
+            subscriber: Subscriber::of(address),
             connections: connections.clone(),
             // Whoever connects has something to ask: silence is not idleness yet.
             stage: AtomicU8::new(Stage::Head as u8),
             since_ms: AtomicU64::new(connections.now_ms()),
             stalled_ms: AtomicU64::new(0),
             cut: AtomicBool::new(false),
+            gave_way: AtomicBool::new(false),
             requests: AtomicU32::new(0),
             unread: AtomicBool::new(false),
             streaming: AtomicBool::new(false),
@@ -100,6 +125,10 @@ impl Connection {
 
     pub(crate) fn hosts(&self) -> &Hosts {
         self.connections.hosts()
+    }
+
+    pub(crate) fn address(&self) -> IpAddr {
+        self.address
     }
 
     /// Is no further request to be served on it?
@@ -246,6 +275,29 @@ impl Connection {
         self.wake();
     }
 
+    /// Cut it for another one.
+    pub(crate) fn give_way(&self) {
+        self.gave_way.store(true, Relaxed);
+        self.cut();
+    }
+
+    pub(crate) fn has_given_way(&self) -> bool {
+        self.gave_way.load(Relaxed)
+    }
+
+    /// How much a cut would cost its client, and since when it has been so.
+    pub(crate) fn worth(&self) -> (Worth, u64) {
+        let worth = match self.stage() {
+            Stage::Quiet if !self.is_writing() => Worth::Idle,
+            Stage::Head | Stage::Handshake => Worth::Asking,
+            _ if self.is_writing() || self.leaves_any_unread() => Worth::Slow,
+            Stage::Upgraded => Worth::Listening,
+            _ if self.is_streaming() => Worth::Listening,
+            _ => Worth::Served,
+        };
+        (worth, self.since_ms.load(Relaxed))
+    }
+
     /// Let whoever drives it look at what has changed.
     pub(crate) fn wake(&self) {
         self.driver.wake();
@@ -281,6 +333,6 @@ pub(crate) struct ConnectionGuard(pub(crate) Arc<Connection>);
 
 impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        self.0.connections.close(self.0.id);
+        self.0.connections.close(&self.0);
     }
 }

@@ -1,7 +1,15 @@
-//! All connections of one listener: how many there may be, which are late, and how they drain.
+//! All connections of one listener: how many there may be, who gives way, which are late, how they drain.
+//!
+//! **Nobody is locked out by those who came first.** An address has a share of all connections; one that has
+//! used it up gives up its own oldest idle connection for a new one. When the house is full, the address
+//! that has most of it gives way, and of its connections the one that is worth least and has been so for
+//! longest: idle before half-asked before slow before listening before served. Of an address that is no
+//! buyer's own (a proxy) only what is idle is taken, and nobody loses a request to a newcomer whose address
+//! has as many connections as theirs. So a crowd of one address can keep out nobody but itself.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
+    net::IpAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -9,13 +17,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use limits::Subscriber;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::{
     Hosts, HttpSettings,
-    connection::{Connection, ConnectionGuard},
-    metrics::{CONNECTIONS, CONNECTIONS_CUT},
+    connection::{Connection, ConnectionGuard, Worth},
+    metrics::{CONNECTIONS, CONNECTIONS_CUT, CUT_FOR_ROOM, REFUSED_REASONS},
 };
 
 /// The watchman's round; time limits are kept to within it.
@@ -24,9 +33,18 @@ pub(crate) const ROUND_MS: u64 = 100;
 /// A longer time between two rounds counts as this much.
 const ROUND_MS_MAX: u64 = 2 * ROUND_MS;
 
+/// Room is made for this part of all connections at a time, so that a crowd at a full house does not look
+/// through all of them for each newcomer.
+const ROOM_PART: usize = 128;
+/// Connections that were cut to make room and still close; beyond it newcomers are refused.
+const GIVING_WAY_MAX: usize = 256;
+
+const FULL: &str = REFUSED_REASONS[0];
+const ADDRESS_FULL: &str = REFUSED_REASONS[1];
+
 /// All connections of one listener.
 pub(crate) struct Connections {
-    open: Mutex<HashMap<u64, Arc<Connection>>>,
+    open: Mutex<Open>,
     settings: HttpSettings,
     hosts: Hosts,
     began: Instant,
@@ -36,6 +54,64 @@ pub(crate) struct Connections {
     last_id: AtomicU64,
     draining: AtomicBool,
     emptied: Notify,
+}
+
+#[derive(Default)]
+struct Open {
+    all: HashMap<u64, Arc<Connection>>,
+    /// How many each address has, of those that have not given way.
+    of: HashMap<Subscriber, usize>,
+    /// Those that have given way and are not closed yet.
+    giving_way: usize,
+}
+
+impl Open {
+    fn count(&self) -> usize {
+        self.all.len() - self.giving_way
+    }
+
+    fn count_of(&self, subscriber: Subscriber) -> usize {
+        self.of.get(&subscriber).copied().unwrap_or(0)
+    }
+
+    fn forget(&mut self, subscriber: Subscriber) {
+        if let Entry::Occupied(mut entry) = self.of.entry(subscriber) {
+            *entry.get_mut() -= 1;
+            if *entry.get() == 0 {
+                entry.remove();
+            }
+        }
+    }
+
+    /// Cut up to so many of those that may be taken, from the one that is worth least on; how many it were.
+    fn make_room(
+        &mut self,
+        room: usize,
+        may_be_taken: impl Fn(&Connection, Worth) -> bool,
+    ) -> usize {
+        let mut found: Vec<(Worth, u64, u64)> = self
+            .all
+            .values()
+            .filter(|connection| !connection.is_cut())
+            .filter_map(|connection| {
+                let (worth, since_ms) = connection.worth();
+                may_be_taken(connection, worth).then_some((worth, since_ms, connection.id()))
+            })
+            .collect();
+        if found.len() > room {
+            found.select_nth_unstable(room);
+            found.truncate(room);
+        }
+        for (.., id) in &found {
+            if let Some(connection) = self.all.get(id).cloned() {
+                connection.give_way();
+                self.giving_way += 1;
+                self.forget(connection.subscriber);
+            }
+        }
+        metrics::counter!(CONNECTIONS_CUT, "reason" => CUT_FOR_ROOM).increment(found.len() as u64);
+        found.len()
+    }
 }
 
 impl Connections {
@@ -67,32 +143,85 @@ impl Connections {
         self.now_ms.load(Relaxed)
     }
 
-    /// `None` if there are as many as may be.
-    pub(crate) fn open(self: &Arc<Self>) -> Option<ConnectionGuard> {
+    /// Why not, if there is no room and nobody can give way.
+    pub(crate) fn open(self: &Arc<Self>, address: IpAddr) -> Result<ConnectionGuard, &'static str> {
         let mut open = self.open.lock();
-        if open.len() >= self.settings.connections_max {
-            return None;
-        }
+        self.make_room_for(&mut open, address)?;
         let id = self.last_id.fetch_add(1, Relaxed);
-        let connection = Connection::new(id, self);
-        open.insert(id, connection.clone());
+        let connection = Connection::new(id, address, self);
+        *open.of.entry(connection.subscriber).or_default() += 1;
+        open.all.insert(id, connection.clone());
+        // There may be a second listener, for operators.
         metrics::gauge!(CONNECTIONS).increment(1);
-        Some(ConnectionGuard(connection))
+        Ok(ConnectionGuard(connection))
     }
 
-    pub(crate) fn close(&self, id: u64) {
-        let mut open = self.open.lock();
-        if open.remove(&id).is_some() {
-            // There may be a second listener, for operators.
-            metrics::gauge!(CONNECTIONS).decrement(1);
+    fn make_room_for(&self, open: &mut Open, address: IpAddr) -> Result<(), &'static str> {
+        let newcomer = Subscriber::of(address);
+        let of_newcomer = open.count_of(newcomer);
+        let is_full = open.count() >= self.settings.connections_max;
+        let is_address_full =
+            !self.is_exempt(address) && of_newcomer >= self.settings.connections_per_address_max;
+        if !is_full && !is_address_full {
+            return Ok(());
         }
-        if open.is_empty() {
+        if open.giving_way >= GIVING_WAY_MAX {
+            return Err(FULL);
+        }
+        let is_idle_of = |whose: Subscriber| {
+            move |connection: &Connection, worth| {
+                worth == Worth::Idle && connection.subscriber == whose
+            }
+        };
+        if is_address_full {
+            return match open.make_room(1, is_idle_of(newcomer)) {
+                0 => Err(ADDRESS_FULL),
+                _ => Ok(()),
+            };
+        }
+        let room = (self.settings.connections_max / ROOM_PART).max(1);
+        let most =
+            open.of.iter().max_by_key(|(_, count)| **count).map(|(whose, count)| (*whose, *count));
+        let made = most.map_or(0, |(whose, count)| {
+            let spare = count.saturating_sub(of_newcomer + 1);
+            let takes_more = |connection: &Connection, worth| {
+                connection.subscriber == whose
+                    && (worth == Worth::Idle || !self.is_exempt(connection.address()))
+            };
+            match spare {
+                0 => open.make_room(1, is_idle_of(whose)),
+                spare => open.make_room(room.min(spare), takes_more),
+            }
+        });
+        // Nobody has much, or whoever has is busy: then anybody's idle ones.
+        if made > 0 || open.make_room(room, |_, worth| worth == Worth::Idle) > 0 {
+            return Ok(());
+        }
+        Err(FULL)
+    }
+
+    /// Is it no buyer's own address? Behind proxies none is.
+    fn is_exempt(&self, address: IpAddr) -> bool {
+        let networks = &self.settings.exempt_networks;
+        self.settings.proxy_hops > 0 || networks.iter().any(|network| network.contains(address))
+    }
+
+    pub(crate) fn close(&self, connection: &Connection) {
+        let mut open = self.open.lock();
+        open.all.remove(&connection.id());
+        if connection.has_given_way() {
+            open.giving_way -= 1;
+        } else {
+            open.forget(connection.subscriber);
+        }
+        metrics::gauge!(CONNECTIONS).decrement(1);
+        if open.all.is_empty() {
             self.emptied.notify_waiters();
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.open.lock().len()
+        self.open.lock().all.len()
     }
 
     /// One round of the watchman: cut those that are late.
@@ -102,7 +231,7 @@ impl Connections {
         let slept_ms = real_ms.saturating_sub(self.last_round_ms.swap(real_ms, Relaxed));
         self.now_ms.fetch_add(slept_ms.min(ROUND_MS_MAX), Relaxed);
         let open = self.open.lock();
-        for connection in open.values().filter(|connection| !connection.is_cut()) {
+        for connection in open.all.values().filter(|connection| !connection.is_cut()) {
             if let Some(reason) = connection.is_late() {
                 metrics::counter!(CONNECTIONS_CUT, "reason" => reason).increment(1);
                 connection.cut();
@@ -119,20 +248,21 @@ impl Connections {
     /// Tell every connection that no further request is served on it.
     pub(crate) fn drain(&self) {
         self.draining.store(true, Relaxed);
-        self.open.lock().values().for_each(|connection| connection.wake());
+        self.open.lock().all.values().for_each(|connection| connection.wake());
     }
 
     /// Cut the connections on which nothing would be lost.
     pub(crate) fn cut_unneeded(&self) {
         let open = self.open.lock();
-        open.values()
+        open.all
+            .values()
             .filter(|connection| !connection.is_needed())
             .for_each(|connection| connection.cut());
     }
 
     /// Cut all that are left; how many they were.
     pub(crate) fn cut_all(&self) -> usize {
-        self.open.lock().values().map(|connection| connection.cut()).count()
+        self.open.lock().all.values().map(|connection| connection.cut()).count()
     }
 
     /// Wait until no connection is left.

@@ -26,9 +26,10 @@ use httparse::{Header, ParserConfig, Request, Status};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::{
-    Hosts, HttpSettings, REQUEST_ID, Refusal, RequestId,
+    Hosts, HttpSettings, Peer, REQUEST_ID, Refusal, RequestId,
     connection::{Connection, Stage},
     head::{self, BodyLength, Chunks, Fields, is_host, read_length},
+    peer::FORWARDED_FOR,
     stream::{Extent, Stream},
 };
 
@@ -92,6 +93,7 @@ pub struct FastRequest<'a> {
     pub fields: Fields<'a>,
     pub body: &'a [u8],
     pub id: RequestId,
+    pub peer: Peer,
 }
 
 /// What the bytes at the start of the buffer are.
@@ -215,7 +217,9 @@ fn parse<F: FastPath>(
         && buffer.len() - head >= length
     {
         let (body, id) = (&buffer[head..head + length], id_of(fields, settings));
-        let request = FastRequest { fields, body, id };
+        let forwarded = || fields.all(FORWARDED_FOR);
+        let peer = Peer::of(connection.address(), settings.proxy_hops, forwarded);
+        let request = FastRequest { fields, body, id, peer };
         return Parsed::Taken(head + length, fast_path.begin(target, &request, out));
     }
     match extent_of(head, version, path, fields, settings) {

@@ -16,7 +16,6 @@
 use std::{
     convert::Infallible,
     future::{Future, poll_fn},
-    net::SocketAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -53,12 +52,8 @@ const RESETS_FOR_ERRORS_MAX: usize = 64;
 const HEADER_TABLE_BYTES: u32 = 4_096;
 
 /// Serve the connection until it is over.
-pub(crate) async fn serve<S>(
-    mut stream: Stream,
-    address: SocketAddr,
-    service: S,
-    connection: &Arc<Connection>,
-) where
+pub(crate) async fn serve<S>(mut stream: Stream, service: S, connection: &Arc<Connection>)
+where
     S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + Sync + 'static,
     S::Future: Send,
 {
@@ -69,7 +64,7 @@ pub(crate) async fn serve<S>(
     let each = {
         let connection = connection.clone();
         service_fn(move |request: http::Request<Incoming>| {
-            answer(request, address, service.clone(), connection.clone())
+            answer(request, service.clone(), connection.clone())
         })
     };
     let http = http2(connection.settings());
@@ -111,7 +106,6 @@ fn http2(settings: &HttpSettings) -> http2::Builder<TokioExecutor> {
 /// One request. Hyper runs it as a task of its own, and drops it if the client gives it up.
 async fn answer<S>(
     mut request: http::Request<Incoming>,
-    address: SocketAddr,
     mut service: S,
     connection: Arc<Connection>,
 ) -> Result<http::Response<Answer>, Infallible>
@@ -122,7 +116,7 @@ where
     let unanswered = Unanswered { connection: &connection, answered: false };
     name_host(&mut request);
     // What is left of a body here holds up no other request.
-    let (request, _) = prepare(request, address, &connection);
+    let (request, _) = prepare(request, &connection);
     let response = service.call(request).await;
     unanswered.answered();
     let response = response?;

@@ -12,6 +12,7 @@
 //! - every socket has a `Connection` that notes what it is doing; one watchman task cuts
 //!   those that dawdle: over the head of a request, between requests, or at taking our answer
 //!   (slow bodies are ended by a timer of their own, because their handler must be told);
+//! - when there is no room for one more, whoever has most gives way, idle connections first;
 //! - on shutdown nothing more is accepted, idle connections close at once, those with a request
 //!   finish it, and what is not done after `drain_ms_max` is cut.
 //!
@@ -122,26 +123,25 @@ where
                 // Answers are small and written whole; waiting to fill a packet would only delay them. A
                 // socket that cannot be set is one whose client has left.
                 let _ = socket.set_nodelay(true);
-                match connections.open() {
-                    Some(guard) => {
+                match connections.open(address.ip()) {
+                    Ok(guard) => {
                         let (fast_path, service) = (fast_path.clone(), service.clone());
                         match &tls {
                             None => {
                                 let socket = Socket::Plain(socket);
-                                tokio::spawn(run(socket, address, fast_path, service, guard));
+                                tokio::spawn(run(socket, fast_path, service, guard));
                             }
                             Some(tls) => {
                                 let (tls, hands) = (tls.clone(), handshakes.clone());
                                 tokio::spawn(async move {
-                                    greet(socket, address, fast_path, service, guard, tls, hands)
-                                        .await;
+                                    greet(socket, fast_path, service, guard, tls, hands).await;
                                 });
                             }
                         }
                     }
                     // A client of TLS would not understand a word of the answer.
-                    None if tls.is_some() => refused.drop(socket),
-                    None => refused.refuse(socket),
+                    Err(reason) if tls.is_some() => refused.drop(socket, reason),
+                    Err(reason) => refused.refuse(socket, reason),
                 }
             }
             Err(error) => pause = after_accept_error(&error, pause),
@@ -186,7 +186,6 @@ async fn watch(connections: Weak<Connections>) {
 /// A connection that is to speak TLS.
 async fn greet<F, S>(
     socket: TcpStream,
-    address: SocketAddr,
     fast_path: F,
     service: S,
     guard: ConnectionGuard,
@@ -200,7 +199,7 @@ async fn greet<F, S>(
     let greeted = handshakes.shake(socket, &tls, &guard.0).await;
     drop((handshakes, tls));
     match greeted {
-        Greeted::Tls(socket) => run(socket, address, fast_path, service, guard).await,
+        Greeted::Tls(socket) => run(socket, fast_path, service, guard).await,
         Greeted::Gone => {}
         Greeted::Plain(socket) => {
             let connection = guard.0.clone();
@@ -215,13 +214,8 @@ async fn greet<F, S>(
 }
 
 /// One connection, from its first byte to its last, or until an upgrade takes the socket away.
-async fn run<F, S>(
-    socket: Socket,
-    address: SocketAddr,
-    fast_path: F,
-    service: S,
-    guard: ConnectionGuard,
-) where
+async fn run<F, S>(socket: Socket, fast_path: F, service: S, guard: ConnectionGuard)
+where
     F: FastPath,
     S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + Sync + 'static,
     S::Future: Send,
@@ -230,7 +224,7 @@ async fn run<F, S>(
     let speaks_http2 = socket.speaks_http2();
     let mut stream = Stream::new(socket, guard);
     if speaks_http2 {
-        return http2::serve(stream, address, service, &connection).await;
+        return http2::serve(stream, service, &connection).await;
     }
     let mut buffer = BytesMut::new();
     loop {
@@ -245,7 +239,7 @@ async fn run<F, S>(
         };
         stream.put_back(buffer.split().freeze());
         stream.show(extent);
-        match router::serve(stream, address, &service, &connection).await {
+        match router::serve(stream, &service, &connection).await {
             Some(back) => stream = back,
             None => return,
         }

@@ -76,13 +76,13 @@ impl RefusedSockets {
     }
 
     /// Close it without a word.
-    pub(crate) fn drop(&self, socket: TcpStream) {
-        metrics::counter!(CONNECTIONS_REFUSED).increment(1);
+    pub(crate) fn drop(&self, socket: TcpStream, reason: &'static str) {
+        metrics::counter!(CONNECTIONS_REFUSED, "reason" => reason).increment(1);
         drop(socket);
     }
 
-    pub(crate) fn refuse(&self, socket: TcpStream) {
-        metrics::counter!(CONNECTIONS_REFUSED).increment(1);
+    pub(crate) fn refuse(&self, socket: TcpStream, reason: &'static str) {
+        metrics::counter!(CONNECTIONS_REFUSED, "reason" => reason).increment(1);
         if self.lingering.fetch_add(1, Relaxed) >= LINGERING_MAX {
             self.lingering.fetch_sub(1, Relaxed);
             return;

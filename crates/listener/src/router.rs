@@ -3,7 +3,6 @@
 use std::{
     convert::Infallible,
     future::{Future, poll_fn},
-    net::SocketAddr,
     pin::Pin,
     sync::Arc,
     task::Poll,
@@ -23,6 +22,7 @@ use crate::{
     HttpSettings, Peer, REQUEST_ID, RequestId,
     body::{Answer, Busy, Rest, TimedBody},
     connection::Connection,
+    peer::FORWARDED_FOR,
     refusal::part,
     stream::Stream,
 };
@@ -31,7 +31,6 @@ use crate::{
 /// socket if it can be used further.
 pub(crate) async fn serve<S>(
     stream: Stream,
-    address: SocketAddr,
     service: &S,
     connection: &Arc<Connection>,
 ) -> Option<Stream>
@@ -42,7 +41,7 @@ where
     let settings = connection.settings();
     let each = service_fn(|request: http::Request<Incoming>| {
         let busy = Busy::new(connection);
-        let (request, rest) = prepare(request, address, connection);
+        let (request, rest) = prepare(request, connection);
         let answer = service.clone().call(request);
         async move {
             let mut response = answer.await?;
@@ -116,12 +115,14 @@ fn http1(settings: &HttpSettings) -> http1::Builder {
 
 pub(crate) fn prepare(
     request: http::Request<Incoming>,
-    address: SocketAddr,
     connection: &Arc<Connection>,
 ) -> (http::Request<Body>, Rest) {
     let settings = connection.settings();
     let (mut parts, body) = request.into_parts();
-    let peer = Peer::of(address, &parts.headers, settings.proxy_hops);
+    let forwarded = parts.headers.get_all(FORWARDED_FOR);
+    let peer = Peer::of(connection.address(), settings.proxy_hops, || {
+        forwarded.iter().map(HeaderValue::as_bytes)
+    });
     parts.extensions.insert(peer);
     let given = parts.headers.get_all(REQUEST_ID).into_iter().map(HeaderValue::as_bytes);
     let id = RequestId::of(given, settings.proxy_hops);

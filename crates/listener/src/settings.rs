@@ -2,12 +2,16 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
+use limits::Network;
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HttpSettings {
     pub connections_max: usize,
+    pub connections_per_address_max: usize,
+    /// Addresses in these are not one buyer's.
+    pub exempt_networks: Vec<Network>,
     pub backlog_max: u32,
     pub header_timeout_ms: u64,
     pub header_bytes_max: usize,

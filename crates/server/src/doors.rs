@@ -68,6 +68,11 @@ pub(crate) struct Doors {
 }
 
 impl Doors {
+    /// There can be no more than this.
+    pub(crate) fn cap_connections(&mut self, possible: usize) {
+        self.settings.connections_max = self.settings.connections_max.min(possible);
+    }
+
     pub(crate) fn open(config: &Config) -> Result<Doors, CannotStart> {
         let http = &config.http;
         let tls = if http.has_tls() {

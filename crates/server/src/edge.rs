@@ -12,8 +12,10 @@
 use std::{
     convert::Infallible,
     future::Future,
+    net::IpAddr,
     panic::AssertUnwindSafe,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     time::{Duration, Instant},
 };
@@ -23,7 +25,10 @@ use axum::{
     extract::Request,
     response::{IntoResponse, Response},
 };
-use futures_util::FutureExt;
+use futures_util::{
+    FutureExt,
+    future::{BoxFuture, Either},
+};
 use http::{
     HeaderMap, HeaderValue, Method, Uri,
     header::{
@@ -31,11 +36,13 @@ use http::{
         REFERRER_POLICY, STRICT_TRANSPORT_SECURITY, X_CONTENT_TYPE_OPTIONS,
     },
 };
-use listener::{Hosts, REQUEST_ID, RequestId};
+use limits::{Class, Passed, Who};
+use listener::{Hosts, Peer, REQUEST_ID, RequestId};
 use tower::Service;
 use tracing::Instrument;
 
 use crate::{
+    front_door::{FrontDoor, class_of},
     metrics::HttpMetrics,
     origins::Origins,
     problem::{Code, Lang, Problem},
@@ -49,6 +56,7 @@ pub struct Edge<S> {
     origins: Origins,
     hosts: Hosts,
     tls: bool,
+    door: Option<Arc<FrontDoor>>,
 }
 
 impl<S> Edge<S> {
@@ -56,7 +64,7 @@ impl<S> Edge<S> {
     pub fn new(inner: S, request_timeout: Duration) -> Self {
         let (metrics, origins) = (HttpMetrics::new(), Origins::default());
         let (hosts, tls) = (Hosts::default(), false);
-        Edge { inner, request_timeout, metrics, origins, hosts, tls }
+        Edge { inner, request_timeout, metrics, origins, hosts, tls, door: None }
     }
 
     /// Whoever asks for another name has come to the wrong door.
@@ -69,6 +77,11 @@ impl<S> Edge<S> {
         Edge { tls, ..self }
     }
 
+    /// Whoever asks too often hears so before anything else is looked at.
+    pub fn behind(self, door: Arc<FrontDoor>) -> Self {
+        Edge { door: Some(door), ..self }
+    }
+
     /// Pages of these origins may ask, too.
     pub fn open_to(self, origins: Origins) -> Self {
         Edge { origins, ..self }
@@ -77,7 +90,7 @@ impl<S> Edge<S> {
 
 impl<S> Service<Request> for Edge<S>
 where
-    S: Service<Request, Response = Response, Error = Infallible>,
+    S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send + 'static,
 {
     type Response = Response;
@@ -116,7 +129,12 @@ where
             asker.name(allowed.headers_mut());
             return Box::pin(async { Ok(allowed) });
         }
-        let answer = AssertUnwindSafe(self.inner.call(request)).catch_unwind();
+        let answer = match self.counted(&mut request, began) {
+            Ok(None) => Either::Left(self.inner.call(request)),
+            Ok(Some(together)) => Either::Right(together.then(self.inner.clone(), request)),
+            Err(problem) => Either::Right(async { Ok(problem.into_response()) }.boxed()),
+        };
+        let answer = AssertUnwindSafe(answer).catch_unwind();
         let answer = tokio::time::timeout(self.request_timeout, answer);
         Box::pin(
             async move {
@@ -137,6 +155,56 @@ where
             }
             .instrument(span),
         )
+    }
+}
+
+/// A request that passed here, and should be counted together with what other instances have seen.
+struct CountTogether {
+    door: Arc<FrontDoor>,
+    class: Class,
+    address: IpAddr,
+    passed: Passed,
+}
+
+impl CountTogether {
+    fn then<S>(
+        self,
+        mut inner: S,
+        request: Request,
+    ) -> BoxFuture<'static, Result<Response, Infallible>>
+    where
+        S: Service<Request, Response = Response, Error = Infallible> + Send + 'static,
+        S::Future: Send,
+    {
+        async move {
+            let CountTogether { door, class, address, passed } = self;
+            match door.count_together(class, Who::Address(address), passed).await {
+                Ok(()) => inner.call(request).await,
+                Err(problem) => Ok(problem.into_response()),
+            }
+        }
+        .boxed()
+    }
+}
+
+impl<S> Edge<S> {
+    /// Count a request for its address, and note what kind it is for those who will know its buyer.
+    fn counted(
+        &self,
+        request: &mut Request,
+        now: Instant,
+    ) -> Result<Option<CountTogether>, Problem> {
+        // A command that runs the router in its own process has no address.
+        let Some((door, Peer(address))) =
+            self.door.as_ref().zip(request.extensions().get().copied())
+        else {
+            return Ok(None);
+        };
+        let Some(class) = class_of(request.uri().path()) else { return Ok(None) };
+        request.extensions_mut().insert(class);
+        let passed = door.count_address(class, address, now)?;
+        let together = || CountTogether { door: door.clone(), class, address, passed };
+        Ok((passed != Passed::Wholly).then(together))
     }
 }
 

@@ -11,6 +11,7 @@ mod doors;
 pub mod edge;
 mod embed;
 pub mod extract;
+pub mod front_door;
 pub mod greeting;
 pub mod logging;
 pub mod metrics;

@@ -10,8 +10,8 @@ use std::{sync::Arc, time::Duration};
 
 use http::StatusCode;
 use listener::metrics::{
-    CONNECTIONS, CONNECTIONS_CUT, CONNECTIONS_REFUSED, CUT_REASONS, TLS_HANDSHAKES,
-    TLS_HANDSHAKES_FAILED,
+    CONNECTIONS, CONNECTIONS_CUT, CONNECTIONS_REFUSED, CUT_REASONS, REFUSED_REASONS,
+    TLS_HANDSHAKES, TLS_HANDSHAKES_FAILED,
 };
 use metrics::{Counter, Histogram, Unit};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
@@ -24,6 +24,7 @@ pub const HTTP_SECONDS: &str = "seckill_http_seconds";
 pub const AUTH_REFUSED: &str = "seckill_auth_refused_total";
 /// Whether the files of the certificate have changed into something that cannot be used.
 pub const TLS_CERTIFICATE_BAD: &str = "seckill_tls_certificate_bad";
+pub const RATE_LIMITED: &str = "seckill_rate_limited_total";
 pub const CLAIMS: &str = "seckill_claims_total";
 pub const BUILD_INFO: &str = "seckill_build_info";
 pub const CLAIM_SECONDS: &str = "seckill_claim_seconds";
@@ -40,8 +41,16 @@ enum Kind {
 
 const DESCRIBED: &[(&str, Kind, &str)] = &[
     (CONNECTIONS, Kind::Gauge, "Open client connections."),
-    (CONNECTIONS_REFUSED, Kind::Counter, "Connections refused because the cap was reached."),
-    (CONNECTIONS_CUT, Kind::Counter, "Connections cut for being too slow, by reason."),
+    (
+        CONNECTIONS_REFUSED,
+        Kind::Counter,
+        "Connections refused, because the house was full or one address had its share.",
+    ),
+    (
+        CONNECTIONS_CUT,
+        Kind::Counter,
+        "Connections cut for being too slow or to make room, by reason.",
+    ),
     (TLS_HANDSHAKES, Kind::Counter, "Clients that agreed with us on TLS."),
     (TLS_HANDSHAKES_FAILED, Kind::Counter, "Clients that did not."),
     (
@@ -57,6 +66,11 @@ const DESCRIBED: &[(&str, Kind, &str)] = &[
         Kind::Counter,
         "Requests refused for their token, role or signature, by kind: no_token, buyer_token, admin_token, \
          role, signature.",
+    ),
+    (
+        RATE_LIMITED,
+        Kind::Counter,
+        "Requests refused for asking too often, by class and by who was counted: user, address.",
     ),
     (CLAIMS, Kind::Counter, "Claims by answer."),
     (CLAIM_SECONDS, Kind::Seconds, "From a claim's entry into the lane to the gate's answer."),
@@ -174,7 +188,7 @@ fn describe() {
             Kind::Seconds => metrics::describe_histogram!(name, Unit::Seconds, text),
         }
     }
-    for name in [CONNECTIONS_REFUSED, TLS_HANDSHAKES, TLS_HANDSHAKES_FAILED] {
+    for name in [TLS_HANDSHAKES, TLS_HANDSHAKES_FAILED] {
         metrics::counter!(name).increment(0);
     }
     for name in [ORDERS_TIMED_OUT, PAYMENTS_CREDITED, PAYMENTS_LATE, HEALED] {
@@ -189,6 +203,10 @@ fn describe() {
     for reason in PUSH_DROPPED_REASONS {
         metrics::counter!(PUSH_DROPPED, "reason" => reason).increment(0);
     }
+    for reason in REFUSED_REASONS {
+        metrics::counter!(CONNECTIONS_REFUSED, "reason" => reason).increment(0);
+    }
+    crate::front_door::describe_counts();
     for reason in CUT_REASONS {
         metrics::counter!(CONNECTIONS_CUT, "reason" => reason).increment(0);
     }

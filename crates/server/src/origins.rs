@@ -30,7 +30,7 @@ const METHODS: &str = "GET, POST";
 /// What our requests carry beside what any page may send.
 const HEADERS: &str = "authorization, content-type, idempotency-key, last-event-id, x-sale-token";
 /// What a page may read of an answer beside what it always may.
-pub(crate) const EXPOSED: &str = "retry-after, x-request-id";
+pub(crate) const EXPOSED: &str = "ratelimit, ratelimit-policy, retry-after, x-request-id";
 /// Operators come from the console or from a program, not from a page of the shop.
 const OPERATORS: &str = "/api/v1/admin";
 

@@ -127,7 +127,7 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     let metrics = Metrics::install().map_err(CannotStart::because)?;
     orders::describe_metrics();
     let data = DataDir::open(&config.data).map_err(CannotStart::because)?;
-    let doors = Doors::open(&config)?;
+    let mut doors = Doors::open(&config)?;
     let mut shutdown = std::pin::pin!(shutdown);
     let opening = async {
         let (parts, secret) = starting::open_parts(&config, &data, &doors).await?;
@@ -147,7 +147,7 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
         Profile::Cluster => "cluster",
     });
     checkup::log(checkup::machine(opened.data.path())).map_err(CannotStart)?;
-    raise_open_files(opened.config.http.connections_max);
+    doors.cap_connections(raise_open_files(opened.config.http.connections_max));
     let app = App::new(
         opened.config.clone(),
         engine.clone(),
@@ -245,19 +245,30 @@ async fn note_token_uses(app: Arc<App>) {
     }
 }
 
-/// Each connection is an open file, and the usual limit of 1,024 is soon reached.
-fn raise_open_files(connections_max: usize) {
-    /// Databases, the log, the listener, and some to spare.
-    const OTHER_FILES: u64 = 256;
+/// Each connection is an open file, and the usual limit of 1,024 is soon reached. Answers how many
+/// connections there can be: beyond it nobody could be accepted, nor made to give way.
+fn raise_open_files(connections_max: usize) -> usize {
+    /// Databases, the log, the listener, connections that give way, and some to spare.
+    const OTHER_FILES: u64 = 512;
     let wanted = connections_max as u64 + OTHER_FILES;
     match rlimit::increase_nofile_limit(wanted) {
-        Ok(given) if given < wanted => tracing::warn!(
-            wanted,
-            given,
-            "the system allows fewer open files than http.connections_max needs"
-        ),
-        Ok(_) => {}
-        Err(error) => tracing::warn!(%error, "the limit of open files could not be raised"),
+        Ok(given) if given < wanted => {
+            let possible = given.saturating_sub(OTHER_FILES).max(given / 2).max(1) as usize;
+            let possible = possible.min(connections_max);
+            tracing::warn!(
+                wanted,
+                given,
+                possible,
+                "the system allows fewer open files than http.connections_max needs, so there can be \
+                 fewer connections: raise `ulimit -n`"
+            );
+            possible
+        }
+        Ok(_) => connections_max,
+        Err(error) => {
+            tracing::warn!(%error, "the limit of open files could not be raised");
+            connections_max
+        }
     }
 }
 

@@ -87,13 +87,15 @@ fn counted(address: SocketAddr, requests: &[Vec<u8>], status: u16) -> f64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_allocates_next_to_nothing_and_a_claim_little() {
     let data = tempfile::tempdir().unwrap();
-    let config = Config {
+    let mut config = Config {
         listen: ([127, 0, 0, 1], 0).into(),
         data: data.path().into(),
         secret: Secret::new(SECRET),
         demo: Switch::Off,
         ..Config::defaults()
     };
+    // So slow that none is forgotten meanwhile.
+    config.limits.claims_per_user = "1/m burst 20".parse().unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let server = tokio::spawn(serve(config, async move { drop(stopped.await) }));
     let running = loop {
@@ -123,10 +125,23 @@ async fn a_refusal_allocates_next_to_nothing_and_a_claim_little() {
     let per_refusal = tokio::task::spawn_blocking(move || counted(address, &requests, 409));
     let per_refusal = per_refusal.await.unwrap();
 
+    // One buyer who asks as fast as they can: overload must cost less than what it keeps away.
+    let floods = vec![claims(item, "flood", 1).remove(0); 21 + ASKED];
+    let per_limited = tokio::task::spawn_blocking(move || {
+        let mut client = Client::connect(address);
+        for request in &floods[..21] {
+            client.ask(request);
+        }
+        counted(address, &floods[21..], 429)
+    });
+    let per_limited = per_limited.await.unwrap();
+
     println!(
-        "{per_refusal:.2} allocations per refusal, {per_claim:.1} per claim, {per_order:.1} per order"
+        "{per_limited:.2} allocations per request too many, {per_refusal:.2} per refusal, \
+         {per_claim:.1} per claim, {per_order:.1} per order"
     );
     assert!(per_refusal <= PER_REFUSAL_MAX, "{per_refusal} per refusal");
+    assert!(per_limited <= PER_REFUSAL_MAX, "{per_limited} per request too many");
     assert!(per_claim <= PER_CLAIM_MAX, "{per_claim} per claim");
     assert!(per_order <= PER_ORDER_MAX, "{per_order} per order");
     stop.send(()).unwrap();

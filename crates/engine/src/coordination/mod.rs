@@ -7,7 +7,7 @@
 mod local;
 mod redis;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use sale::{Activity, OrderNo, UserId};
@@ -56,6 +56,13 @@ pub trait Coordination: Send + Sync {
     async fn catalogue(&self) -> Option<Vec<Activity>>;
 
     async fn put_catalogue(&self, activities: &[Arc<Activity>]);
+
+    /// Count one request of somebody with what all instances have seen of them: at most `burst` at once, and
+    /// one every `step` in the long run. How long they have to wait, if it is one too many; nothing is known
+    /// of whom nobody can be asked about.
+    async fn count_together(&self, _who: &str, _step: Duration, _burst: u32) -> Option<Duration> {
+        None
+    }
 
     /// Holds this node for so long as a living process is asked about, for those who are given it by a
     /// ledger that has forgotten. False if another one holds it.

@@ -5,6 +5,7 @@
 //! | `…:{<name>}:lease`, `…:{<name>}:fence` | who tells that the ledger is down, and how many have |
 //! | `…:{node:<n>}:lease`, `…:fence` | which process makes order numbers of node n, see [`crate::node`] |
 //! | `…:catalog`, `…:catalog:<activity>` | ids of the activities shown; a hash for each |
+//! | `…:rate:<who>` | when all that somebody asked for lately is forgotten, see `count.lua` |
 //! | channel `…:hints` | news |
 //! | channel `…:hints:<instance>` | a beat for that instance alone |
 //!
@@ -25,7 +26,7 @@ use parking_lot::Mutex;
 use redis::{Cmd, FromRedisValue, RedisError, RedisResult};
 use redis_link::{Call, LinkOptions, RedisLink, RedisServers, Script};
 use sale::{Activity, ActivityId, Item};
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::{Semaphore, broadcast, mpsc};
 
 use super::{Coordination, Hint};
 
@@ -42,6 +43,7 @@ const RECONNECT: Duration = Duration::from_millis(500);
 /// So many servers are tried with a hint, of so many that a key can name.
 const PUBLISH_TRIES_MAX: u32 = 6;
 const ROUTES: u32 = 64;
+const COUNTING_MAX: usize = 256;
 const BEAT_EVERY: Duration = Duration::from_secs(1);
 /// Without even a beat for so long, the line is dead.
 const SILENCE_MAX: Duration = Duration::from_secs(4);
@@ -49,6 +51,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(4);
 const BEAT: &str = "beat";
 
 static LEAD: Script = Script::new(include_str!("lua/lead.lua"));
+static COUNT: Script = Script::new(include_str!("lua/count.lua"));
 static PUBLISH: Script = Script::new(include_str!("lua/publish.lua"));
 
 #[derive(Clone, Debug)]
@@ -66,6 +69,8 @@ pub struct RedisCoordination {
     hints: broadcast::Sender<Hint>,
     put: Mutex<PutActivities>,
     outgoing: mpsc::Sender<Message>,
+    /// Requests may be counted together so many at a time; with more, each instance counts for itself.
+    counting: Semaphore,
 }
 
 /// What is published.
@@ -95,6 +100,7 @@ impl RedisCoordination {
             hints: broadcast::Sender::new(HINTS_WAITING_MAX),
             put: Mutex::default(),
             outgoing,
+            counting: Semaphore::new(COUNTING_MAX),
             options,
         };
         let key = coordination.key("hints");
@@ -306,6 +312,14 @@ impl Coordination for RedisCoordination {
         }
     }
 
+    async fn count_together(&self, who: &str, step: Duration, burst: u32) -> Option<Duration> {
+        let _asking = self.counting.try_acquire().ok()?;
+        let call = Call::new(&COUNT, [self.key(format_args!("rate:{who}"))]);
+        let call = call.number(step.as_nanos() as f64 / 1e3).number(burst);
+        let wait_us: u64 = self.link.run(&call).await.ok()?;
+        (wait_us > 0).then_some(Duration::from_micros(wait_us))
+    }
+
     async fn witness_node(&self, node: u16, holder: &str) -> Result<bool, String> {
         let held = self.take_lease(&format!("node:{node}"), holder, NODE_LEASE_MS).await;
         held.map(|fence| fence > 0).map_err(|error| error.to_string())
@@ -338,5 +352,24 @@ mod tests {
         let channels = [unique_name("nobody"), unique_name("nobody")];
         let heard = hear(servers, &channels, &sender, &weak, silence, false).await;
         assert!(heard.unwrap_err().is_timeout());
+    }
+
+    #[tokio::test]
+    async fn instances_count_together_and_forget_in_time() {
+        let options = options(shared_redis().url(), "ann");
+        let ann = RedisCoordination::open(options.clone()).await.unwrap();
+        let bob = RedisCoordinationOptions { instance: "bob".into(), ..options };
+        let bob = RedisCoordination::open(bob).await.unwrap();
+        let step = Duration::from_secs(30);
+        for n in 0..6 {
+            let instance = if n % 2 == 0 { &ann } else { &bob };
+            let wait = instance.count_together("eve", step, 4).await;
+            assert_eq!(wait.is_some(), n >= 4, "request {n}: {wait:?}");
+            assert!(wait.is_none_or(|wait| wait <= step), "{wait:?}");
+        }
+        assert_eq!(bob.count_together("dan", step, 1).await, None, "somebody else");
+        let key = ann.key("rate:eve");
+        let left_ms: i64 = ann.ask(redis::cmd("PTTL").arg(key)).await.unwrap();
+        assert!((1..=120_000).contains(&left_ms), "the key goes when all is forgotten: {left_ms}");
     }
 }

@@ -305,6 +305,10 @@ impl Admission for RedisGate {
         self.0.admitter.admit(batch).await
     }
 
+    fn units_left(&self, item: ItemId) -> Option<i64> {
+        Inspection::left(self, item)
+    }
+
     fn may_hold_mark(&self, item: ItemId, user: &UserId, with_key: bool) -> bool {
         with_key || self.0.holders.may_hold(item, user)
     }

@@ -239,6 +239,10 @@ impl Admission for SoloGate {
         self.0.admit(&batch)
     }
 
+    fn units_left(&self, item: ItemId) -> Option<i64> {
+        crate::Inspection::left(self, item)
+    }
+
     fn may_hold_mark(&self, item: ItemId, user: &UserId, _: bool) -> bool {
         self.0.items.get(item).is_some_and(|item| {
             let item = item.read();

@@ -62,7 +62,7 @@ pub(crate) trait Home: Send + Sync {
     }
 
     fn lanes(&self, gate: Arc<dyn Gate>, queue_max: usize) -> Lanes {
-        let options = LaneOptions { queue_max, batch_max: 64 };
+        let options = LaneOptions { queue_max, batch_max: 64, ..LaneOptions::default() };
         Lanes::start(
             options,
             1_000,

@@ -442,7 +442,7 @@ async fn a_lane_that_died_is_noticed() {
         let home = SoloHome::new();
         let gate = Arc::new(home.open_solo());
         gate.load(home.loading(1, 10)).await.unwrap();
-        let options = LaneOptions { queue_max: 10, batch_max: 10 };
+        let options = LaneOptions { queue_max: 10, batch_max: 10, ..LaneOptions::default() };
         let may_number = Arc::new(move || !dies || panic!("a test kills this lane"));
         let numbers = home.numbers.clone();
         let lanes =

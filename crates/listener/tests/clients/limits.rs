@@ -75,17 +75,18 @@ async fn a_client_that_reads_slowly_gets_all_of_its_answer() {
 async fn above_the_cap_one_is_told_so() {
     let server = Server::start(HttpSettings { connections_max: 2, ..settings() }).await;
     let (mut first, mut second) = (server.client().await, server.client().await);
-    first.get("/").await;
-    second.get("/").await;
-    first.read_some().await;
-    second.read_some().await;
+    // Both wait for an answer, so that neither gives way.
+    first.send(&post_to("/wait", "")).await;
+    second.send(&post_to("/wait", "")).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
     let mut third = server.client().await;
     third.get("/").await;
     let (answer, _) = third.read_to_end().await;
     assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
     assert!(answer.ends_with("full"), "{answer}");
-    drop(first);
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    server.bell.notify_one();
+    server.bell.notify_one();
+    assert!(first.read_some().await.ends_with("fast 0;"));
     let mut fourth = server.client().await;
     fourth.get("/").await;
     assert!(fourth.read_some().await.starts_with("HTTP/1.1 200"));

@@ -8,5 +8,6 @@ mod fast_path;
 mod heads;
 mod http2;
 mod limits;
+mod room;
 mod server;
 mod tls;

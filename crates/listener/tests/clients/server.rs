@@ -32,6 +32,8 @@ use tokio::{
 pub(crate) fn settings() -> HttpSettings {
     HttpSettings {
         connections_max: 100,
+        connections_per_address_max: 100,
+        exempt_networks: Vec::new(),
         backlog_max: 100,
         header_timeout_ms: 300,
         header_bytes_max: 8_192,

@@ -8,10 +8,14 @@ use std::sync::Arc;
 use auth::{AdminError, Admins, Buyers, Operator};
 use axum::extract::{FromRef, FromRequestParts};
 use http::{HeaderMap, header::AUTHORIZATION, request::Parts};
+use limits::Class;
 use listener::Peer;
 use sale::UserId;
 
-use crate::problem::{Code, Problem};
+use crate::{
+    front_door::FrontDoor,
+    problem::{Code, Problem},
+};
 pub(crate) use refusals::{AccessRefusal, note, tell_kept_back};
 
 /// The token of `Authorization: Bearer …`, if there is exactly one.
@@ -30,6 +34,7 @@ pub struct Buyer(pub UserId);
 impl<S: Send + Sync> FromRequestParts<S> for Buyer
 where
     Arc<Buyers>: FromRef<S>,
+    Arc<FrontDoor>: FromRef<S>,
 {
     type Rejection = Problem;
 
@@ -41,7 +46,11 @@ where
             }
             None => (AccessRefusal::NoToken, Err(refused().inside("no bearer token"))),
         };
-        found.map(Buyer).inspect_err(|problem| note(refusal, None, parts, problem))
+        let user = found.inspect_err(|problem| note(refusal, None, parts, problem))?;
+        if let Some(class) = parts.extensions.get::<Class>() {
+            Arc::<FrontDoor>::from_ref(state).count_user(*class, &user).await?;
+        }
+        Ok(Buyer(user))
     }
 }
 

@@ -97,13 +97,27 @@ async fn decide(app: &App, request: Request) -> Result<Admitted, Problem> {
     let Path(id) = Path::<i64>::from_request_parts(&mut parts, &()).await?;
     let engine = &app.engine;
     let all = |name| parts.headers.get_all(name).into_iter().map(HeaderValue::as_bytes);
-    let head = ClaimHead::read(engine, ItemId(id), all(SALE_TOKEN), all(IDEMPOTENCY_KEY))?;
+    let now = Moment::read(engine);
+    let head = ClaimHead::read(app, ItemId(id), now, all(SALE_TOKEN), all(IDEMPOTENCY_KEY))?;
     // Whoever has no good token is not waited for to send the rest.
     let request = head.with(Json::from_request(Request::from_parts(parts, body), &()).await?)?;
     let began = Instant::now();
     let decision = engine.claims().claim(request).await;
     app.claims.decided_after(began.elapsed());
     answer(decision, engine.keys(), |position| engine.claims().eta_ms(position))
+}
+
+/// When a claim came, by both clocks, which are read once for all that is to be judged by them.
+#[derive(Clone, Copy)]
+pub(super) struct Moment {
+    pub(super) at: Instant,
+    pub(super) ms: Millis,
+}
+
+impl Moment {
+    pub(super) fn read(engine: &Engine) -> Moment {
+        Moment { at: Instant::now(), ms: engine.now_ms() }
+    }
 }
 
 /// What the head of a claim says; how much is wanted is not known yet.
@@ -116,13 +130,15 @@ pub(super) struct ClaimHead {
 impl ClaimHead {
     /// From the item of the path and the values of the two fields that concern it.
     pub(super) fn read<'a>(
-        engine: &Engine,
+        app: &App,
         item: ItemId,
+        now: Moment,
         tokens: impl Iterator<Item = &'a [u8]>,
         idempotency_keys: impl Iterator<Item = &'a [u8]>,
     ) -> Result<ClaimHead, Problem> {
         let token = only_token(tokens)?;
-        let user = named_by_token(token, item, engine.keys(), engine.now_ms())?;
+        let user = named_by_token(token, item, app.engine.keys(), now.ms)?;
+        app.door.count_claim(&user, now.at)?;
         let key = idempotency_key(idempotency_keys, &user)?;
         Ok(ClaimHead { item, user, key })
     }

@@ -16,12 +16,13 @@ use http::{
     HeaderValue, Method, StatusCode,
     header::{ACCEPT_LANGUAGE, ACCESS_CONTROL_ALLOW_ORIGIN, CONTENT_TYPE, ORIGIN},
 };
+use limits::Class;
 use listener::{FastPath, FastRequest, Fields, NoReply, Pending, REQUEST_ID, Refusal, RequestId};
-use sale::ItemId;
+use sale::{ItemId, Millis};
 
 use super::{
     App, BASE,
-    claims::{ADMITTED_BYTES, ClaimHead, IDEMPOTENCY_KEY, SALE_TOKEN, answer},
+    claims::{ADMITTED_BYTES, ClaimHead, IDEMPOTENCY_KEY, Moment, SALE_TOKEN, answer},
 };
 use crate::{
     extract::{Json, is_plain_number},
@@ -62,18 +63,24 @@ impl Claims {
         Claims { app, metrics: HttpMetrics::new(), open }
     }
 
-    fn read(&self, item: ItemId, request: &FastRequest<'_>) -> Result<ClaimRequest, Problem> {
-        let (engine, fields) = (&self.app.engine, request.fields);
+    fn read(
+        &self,
+        item: ItemId,
+        now: Moment,
+        request: &FastRequest<'_>,
+    ) -> Result<ClaimRequest, Problem> {
+        self.app.door.count_address(Class::Claims, request.peer.0, now.at)?;
+        let fields = request.fields;
         let (tokens, keys) = (fields.all(SALE_TOKEN), fields.all(IDEMPOTENCY_KEY));
-        let head = ClaimHead::read(engine, item, tokens, keys)?;
+        let head = ClaimHead::read(&self.app, item, now, tokens, keys)?;
         head.with(Json::read(fields.first(CONTENT_TYPE.as_str()), request.body)?)
     }
 
-    fn refuse(&self, problem: &Problem, ticket: &Ticket, out: &mut Vec<u8>) {
+    fn refuse(&self, problem: &Problem, ticket: &Ticket, now_ms: Millis, out: &mut Vec<u8>) {
         self.app.claims.refused(problem.code());
         self.metrics.answered(problem.code().status(), ticket.began.elapsed());
         problem.log(&Method::POST, "a claim", ticket.id);
-        with_date(|date| {
+        with_date(now_ms, |date| {
             let known: [(&str, &[u8]); 2] = [("date", date), (REQUEST_ID, ticket.id.as_bytes())];
             let [date, id] = known;
             match &ticket.origin {
@@ -97,16 +104,16 @@ impl Claims {
         self.app.origins.find(origin).cloned()
     }
 
-    fn tell(&self, decision: Decision, ticket: &Ticket, out: &mut Vec<u8>) {
+    fn tell(&self, decision: Decision, ticket: &Ticket, now_ms: Millis, out: &mut Vec<u8>) {
         let engine = &self.app.engine;
         match answer(decision, engine.keys(), |position| engine.claims().eta_ms(position)) {
-            Err(problem) => self.refuse(&problem, ticket, out),
+            Err(problem) => self.refuse(&problem, ticket, now_ms, out),
             Ok(admitted) => {
                 self.app.claims.admitted();
                 self.metrics.answered(StatusCode::ACCEPTED, ticket.began.elapsed());
                 let mut body = Vec::with_capacity(ADMITTED_BYTES);
                 admitted.write(&mut body);
-                with_date(|date| {
+                with_date(now_ms, |date| {
                     out.extend_from_slice(
                         b"HTTP/1.1 202 Accepted\r\ncontent-type: application/json\r\n\
                           cache-control: no-store\r\nx-content-type-options: nosniff\r\ndate: ",
@@ -143,18 +150,19 @@ impl FastPath for Claims {
     ) -> Option<Pending<Self>> {
         let lang = lang_of(request.fields);
         let origin = self.origin_of(request.fields);
-        let ticket = Ticket { lang, began: Instant::now(), id: request.id, origin };
+        let now = Moment::read(&self.app.engine);
+        let ticket = Ticket { lang, began: now.at, id: request.id, origin };
         let engine = &self.app.engine;
-        let claim = match self.read(item, request) {
+        let claim = match self.read(item, now, request) {
             Ok(claim) => claim,
             Err(problem) => {
-                self.refuse(&problem, &ticket, out);
+                self.refuse(&problem, &ticket, now.ms, out);
                 return None;
             }
         };
-        match engine.claims().enter(claim) {
+        match engine.claims().enter(claim, now.at) {
             Err(decision) => {
-                self.tell(decision, &ticket, out);
+                self.tell(decision, &ticket, now.ms, out);
                 None
             }
             Ok(place) => {
@@ -167,15 +175,16 @@ impl FastPath for Claims {
     }
 
     fn finish(&self, ticket: Ticket, reply: Result<Decision, NoReply>, out: &mut Vec<u8>) {
+        let now_ms = self.app.engine.now_ms();
         let problem = match reply {
             Ok(decision) => {
                 self.app.claims.decided_after(ticket.began.elapsed());
-                return self.tell(decision, &ticket, out);
+                return self.tell(decision, &ticket, now_ms, out);
             }
             Err(NoReply::TooLate) => Problem::new(Code::Unknown).inside("no answer in time"),
             Err(NoReply::Panicked) => Problem::internal("a claim panicked"),
         };
-        self.refuse(&problem, &ticket, out);
+        self.refuse(&problem, &ticket, now_ms, out);
     }
 
     fn write_refusal(
@@ -246,15 +255,14 @@ fn item_of(path: &str) -> Option<ItemId> {
 }
 
 /// The date as HTTP writes it, which is the same for a whole second.
-fn with_date(write: impl FnOnce(&[u8])) {
+fn with_date(now_ms: Millis, write: impl FnOnce(&[u8])) {
     thread_local! {
         static DATE: RefCell<(u64, String)> = const { RefCell::new((0, String::new())) };
     }
-    let now = SystemTime::now();
-    let second = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
+    let second = now_ms.max(0) as u64 / 1_000;
     DATE.with_borrow_mut(|(written, text)| {
         if *written != second || text.is_empty() {
-            *text = httpdate::fmt_http_date(now);
+            *text = httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + Duration::from_secs(second));
             *written = second;
         }
         write(text.as_bytes());
@@ -285,9 +293,9 @@ mod tests {
 
     #[test]
     fn the_date_is_written_as_http_wants_it() {
-        with_date(|date| {
+        with_date(784_111_777_123, |date| {
             assert_eq!(date.len(), "Sun, 06 Nov 1994 08:49:37 GMT".len());
-            assert!(date.ends_with(b" GMT"));
+            assert_eq!(date, b"Sun, 06 Nov 1994 08:49:37 GMT");
         });
     }
 }

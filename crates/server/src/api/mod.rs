@@ -57,7 +57,7 @@ use axum::{
 use listener::HttpSettings;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::{edge::Edge, metrics::Metrics, origins::Origins, web};
+use crate::{edge::Edge, front_door::FrontDoor, metrics::Metrics, origins::Origins, web};
 use body_limit::limited;
 use config::{Config, ProcessRole};
 use counts::ClaimCounts;
@@ -76,6 +76,7 @@ pub struct App {
     pub engine: Arc<Engine>,
     pub buyers: Arc<Buyers>,
     pub admins: Arc<Admins>,
+    pub(crate) door: Arc<FrontDoor>,
     /// Whose pages may ask beside our own.
     pub origins: Origins,
     /// Absent where nobody installed a recorder, as in tests.
@@ -103,6 +104,7 @@ impl App {
         });
         let admins = Admins::new(auth, lookup, clock.clone());
         Ok(Arc::new(App {
+            door: Arc::new(FrontDoor::new(&config, engine.clone())),
             origins: Origins::new(&config.http.allowed_origins),
             config,
             buyers: Arc::new(buyers),
@@ -130,6 +132,12 @@ impl Deref for Shared {
 impl FromRef<Shared> for Arc<Buyers> {
     fn from_ref(shared: &Shared) -> Self {
         shared.buyers.clone()
+    }
+}
+
+impl FromRef<Shared> for Arc<FrontDoor> {
+    fn from_ref(shared: &Shared) -> Self {
+        shared.door.clone()
     }
 }
 
@@ -191,7 +199,8 @@ pub fn admin_service(app: Arc<App>) -> Edge<Router> {
 
 fn edge(app: &App, router: Router) -> Edge<Router> {
     let timeout = Duration::from_millis(app.config.http.request_timeout_ms);
-    Edge::new(router, timeout).open_to(app.origins.clone())
+    let (origins, door) = (app.origins.clone(), app.door.clone());
+    Edge::new(router, timeout).open_to(origins).behind(door)
 }
 
 /// What is answered before the router.

@@ -15,6 +15,7 @@ use std::{
     borrow::Cow,
     fmt,
     io::Write,
+    ops::Range,
     sync::{Arc, LazyLock},
 };
 
@@ -24,13 +25,14 @@ use axum::{
 };
 use bytes::Bytes;
 use http::{
-    HeaderMap, HeaderValue,
+    HeaderMap, HeaderName, HeaderValue,
     header::{
         CACHE_CONTROL, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, VARY,
         WWW_AUTHENTICATE,
     },
 };
 use ledger::LedgerError;
+use limits::Exceeded;
 use listener::RequestId;
 use sale::{Invalid, Millis, OrderNo};
 use serde::Serialize;
@@ -47,6 +49,8 @@ pub struct Problem {
     /// Shared and absent in most cases, so that a problem is small enough to be returned by value
     /// and to be put among the extensions of a response.
     more: Option<Arc<More>>,
+    /// The limit that was exceeded. Whoever floods us is told so without anything being allocated.
+    limit: Option<Exceeded>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -60,7 +64,7 @@ struct More {
 
 impl Problem {
     pub fn new(code: Code) -> Self {
-        Problem { code, more: None }
+        Problem { code, more: None, limit: None }
     }
 
     /// A field of the request does not make sense. `problem` continues a sentence that begins with
@@ -124,6 +128,12 @@ impl Problem {
         self
     }
 
+    /// This limit was exceeded: when to come again, and what it is.
+    pub(crate) fn limit(mut self, over: Exceeded) -> Self {
+        self.limit = Some(over);
+        self
+    }
+
     /// What to write to the log and never to the client.
     pub fn inside(mut self, cause: impl fmt::Display) -> Self {
         self.more_mut().inside = Some(cause.to_string());
@@ -138,7 +148,25 @@ impl Problem {
     pub fn render(&self, lang: Lang) -> Bytes {
         match self.more.as_deref() {
             Some(more) if !more.is_plain() => write_body(self.code, lang, more),
-            _ => PLAIN[self.code as usize][lang as usize].clone(),
+            _ => {
+                let (start, pause_ms, end) = self.plain_body(lang);
+                match pause_ms {
+                    None => Bytes::from_static(start),
+                    Some(ms) => [start, ms.to_string().as_bytes(), end].concat().into(),
+                }
+            }
+        }
+    }
+
+    /// The body of a problem that carries nothing of its own but perhaps when to come again, which is
+    /// written between two parts.
+    fn plain_body(&self, lang: Lang) -> (&'static [u8], Option<u32>, &'static [u8]) {
+        let PlainBody { whole, pause } = &PLAIN[self.code as usize][lang as usize];
+        match (&self.limit, pause) {
+            (Some(over), Some(pause)) => {
+                (&whole[..pause.start], Some(over.retry_after_ms), &whole[pause.end..])
+            }
+            _ => (whole, None, &[]),
         }
     }
 
@@ -157,7 +185,15 @@ impl Problem {
 
     /// The same answer as bytes, from the status line on, with these fields besides.
     pub(crate) fn write_http(&self, out: &mut Vec<u8>, lang: Lang, fields: &[(&str, &[u8])]) {
-        let (status, body) = (self.code.status(), self.render(lang));
+        let status = self.code.status();
+        // Written in three parts, so that those who flood us are refused without an allocation.
+        let own = self.more.as_deref().filter(|more| !more.is_plain());
+        let own = own.map(|more| write_body(self.code, lang, more));
+        let (start, pause_ms, end) = match &own {
+            Some(body) => (&body[..], None, &[][..]),
+            None => self.plain_body(lang),
+        };
+        let digits = pause_ms.map_or(0, |ms| ms.checked_ilog10().unwrap_or(0) as usize + 1);
         let reason = status.canonical_reason().unwrap_or_default();
         for part in [
             "HTTP/1.1 ",
@@ -175,7 +211,8 @@ impl Problem {
                 out.extend_from_slice(part);
             }
         }
-        let length = write!(out, "\r\ncontent-length: {}\r\n", body.len());
+        let length = start.len() + digits + end.len();
+        let length = write!(out, "\r\ncontent-length: {length}\r\n");
         length.expect("a vector takes everything");
         if let Some(seconds) = self.retry_after_s() {
             let pause = write!(out, "retry-after: {seconds}\r\n");
@@ -184,20 +221,34 @@ impl Problem {
         if self.code == Code::Unauthorized {
             out.extend_from_slice(b"www-authenticate: Bearer\r\n");
         }
+        for (name, value) in self.limit.iter().flat_map(limit_fields) {
+            write!(out, "{name}: {value}\r\n").expect("a vector takes everything");
+        }
         out.extend_from_slice(b"\r\n");
-        out.extend_from_slice(&body);
+        out.extend_from_slice(start);
+        if let Some(ms) = pause_ms {
+            write!(out, "{ms}").expect("a vector takes everything");
+        }
+        out.extend_from_slice(end);
     }
 
     /// The header counts in seconds; a pause of a few milliseconds must not become none.
     fn retry_after_s(&self) -> Option<u64> {
         let more = self.more.as_deref();
-        let pause_ms = more.and_then(|m| m.retry_after_ms).or(self.code.retry_after_ms());
+        let limit = self.limit.map(|over| u64::from(over.retry_after_ms));
+        let own = limit.or_else(|| more.and_then(|more| more.retry_after_ms));
+        let pause_ms = own.or(self.code.retry_after_ms());
         pause_ms.map(|ms| ms.div_ceil(1_000).max(1))
     }
 
     fn advise(&self, headers: &mut HeaderMap) {
         if let Some(seconds) = self.retry_after_s() {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        for (name, value) in self.limit.iter().flat_map(limit_fields) {
+            if let Ok(value) = HeaderValue::try_from(value.to_string()) {
+                headers.insert(HeaderName::from_static(name), value);
+            }
         }
         if self.code == Code::Unauthorized {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -230,10 +281,51 @@ impl More {
 }
 
 /// The bodies of problems that carry nothing of their own, by code and language.
-static PLAIN: LazyLock<Vec<[Bytes; 2]>> = LazyLock::new(|| {
-    let body = |code, lang| write_body(code, lang, &More::default());
+static PLAIN: LazyLock<Vec<[PlainBody; 2]>> = LazyLock::new(|| {
+    let body = |code, lang| PlainBody::of(&write_body(code, lang, &More::default()));
     Code::ALL.iter().map(|&code| Lang::ALL.map(|lang| body(code, lang))).collect()
 });
+
+struct PlainBody {
+    whole: Vec<u8>,
+    /// Where the number is that says when to come again.
+    pause: Option<Range<usize>>,
+}
+
+impl PlainBody {
+    fn of(body: &[u8]) -> PlainBody {
+        const FIELD: &[u8] = b"\"retry_after_ms\":";
+        let field = body.windows(FIELD.len()).position(|part| part == FIELD);
+        let pause = field.map(|field| {
+            let start = field + FIELD.len();
+            let digits = body[start..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+            start..start + digits
+        });
+        PlainBody { whole: body.to_vec(), pause }
+    }
+}
+
+/// What a limit is called in the fields that say what it is, which are those of the IETF's draft
+/// *RateLimit header fields for HTTP*.
+fn limit_fields(over: &Exceeded) -> [(&'static str, LimitField<'_>); 2] {
+    [("ratelimit-policy", LimitField::Policy(over)), ("ratelimit", LimitField::State(over))]
+}
+
+enum LimitField<'a> {
+    Policy(&'a Exceeded),
+    State(&'a Exceeded),
+}
+
+impl fmt::Display for LimitField<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (LimitField::Policy(over) | LimitField::State(over)) = self;
+        write!(f, "\"{}-per-{}\"", over.class.as_str(), over.by.as_str())?;
+        match self {
+            LimitField::Policy(over) => write!(f, ";q={};w={}", over.burst, over.window_s),
+            LimitField::State(over) => write!(f, ";r=0;t={}", over.retry_after_ms.div_ceil(1_000)),
+        }
+    }
+}
 
 fn write_body(code: Code, lang: Lang, more: &More) -> Bytes {
     #[derive(Serialize)]
@@ -343,6 +435,38 @@ mod tests {
         }
         let response = Problem::new(Code::SoldOut).write_into(Response::default(), Lang::En);
         assert!(!response.headers().contains_key(RETRY_AFTER));
+    }
+
+    #[test]
+    fn whoever_asks_too_often_is_told_the_limit_and_when_to_come_again() {
+        use limits::{By, Class};
+        let over = Exceeded {
+            class: Class::Claims,
+            by: By::User,
+            burst: 20,
+            window_s: 4,
+            retry_after_ms: 1_234,
+        };
+        let problem = Problem::new(Code::RateLimited).limit(over);
+        let response = problem.write_into(Response::default(), Lang::En);
+        let fields = [
+            ("retry-after", "2"),
+            ("ratelimit-policy", "\"claims-per-user\";q=20;w=4"),
+            ("ratelimit", "\"claims-per-user\";r=0;t=2"),
+        ];
+        for lang in Lang::ALL {
+            assert_eq!(json(&problem, lang)["retry_after_ms"], 1_234);
+            let mut written = Vec::new();
+            problem.write_http(&mut written, lang, &[]);
+            let written = String::from_utf8(written).unwrap();
+            let (head, body) = written.split_once("\r\n\r\n").unwrap();
+            assert_eq!(body.as_bytes(), &problem.render(lang)[..], "both ways say the same");
+            assert!(head.contains(&format!("content-length: {}", body.len())), "{head}");
+            for (name, value) in fields {
+                assert!(head.contains(&format!("\r\n{name}: {value}")), "{head}");
+                assert_eq!(response.headers()[name], value);
+            }
+        }
     }
 
     #[test]
