@@ -32,7 +32,7 @@ use tokio::{
 pub(crate) fn settings() -> HttpSettings {
     HttpSettings {
         connections_max: 100,
-        connections_per_address_max: 100,
+        connections_per_address_max: 10_000,
         exempt_networks: Vec::new(),
         backlog_max: 100,
         header_timeout_ms: 300,
