@@ -83,6 +83,7 @@ pub use webhooks::{
 
 use alerting::Alerting;
 use cashier::Cashier;
+use coordination::Coordination;
 use health::RememberedAlerts;
 use jobs::Jobs;
 use last_known::LastKnown;
@@ -308,6 +309,11 @@ impl Engine {
     #[cfg(any(test, feature = "testing"))]
     pub fn parts(&self) -> &Shared {
         &self.shared
+    }
+
+    /// What several instances have in common.
+    pub fn coordination(&self) -> &Arc<dyn Coordination> {
+        &self.shared.coordination
     }
 
     pub fn run_jobs(&self) {

@@ -72,7 +72,7 @@ impl FrontDoor {
     ) -> Result<(), Problem> {
         let Passed::Here { step, burst } = passed else { return Ok(()) };
         let name = shared_name(class, who);
-        let counted = self.engine.parts().coordination.count_together(&name, step, burst);
+        let counted = self.engine.coordination().count_together(&name, step, burst);
         // Who cannot be asked has counted nothing; the limits of this process hold.
         let Ok(Some(wait)) = tokio::time::timeout(TOGETHER_WITHIN, counted).await else {
             return Ok(());
