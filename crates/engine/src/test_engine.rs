@@ -173,7 +173,7 @@ impl TestEngine {
 
     /// All pauses of jobs are over.
     pub(super) fn pauses_end(&self) {
-        self.engine.jobs.timeout.unclosable.lock().clear();
+        self.engine.jobs.timeout.pauses_end();
     }
 
     /// Runs a job until this is so: what one round did not wait for goes on beside the next.

@@ -1,7 +1,11 @@
 //! Closes orders that were not paid in time, and so gives their units back.
+//!
+//! An order with an open payment is closed at its provider first. A provider may hang, and nobody else's
+//! orders wait for that: those of the same providers are asked about by a task of their own, of which there
+//! is one at a time. A run waits for it for a moment, as most answer within that, and goes on without it.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
@@ -10,7 +14,10 @@ use async_trait::async_trait;
 use ledger::{Closing, LedgerError, Overdue};
 use parking_lot::Mutex;
 use sale::{CloseReason, ItemId, Millis, OrderNo};
-use tokio::time::Instant;
+use tokio::{
+    task::{Id, JoinSet},
+    time::{Instant, timeout_at},
+};
 
 use super::{Job, JobResult, Progress};
 use crate::{Payments, shared::Shared};
@@ -22,28 +29,101 @@ const UNCLOSABLE_PAUSE_MAX: Duration = Duration::from_secs(60);
 const UNCLOSABLE_MAX: usize = 100_000;
 /// Items whose orders could not be closed before this job takes it for a fault of the ledger.
 const CLOSE_FAILURES_MAX: usize = 3;
+/// How long a run waits for providers.
+const PROVIDERS_WAIT: Duration = Duration::from_millis(250);
+
+/// Names of the providers at which an order has open payments.
+type Names = Vec<String>;
 
 pub(crate) struct Timeout {
+    closings: Arc<Closings>,
+    /// Who is being asked. Only runs look at it, one after the other.
+    asking: tokio::sync::Mutex<Asking>,
+}
+
+#[derive(Default)]
+struct Asking {
+    tasks: JoinSet<Closed>,
+    names: HashMap<Id, Names>,
+}
+
+/// How many orders were closed, and the first error there was.
+type Closed = (usize, Option<LedgerError>);
+
+struct Closings {
     shared: Arc<Shared>,
     payments: Arc<Payments>,
     /// Overdue orders whose payment could not be closed at its provider, and until when they are passed
     /// over.
-    pub(crate) unclosable: Mutex<HashMap<OrderNo, Instant>>,
+    unclosable: Mutex<HashMap<OrderNo, Instant>>,
+    /// Orders about which a provider is being asked. They are passed over until it has answered.
+    under_way: Mutex<HashMap<OrderNo, Names>>,
 }
 
 impl Timeout {
     pub(crate) fn new(shared: Arc<Shared>, payments: Arc<Payments>) -> Timeout {
-        Timeout { shared, payments, unclosable: Mutex::default() }
+        let (unclosable, under_way) = (Mutex::default(), Mutex::default());
+        let closings = Arc::new(Closings { shared, payments, unclosable, under_way });
+        Timeout { closings, asking: tokio::sync::Mutex::default() }
+    }
+
+    /// As if the pauses of all orders were over.
+    #[cfg(test)]
+    pub(crate) fn pauses_end(&self) {
+        self.closings.unclosable.lock().clear();
+    }
+
+    /// A task for the orders of each group of providers, unless the one before it is still at it.
+    fn ask(&self, asking: &mut Asking, orders: Vec<Overdue>, now_ms: Millis, limit: usize) {
+        let mut by_names: BTreeMap<Names, Vec<Overdue>> = BTreeMap::new();
+        for overdue in orders {
+            by_names.entry(overdue.providers.clone()).or_default().push(overdue);
+        }
+        for (names, orders) in by_names {
+            let numbers = orders.iter().map(|overdue| overdue.order.order_no);
+            if asking.names.values().any(|busy| *busy == names) {
+                self.closings.pass_over(numbers, limit);
+                continue;
+            }
+            let under_way = numbers.map(|order_no| (order_no, names.clone()));
+            self.closings.under_way.lock().extend(under_way);
+            let closings = self.closings.clone();
+            let task = asking.tasks.spawn(async move { closings.ask(orders, now_ms, limit).await });
+            asking.names.insert(task.id(), names);
+        }
+    }
+
+    /// What providers answered up to now, and in the moment that a run waits for them.
+    async fn answered(&self, asking: &mut Asking) -> Closed {
+        let until = Instant::now() + PROVIDERS_WAIT;
+        let (mut closed, mut first) = (0, None);
+        while let Ok(Some(done)) = timeout_at(until, asking.tasks.join_next_with_id()).await {
+            let (id, outcome) = match done {
+                Ok((id, (now, error))) => {
+                    closed += now;
+                    (id, error)
+                }
+                Err(died) => (died.id(), Some(LedgerError::Unavailable(died.to_string()))),
+            };
+            first = first.or(outcome);
+            let names = asking.names.remove(&id);
+            self.closings.under_way.lock().retain(|_, of| Some(&*of) != names.as_ref());
+        }
+        (closed, first)
+    }
+}
+
+impl Closings {
+    /// Close what the providers let go of.
+    async fn ask(&self, orders: Vec<Overdue>, now_ms: Millis, limit: usize) -> Closed {
+        let (closable, kept) = self.payments.close_all_at_providers(orders).await;
+        self.pass_over(kept.into_iter().map(|overdue| overdue.order.order_no), limit);
+        self.close_by_item(closable, now_ms, limit).await
     }
 
     /// One transaction per item: an item that somebody else holds in the ledger must not keep the
     /// units of the others. Answers how many orders were closed, and the first error there was.
-    async fn close_by_item(
-        &self,
-        orders: Vec<Overdue>,
-        now_ms: Millis,
-        limit: usize,
-    ) -> (usize, Option<LedgerError>) {
+    async fn close_by_item(&self, orders: Vec<Overdue>, now_ms: Millis, limit: usize) -> Closed {
         let mut by_item: BTreeMap<ItemId, Vec<Closing>> = BTreeMap::new();
         for overdue in orders {
             by_item.entry(overdue.order.item).or_default().push(overdue.into());
@@ -81,16 +161,16 @@ impl Timeout {
         now_ms: Millis,
         limit: usize,
     ) -> Result<(Vec<Overdue>, bool), LedgerError> {
-        let unclosable = {
+        let passed_over: HashSet<OrderNo> = {
             let now = Instant::now();
-            let mut unclosable = self.unclosable.lock();
+            let (mut unclosable, under_way) = (self.unclosable.lock(), self.under_way.lock());
             unclosable.retain(|_, until| now < *until);
-            unclosable.clone()
+            unclosable.keys().chain(under_way.keys()).copied().collect()
         };
-        let asked = limit + unclosable.len();
+        let asked = limit + passed_over.len();
         let mut overdue = self.shared.ledger.overdue(now_ms, asked).await?;
         let full = overdue.len() == asked;
-        overdue.retain(|overdue| !unclosable.contains_key(&overdue.order.order_no));
+        overdue.retain(|overdue| !passed_over.contains(&overdue.order.order_no));
         overdue.truncate(limit);
         Ok((overdue, full))
     }
@@ -108,25 +188,27 @@ impl Timeout {
 #[async_trait]
 impl Job for Timeout {
     async fn run(&self) -> JobResult {
-        let limit = self.shared.settings.jobs.timeout_batch_max;
+        let closings = &self.closings;
+        let limit = closings.shared.settings.jobs.timeout_batch_max;
         // Due is what is due by the ledger's clock and by ours: a host whose clock is ahead must not
         // close orders early.
-        let (our_ms, ledgers_ms) = (self.shared.now_ms(), self.shared.ledger.now_ms().await?);
+        let (our_ms, ledgers_ms) =
+            (closings.shared.now_ms(), closings.shared.ledger.now_ms().await?);
         let now_ms = our_ms.min(ledgers_ms);
-        let (overdue, full) = self.overdue(now_ms, limit).await?;
+        let (overdue, full) = closings.overdue(now_ms, limit).await?;
         // Those without a payment do not wait for those whose provider has to be asked.
         let (asked, free): (Vec<_>, Vec<_>) =
             overdue.into_iter().partition(|overdue| !overdue.providers.is_empty());
-        let (mut closed, failed) = self.close_by_item(free, now_ms, limit).await;
-        let (closable, kept) = self.payments.close_all_at_providers(asked).await;
-        self.pass_over(kept.into_iter().map(|overdue| overdue.order.order_no), limit);
-        let (closed_late, failed_late) = self.close_by_item(closable, now_ms, limit).await;
+        let (closed, failed) = closings.close_by_item(free, now_ms, limit).await;
+        let mut asking = self.asking.lock().await;
+        self.ask(&mut asking, asked, now_ms, limit);
+        let (closed_late, failed_late) = self.answered(&mut asking).await;
         if let Some(error) = failed.or(failed_late) {
             return Err(error.into());
         }
-        closed += closed_late;
         // A full batch of which nothing could be closed would come again at once: wait instead.
-        Ok(if full && closed > 0 { Progress::MoreToDo } else { Progress::CaughtUp })
+        let some = closed + closed_late > 0;
+        Ok(if full && some { Progress::MoreToDo } else { Progress::CaughtUp })
     }
 }
 
@@ -186,11 +268,11 @@ mod tests {
         let status = async |no| engine.shared.ledger.order(no).await.unwrap().unwrap().status;
         engine.jobs.refund.run().await.unwrap();
         assert_eq!(status(owed).await, OrderStatus::Refunded, "nobody waits an hour for a refund");
-        assert!(engine.jobs.timeout.unclosable.lock().contains_key(&kept));
+        assert!(engine.jobs.timeout.closings.unclosable.lock().contains_key(&kept));
         let passed = async {
-            while engine.jobs.timeout.unclosable.lock().contains_key(&kept) {
+            while engine.jobs.timeout.closings.unclosable.lock().contains_key(&kept) {
                 tokio::time::sleep(Duration::from_millis(50)).await;
-                engine.jobs.timeout.overdue(NOW_MS, 1).await.unwrap();
+                engine.jobs.timeout.closings.overdue(NOW_MS, 1).await.unwrap();
             }
         };
         let waited = tokio::time::timeout(Duration::from_secs(30), passed).await;
@@ -243,5 +325,35 @@ mod tests {
         for no in hung {
             assert_eq!(status(no).await, OrderStatus::Unpaid, "nobody knows yet");
         }
+    }
+
+    #[tokio::test]
+    async fn the_next_runs_go_on_beside_a_provider_that_hangs() {
+        let (shop, activity) = TestEngine::beside_a_bank(Duration::from_secs(60)).await;
+        let bank = shop.bank.clone();
+        let (engine, item) = (shop.engine.clone(), activity.items[0].id);
+        let hung = shop.buy(item, "ann").await;
+        engine.shared.ledger.open_payment(hung, Bank::NAME, None, NOW_MS).await.unwrap();
+        shop.clock.advance(30_000);
+        let later = shop.buy(item, "bob").await;
+        shop.clock.advance(30_000);
+        bank.hang(true);
+        let status = async |no| engine.shared.ledger.order(no).await.unwrap().unwrap().status;
+        let run = async || {
+            let run = tokio::time::timeout(Duration::from_secs(20), engine.jobs.timeout.run());
+            run.await.expect("the bank is not waited for").unwrap()
+        };
+        run().await;
+        bank.called().await;
+        shop.clock.advance(30_000);
+        shop.pauses_end();
+        run().await;
+        assert_eq!(status(later).await, OrderStatus::Closed);
+        assert_eq!((status(hung).await, bank.calls()), (OrderStatus::Unpaid, 1), "asked once");
+        bank.hang(false);
+        shop.rounds_until(&*engine.jobs.timeout, async || {
+            status(hung).await == OrderStatus::Closed
+        })
+        .await;
     }
 }

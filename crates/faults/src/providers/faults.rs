@@ -9,6 +9,8 @@ pub struct Faults {
     pub notice_late_ms_max: u64,
     /// Notices that never come.
     pub notices_lost: u32,
+    /// The same of money that landed after its payment was closed: nobody asks about that for a while.
+    pub late_notices_lost: u32,
     /// Notices that come again, up to three times, although they were taken.
     pub notices_repeated: u32,
     /// Notices with one byte changed on their way come before the right one.
@@ -41,6 +43,7 @@ impl Faults {
         Faults {
             notice_late_ms_max: 1_500,
             notices_lost: 100,
+            late_notices_lost: 100,
             notices_repeated: 150,
             notices_corrupted: 60,
             notices_forged: 60,
@@ -138,12 +141,13 @@ impl Faults {
         dice.u64(..=self.refund_late_ms_max) as i64
     }
 
-    pub(super) fn notice_fate(&self, dice: &mut fastrand::Rng) -> NoticeFate {
+    pub(super) fn notice_fate(&self, dice: &mut fastrand::Rng, is_late_money: bool) -> NoticeFate {
         let wait =
             |dice: &mut fastrand::Rng| Duration::from_millis(dice.u64(..=self.notice_late_ms_max));
         let happens = |of_thousand: u32, dice: &mut fastrand::Rng| dice.u32(..1_000) < of_thousand;
         let after = wait(dice);
-        let lost = happens(self.notices_lost, dice);
+        let lost = if is_late_money { self.late_notices_lost } else { self.notices_lost };
+        let lost = happens(lost, dice);
         let times = if happens(self.notices_repeated, dice) { dice.usize(1..=3) } else { 0 };
         let repeats = (0..times).map(|_| wait(dice)).collect();
         let mut before = Vec::new();
@@ -171,7 +175,8 @@ mod tests {
         let throws = |seed| {
             let mut dice = fastrand::Rng::with_seed(seed);
             let answers: Vec<_> = (0..1_000).map(|_| faults.answer_fate(&mut dice)).collect();
-            let notices: Vec<_> = (0..1_000).map(|_| faults.notice_fate(&mut dice)).collect();
+            let notices: Vec<_> =
+                (0..1_000).map(|_| faults.notice_fate(&mut dice, false)).collect();
             (answers, notices)
         };
         let (answers, notices) = throws(7);
@@ -193,7 +198,7 @@ mod tests {
         let (faults, mut dice) = (Faults::default(), fastrand::Rng::with_seed(1));
         for _ in 0..1_000 {
             assert_eq!(faults.answer_fate(&mut dice), AnswerFate::Given);
-            let fate = faults.notice_fate(&mut dice);
+            let fate = faults.notice_fate(&mut dice, false);
             assert!(!fate.lost && fate.repeats.is_empty() && fate.before.is_empty());
             assert_eq!(fate.after, Duration::ZERO);
         }

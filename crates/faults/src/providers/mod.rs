@@ -22,6 +22,7 @@ mod faults;
 mod http;
 mod keys;
 mod news;
+mod shop;
 mod wechat;
 
 use std::{
@@ -43,7 +44,7 @@ use tokio::{
 };
 
 use self::{
-    accounts::Accounts,
+    accounts::{Accounts, Trade},
     faults::AnswerFate,
     http::{Answer, Request},
 };
@@ -55,6 +56,7 @@ pub use self::{
     faults::{Faults, Forgery, Mood},
     keys::{Certified, KeyPair},
     news::{News, Notice},
+    shop::Shop,
     wechat::WeChat,
 };
 
@@ -190,9 +192,15 @@ impl<P: Protocol> StandIn<P> {
         let now_ms = calendar::now_ms();
         let charged = company.accounts().pay(P::TXN_PREFIX, order_no, paying, now_ms)?;
         for charge in charged {
-            company.tell(News::Paid { charge, after_ms: 0 });
+            let doubled = paying == Paying::Twice;
+            company.tell(News::Paid { charge, after_ms: 0, doubled });
         }
         Ok(())
+    }
+
+    /// As if the shop had opened a payment.
+    pub fn agree(&self, order_no: &str, amount: i64, notify_url: &str) {
+        self.company().accounts().open(agreed(order_no, amount, notify_url));
     }
 
     /// Has the shop opened a payment for it?
@@ -229,7 +237,7 @@ impl<P: Protocol> StandIn<P> {
     /// with changes of their own.
     pub fn notice_of(&self, order_no: &str, forgery: Option<Forgery>) -> Option<Notice> {
         let charge = self.company().accounts().charge_of(order_no, calendar::now_ms())?;
-        self.protocol.notice(&News::Paid { charge, after_ms: 0 }, forgery)
+        self.protocol.notice(&News::Paid { charge, after_ms: 0, doubled: false }, forgery)
     }
 }
 
@@ -343,6 +351,18 @@ async fn answer<P: Protocol>(
 /// What a gateway on the way says when it has lost its own.
 fn nonsense() -> Answer {
     Answer::new(200, "text/html", "<html><body>Welcome to the default page</body></html>")
+}
+
+/// A trade without an end, at which a buyer looks.
+fn agreed(order_no: &str, amount: i64, notify_url: &str) -> Trade {
+    Trade {
+        order_no: order_no.into(),
+        amount,
+        notify_url: notify_url.into(),
+        visited: true,
+        made_ms: calendar::now_ms(),
+        ..Trade::default()
+    }
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -15,10 +15,23 @@ const PAUSE_MS_MAX: u64 = 4_000;
 /// Something that the shop is to be told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
-    /// Of a charge, by its place in the accounts. It lands so much later.
-    Paid { charge: usize, after_ms: i64 },
+    /// Of a charge, by its place in the accounts. It lands so much later. A second one for the same order
+    /// cannot be asked about: its notice is never lost.
+    Paid { charge: usize, after_ms: i64, doubled: bool },
     /// Of a refund, by the shop's number. It is done so much later.
     Refunded { number: String, after_ms: i64 },
+    /// Nobody can pay this order any more. Only a shop with a cashier of its own says so.
+    Closed { order_no: String },
+}
+
+impl News {
+    /// When it happens, from now.
+    fn after_ms(&self) -> i64 {
+        match self {
+            News::Paid { after_ms, .. } | News::Refunded { after_ms, .. } => *after_ms,
+            News::Closed { .. } => 0,
+        }
+    }
 }
 
 /// A notice as it goes over the wire.
@@ -38,9 +51,9 @@ pub(super) async fn tell_all<P: Protocol>(protocol: Arc<P>, mut told: mpsc::Rece
 
 async fn tell<P: Protocol>(protocol: Arc<P>, news: News, room: Arc<Semaphore>) {
     let company = protocol.company();
-    let fate = company.roll(|faults, dice| faults.notice_fate(dice));
-    let (News::Paid { after_ms, .. } | News::Refunded { after_ms, .. }) = &news;
-    let lands = Duration::from_millis((*after_ms).max(0) as u64);
+    let is_late_money = matches!(news, News::Paid { after_ms, .. } if after_ms > 0);
+    let fate = company.roll(|faults, dice| faults.notice_fate(dice, is_late_money));
+    let lands = Duration::from_millis(news.after_ms().max(0) as u64);
     tokio::time::sleep(lands + fate.after).await;
     for forgery in fate.before {
         company.count("forgeries");
@@ -50,7 +63,8 @@ async fn tell<P: Protocol>(protocol: Arc<P>, news: News, room: Arc<Semaphore>) {
             None => {}
         }
     }
-    if fate.lost {
+    let is_doubled = matches!(news, News::Paid { doubled: true, .. });
+    if fate.lost && !is_doubled {
         return company.count("notices_lost");
     }
     let mut pause_ms = PAUSE_MS_MIN;

@@ -147,7 +147,7 @@ impl Alipay {
         let (after, charge) = closed.ok_or_else(unknown)?;
         if let Some(charge) = charge {
             let lands_ms = self.company.accounts().charge(charge).at_ms;
-            self.company.tell(News::Paid { charge, after_ms: lands_ms - now_ms });
+            self.company.tell(News::Paid { charge, after_ms: lands_ms - now_ms, doubled: false });
         }
         if before == Standing::Open && after == Standing::Closed {
             return Ok(json!({"out_trade_no": order_no, "trade_no": order_no}));

@@ -3,8 +3,8 @@
 //! **Requests** are forms (or, for pages, addresses that a browser opens) with a `sign`: the application's
 //! signature over all other fields that are not empty, sorted by name, as `name=value` joined by `&`.
 //! **Answers** are JSON with one node for the method and a `sign` over the very text of that node.
-//! **Notices** are forms signed likewise, without `sign` and `sign_type`; the shop answers exactly `success`. With
-//! certificates the request names its own and the root by their *SN*, and the answer names Alipay's.
+//! **Notices** are forms signed likewise, without `sign` and `sign_type`; the shop answers exactly `success`.
+//! With certificates the request names its own and the root by their *SN*, and the answer names Alipay's.
 //!
 //! A trade does not exist before a buyer looks at it: closing it is then answered by "there is no such
 //! trade", and yet it can be paid afterwards, until its time is over.
@@ -184,6 +184,7 @@ impl Alipay {
                 let (charge, refund) = accounts.refund_by_number(number)?;
                 (charge, Some(refund))
             }
+            News::Closed { .. } => return None,
         };
         let trade = accounts.trade(&charge.order_no)?;
         if trade.notify_url.is_empty() {

@@ -175,7 +175,7 @@ impl WeChat {
             closed.ok_or_else(|| (404, "ORDER_NOT_EXIST", "there is no such order".to_owned()))?;
         if let Some(charge) = charge {
             let lands_ms = self.company.accounts().charge(charge).at_ms;
-            self.company.tell(News::Paid { charge, after_ms: lands_ms - now_ms });
+            self.company.tell(News::Paid { charge, after_ms: lands_ms - now_ms, doubled: false });
         }
         match standing {
             Standing::Closed | Standing::Open => Ok(()),

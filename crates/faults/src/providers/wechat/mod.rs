@@ -252,6 +252,7 @@ impl WeChat {
                 said["refund_status"] = json!("SUCCESS");
                 (trade.notify_url.clone(), "REFUND.SUCCESS", "refund", said)
             }
+            News::Closed { .. } => return None,
         };
         if other {
             said["mchid"] = json!("1900000000");
