@@ -39,7 +39,7 @@ async fn run(program: &'static str, server: String, no: String, text: String) ->
 #[tokio::test(flavor = "multi_thread")]
 async fn the_programs_of_the_page_tell_of_money() {
     let deployment = Deployment::new(Profile::Solo).env("SECKILL_PAYMENT_EXTERNAL_SECRETS", SECRET);
-    let mut sale = deployment.open_sale(NewSale::of(3)).await;
+    let sale = deployment.open_sale(NewSale::of(3)).await;
     let mut buyer = sale.buyer("u1002").await;
     let no = buyer.buy().await;
     let order = buyer.order_becomes(&no, "unpaid").await;
