@@ -15,6 +15,7 @@ import { backoffMs, between } from "../backoff.js";
 import { ServerClock } from "../clock.js";
 import { clockText, nextTick } from "../countdown.js";
 import { buyState, coolDownMs, waitReason } from "../shop/buy_state.js";
+import { saleToken } from "../shop/challenge.js";
 import { claim, newKey } from "../shop/claim.js";
 import { SaleTokens } from "../shop/sale_token.js";
 import { inWords } from "./words.js";
@@ -140,7 +141,10 @@ export class SeckillButton extends HTMLElement {
 
   #begin() {
     this.#tokens = new SaleTokens({
-      fetchToken: (id) => this.#asBuyer("POST", `/items/${id}/token`), now: () => this.#now,
+      fetchToken: (itemId) => saleToken({
+        ask: (...asked) => this.#asBuyer(...asked), itemId, kind: this.#item?.challenge,
+      }),
+      now: () => this.#now,
     });
     this.#item = null;
     this.#missing = false;

@@ -180,6 +180,8 @@ export class ItemCard {
       const left = order.pay_deadline ? Math.ceil(Math.max(0, order.pay_deadline - now) / 60_000) * 60_000 : null;
       return left === null ? "" : say(words, "noteUnpaid", { time: clockText(left) });
     }
+    // In tens: a status line that changes with every try would be read aloud with every try.
+    if (attempt.solving < 1) return say(words, "noteSolving", { percent: Math.floor(attempt.solving * 10) * 10 });
     if (attempt.sending || !attempt.problem) return "";
     return attempt.problem.code === "sign_in" ? say(words, "signInFirst") : problemText(attempt.problem, language());
   }

@@ -13,6 +13,7 @@ import { ActivitySection } from "./activity_section.js";
 import { coolDownMs } from "./buy_state.js";
 import { Buyer } from "./buyer.js";
 import { Catalog, inShopOrder } from "./catalog.js";
+import { saleToken } from "./challenge.js";
 import { claim, newKey } from "./claim.js";
 import { Follower } from "./follower.js";
 import { ItemCard } from "./item_card.js";
@@ -20,6 +21,7 @@ import { OrderBook } from "./order_book.js";
 import { OrderCard } from "./order_card.js";
 import { deviceOf, payInsideApp, returnedOrder, waysToPay, webAddress } from "./pay_ways.js";
 import { phase } from "./phase.js";
+import { readPicture } from "./picture.js";
 import { dropPending, keepPending, keepReceipt, pendingOf } from "./receipts.js";
 import { SaleTokens } from "./sale_token.js";
 import { SignInBox } from "./sign_in.js";
@@ -31,6 +33,8 @@ const TOKENS_TENDED_MAX = 6;
 const ORDERS_SHOWN_MAX = 50;
 /** Who pays, as WeChat knows them (openid); the shop that shows this page inside WeChat hands it over. */
 const PAYER = "seckill_payer";
+/** Reading a picture takes people a while; they are asked so much earlier. */
+const READING_MS = 60_000;
 
 const byId = (id) => document.getElementById(id);
 
@@ -40,7 +44,10 @@ const book = new OrderBook();
 const catalog = new Catalog({ ask: () => call("GET", "/activities"), now });
 const buyer = new Buyer({ now, onChange: buyerChanged });
 const tokens = new SaleTokens({
-  fetchToken: (itemId) => buyer.ask("POST", `/items/${itemId}/token`),
+  fetchToken: (itemId) => saleToken({
+    ask: buyer.ask.bind(buyer), itemId, kind: catalog.item(itemId)?.item.challenge, read: readPicture,
+    progress: (part) => { attemptOf(itemId).solving = part; },
+  }).finally(() => { attemptOf(itemId).solving = 1; }),
   now,
 });
 const follower = new Follower({ buyer, book, now, onNews: draw });
@@ -49,7 +56,7 @@ const signInBox = new SignInBox(buyer);
 const sections = new Map();
 const cards = new Map();
 const orderCards = new Map();
-/** What this page did about each item: {sending, position, coolUntil, problem}. */
+/** What this page did about each item: {sending, position, coolUntil, problem, solving}. */
 const attempts = new Map();
 const phases = new Map();
 /** Orders whose buyers came back from a provider's page, and when. */
@@ -314,7 +321,8 @@ function tendTokens() {
     if (!known || known.activity.state === "ended" || book.liveOf(itemId)) continue;
     // Nobody needs a pass to an empty shelf; should units come back, the press itself fetches one.
     if (known.item.left <= 0) continue;
-    tokens.tend(itemId, { opensAt: known.activity.opens_at, closesAt: known.activity.closes_at });
+    const early = known.item.challenge === "captcha" ? READING_MS : 0;
+    tokens.tend(itemId, { opensAt: known.activity.opens_at - early, closesAt: known.activity.closes_at });
   }
 }
 

@@ -152,6 +152,7 @@ async fn sale(
         closes_ms: i64::MAX,
         pay_within_ms: PAY_WITHIN_MS_DEFAULT,
         publish_ms: None,
+        door: Default::default(),
         items: vec![item],
     };
     let mut made = ledger.create_activity(&activity, SystemClock.now_ms()).await?;

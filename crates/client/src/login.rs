@@ -94,7 +94,7 @@ pub fn signed_sale_tokens(secret: &str, item: i64, name: &str, count: usize) -> 
     let signed = |n: usize| {
         let name = format!("{name}{n}");
         let user = name.parse().expect("the name is visible");
-        let token = SaleToken { user, item: ItemId(item), expires_ms }.sign(&keys);
+        let token = SaleToken { user, item: ItemId(item), expires_ms, from_ms: None }.sign(&keys);
         (name, token)
     };
     (0..count).map(signed).collect()

@@ -14,8 +14,8 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use auth::AuthSettings;
 use engine::settings::{
-    Alerts, AlipaySettings, External, Gate, Jobs, LedgerStore, ProviderSettings, Push, Redis,
-    SandboxSettings, Settings, Webhooks, WechatSettings,
+    Alerts, AlipaySettings, DoorSettings, External, Gate, Jobs, LedgerStore, ProviderSettings,
+    Push, Redis, SandboxSettings, Settings, Webhooks, WechatSettings,
 };
 use limits::LimitSettings;
 use listener::HttpSettings;
@@ -52,6 +52,7 @@ pub struct Config {
     pub alerts: Alerts,
     pub push: Push,
     pub webhooks: Webhooks,
+    pub door: DoorSettings,
     pub log: Log,
 }
 
@@ -125,6 +126,7 @@ impl Config {
             alerts: self.alerts.clone(),
             push: self.push.clone(),
             webhooks: self.webhooks.clone(),
+            door: self.door.clone(),
         }
     }
 

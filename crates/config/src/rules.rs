@@ -3,6 +3,8 @@
 //! One rule per key of `default.toml` (a test holds the two lists together), then the rules about
 //! pairs of keys. Rules look at raw TOML values, before they become a struct, so that all mistakes
 //! of a file can be told at once and each with its key and where it was set.
+//!
+//! Long because it is one list, of every key there is.
 
 use toml::Value;
 
@@ -229,6 +231,13 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("webhooks.rotation_ms", Rule::Number(0, 52 * WEEK_MS)),
     ("webhooks.keep_delivered_ms", Rule::Number(0, 520 * WEEK_MS)),
     ("webhooks.keep_failed_ms", Rule::Number(0, 520 * WEEK_MS)),
+    ("door.token_before_ms", Rule::Number(0, WEEK_MS)),
+    ("door.challenge_ttl_ms", Rule::Number(1_000, 60 * MINUTE_MS)),
+    ("door.wrong_answers_max", Rule::Number(1, 1_000)),
+    ("door.wrong_cool_down_ms", Rule::Number(1, WEEK_MS)),
+    ("door.unpaid_closes_max", Rule::Number(0, 1_000_000)),
+    ("door.unpaid_window_ms", Rule::Number(1, WEEK_MS)),
+    ("door.unpaid_cool_down_ms", Rule::Number(1, WEEK_MS)),
     ("log.level", Rule::Required),
     ("log.format", Rule::OneOf(&["text", "json"])),
 ];

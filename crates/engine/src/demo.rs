@@ -122,6 +122,7 @@ fn demo_sale(opens_ms: Millis) -> NewActivity {
         closes_ms: opens_ms + LASTS_MS,
         pay_within_ms: sale::PAY_WITHIN_MS_DEFAULT,
         publish_ms: None,
+        door: Default::default(),
         items: vec![
             item("iPhone 15 Pro 256GB", 699_900, 799_900, 10_000, 1),
             item("AirPods Pro 2", 149_900, 189_900, 500, 2),

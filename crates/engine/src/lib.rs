@@ -32,6 +32,7 @@ mod payments;
 mod push;
 mod reconcile;
 mod records;
+mod sale_tokens;
 pub mod secrets;
 pub mod settings;
 mod settling;
@@ -72,6 +73,10 @@ pub use push::{
 pub use reconcile::{Finding, ItemReport, ItemVerdict, RECONCILE_JOB, Reconcile, Report};
 pub use records::Records;
 pub use sale::{REDACTED, Secret};
+pub use sale_tokens::{
+    BadChallenge, CoolReason, GivenSolution, Lists, MadeChallenge, NotEligible, NotLetIn,
+    SaleTokens,
+};
 pub use settings::{ProcessRole, Profile, Settings};
 pub use shared::{Shared, StoreError};
 pub use totals::{ItemTotals, Totals};
@@ -87,6 +92,7 @@ use coordination::Coordination;
 use health::RememberedAlerts;
 use jobs::Jobs;
 use last_known::LastKnown;
+use sale_tokens::Hoarding;
 use warming::Warming;
 
 pub struct Engine {
@@ -102,6 +108,8 @@ pub struct Engine {
     plans: Arc<Plans>,
     stock: Arc<StockChanges>,
     tokens: Arc<Tokens>,
+    sale_tokens: SaleTokens,
+    lists: Lists,
     reconcile: Arc<Reconcile>,
     records: Records,
     push: Arc<Push>,
@@ -144,7 +152,8 @@ impl Engine {
         let orders = Arc::new(OrderLookup::new(s(), last_known.clone()));
         let push = Arc::new(Push::new(s(), orders.clone(), catalogue.clone(), last_known));
         let warming = Arc::new(Warming { shared: s(), catalogue: catalogue.clone() });
-        let payments = Payments::new(s(), orders.clone(), providers, sandbox);
+        let hoarding = Arc::new(Hoarding { shared: s(), cool_downs: Arc::default() });
+        let payments = Payments::new(s(), orders.clone(), hoarding.clone(), providers, sandbox);
         let payments = Arc::new(payments);
         let stock = Arc::new(StockChanges { shared: s() });
         let plans =
@@ -169,8 +178,10 @@ impl Engine {
             push.clone(),
             &webhooks,
             health.clone(),
+            hoarding.clone(),
         );
         catalogue.refresh().await?;
+        hoarding.refresh().await?;
         if !shared.is_cluster() {
             // The data are ours alone, so nobody is in the middle of it.
             stock.undo_cut_off_adjusts().await;
@@ -182,6 +193,8 @@ impl Engine {
             signing_keys: Arc::new(signing_keys),
             claims: Claims { shared: s(), catalogue: catalogue.clone(), orders: orders.clone() },
             tokens: Arc::new(Tokens { shared: s() }),
+            sale_tokens: SaleTokens::new(s(), keys.clone(), hoarding.clone()),
+            lists: Lists { hoarding },
             records: Records::new(s()),
             demo: Arc::new(Demo::new(s(), plans.clone(), operations.clone())),
             keys,
@@ -265,6 +278,16 @@ impl Engine {
     /// Tokens of operators.
     pub fn tokens(&self) -> &Arc<Tokens> {
         &self.tokens
+    }
+
+    /// The right to claim, and what buyers do for it.
+    pub fn sale_tokens(&self) -> &SaleTokens {
+        &self.sale_tokens
+    }
+
+    /// Lists of buyers, and those who have to wait.
+    pub fn lists(&self) -> &Lists {
+        &self.lists
     }
 
     pub fn reconcile(&self) -> &Reconcile {

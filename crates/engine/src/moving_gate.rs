@@ -29,6 +29,8 @@ pub struct MovingGate {
 /// What a test makes the gate do, and hears of it.
 #[derive(Default)]
 pub struct GateControls {
+    /// How many claims have reached it.
+    pub asked: AtomicU64,
     /// How often it was read.
     pub readings: AtomicU64,
     /// Items seem to move for so many readings; then the gate comes to rest.
@@ -116,6 +118,7 @@ impl Admission for MovingGate {
     }
 
     async fn admit(&self, batch: Vec<NumberedRequest>) -> Vec<Decision> {
+        self.controls.asked.fetch_add(batch.len() as u64, Ordering::SeqCst);
         self.gate.admit(batch).await
     }
 

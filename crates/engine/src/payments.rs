@@ -29,6 +29,7 @@ use crate::{
     actor::Actor,
     external::{EXTERNAL, External},
     order_lookup::{Found, OrderLookup},
+    sale_tokens::Hoarding,
     shared::Shared,
 };
 
@@ -112,6 +113,7 @@ impl PayChoice {
 pub struct Payments {
     pub(crate) shared: Arc<Shared>,
     orders: Arc<OrderLookup>,
+    hoarding: Arc<Hoarding>,
     providers: Providers,
     /// The built-in cashier, if it is switched on. It is one of the providers.
     sandbox: Option<Sandbox>,
@@ -123,6 +125,7 @@ impl Payments {
     pub(crate) fn new(
         shared: Arc<Shared>,
         orders: Arc<OrderLookup>,
+        hoarding: Arc<Hoarding>,
         mut providers: Providers,
         sandbox: Option<Sandbox>,
     ) -> Payments {
@@ -131,7 +134,7 @@ impl Payments {
             // Not one that may hang: it asks the ledger alone.
             providers.insert(EXTERNAL.into(), external.clone());
         }
-        Payments { shared, orders, providers, sandbox, external }
+        Payments { shared, orders, hoarding, providers, sandbox, external }
     }
 
     /// The names of the providers, in the order of the alphabet.
@@ -218,9 +221,16 @@ impl Payments {
         Err(PayError::Conflict(now.status))
     }
 
-    /// The buyer does not want it any more. An open payment is closed at its provider first. Answers
-    /// the order as it is in the ledger now.
+    /// The buyer does not want it any more. Whoever does that too often has to wait. Answers the order as
+    /// it is in the ledger now.
     pub async fn cancel(&self, view: &OrderView) -> Result<Order, PayError> {
+        let order = self.close_unpaid(view).await?;
+        self.hoarding.closed(vec![order.user.clone()]).await;
+        Ok(order)
+    }
+
+    /// An open payment is closed at its provider first.
+    async fn close_unpaid(&self, view: &OrderView) -> Result<Order, PayError> {
         let no = in_ledger(view)?.order_no;
         // What the buyer was shown may be a moment old.
         let order = self.shared.ledger.order(no).await?.ok_or(LedgerError::NotFound)?;
@@ -497,7 +507,7 @@ impl Payments {
             status => return Err(PayError::Conflict(status)),
         };
         self.shared.audit(who, "order.cancel", format!("order:{no}"), detail).await?;
-        self.cancel(&OrderView::Known(order)).await
+        self.close_unpaid(&OrderView::Known(order)).await
     }
 }
 

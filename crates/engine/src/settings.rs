@@ -29,6 +29,7 @@ pub struct Settings {
     pub alerts: Alerts,
     pub push: Push,
     pub webhooks: Webhooks,
+    pub door: DoorSettings,
 }
 
 impl Settings {
@@ -56,6 +57,7 @@ impl Default for Settings {
             alerts: Alerts::default(),
             push: Push::default(),
             webhooks: Webhooks::default(),
+            door: DoorSettings::default(),
         }
     }
 }
@@ -312,6 +314,33 @@ pub struct Push {
 impl Default for Push {
     fn default() -> Self {
         Push { streams_max: 10_000, streams_per_user_max: 4, queue_max: 64, heartbeat_ms: 15_000 }
+    }
+}
+
+/// What buyers do for a sale token, and when they have to wait.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DoorSettings {
+    pub token_before_ms: u64,
+    pub challenge_ttl_ms: u64,
+    pub wrong_answers_max: u32,
+    pub wrong_cool_down_ms: u64,
+    pub unpaid_closes_max: u64,
+    pub unpaid_window_ms: u64,
+    pub unpaid_cool_down_ms: u64,
+}
+
+impl Default for DoorSettings {
+    fn default() -> Self {
+        DoorSettings {
+            token_before_ms: 300_000,
+            challenge_ttl_ms: 300_000,
+            wrong_answers_max: 5,
+            wrong_cool_down_ms: 60_000,
+            unpaid_closes_max: 5,
+            unpaid_window_ms: 3_600_000,
+            unpaid_cool_down_ms: 1_800_000,
+        }
     }
 }
 

@@ -73,6 +73,8 @@ pub(crate) struct WakeUps {
     /// As the job last saw it: there is somebody to tell.
     pub(crate) has_webhooks: AtomicBool,
     pub(crate) warm: Arc<Notify>,
+    /// Another instance says that somebody has to wait, or that a list changed.
+    pub(crate) door: Arc<Notify>,
     pub(crate) reconcile: Arc<Notify>,
     /// News were written to the outbox here, and the job that tells them may be that of another process.
     pub(crate) news_for_others: Notify,

@@ -222,6 +222,7 @@ pub(super) fn plan(
         closes_ms,
         pay_within_ms,
         publish_ms: None,
+        door: Default::default(),
         items: vec![item],
     }
 }

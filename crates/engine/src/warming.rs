@@ -27,7 +27,8 @@ use futures_util::{StreamExt, future::join_all, stream};
 use gate::{Loaded, Loading, Presence, Shut};
 use ledger::{ActivityOrder, LedgerError, WalkTurn};
 use sale::{
-    Activity, ActivityId, ActivityState, Claim, Epoch, Item, ItemId, ItemState, Millis, OrderNo,
+    Activity, ActivityId, ActivityState, Claim, Epoch, Item, ItemId, ItemState,
+    MEMBERS_FIRST_MS_MAX, Millis, OrderNo,
 };
 
 use crate::{
@@ -241,7 +242,7 @@ impl Warming {
         let loading = Loading {
             item,
             epoch,
-            opens_ms: basis.activity.opens_ms,
+            opens_ms: basis.activity.gate_opens_ms(),
             closes_ms: basis.activity.closes_ms,
             limit: basis.item.limit_per_user,
             shards: basis.item.shards,
@@ -266,13 +267,15 @@ impl Warming {
             .collect();
         let soon = now_ms + self.shared.settings.gate.warm_before_ms as Millis;
         let wanted = due::published().map(|filter| {
-            let filter = filter.opening_by(soon).closing_after(now_ms);
+            // Members may come before what the ledger's index knows as the opening.
+            let filter = filter.opening_by(soon + MEMBERS_FIRST_MS_MAX).closing_after(now_ms);
             filter.in_order(ActivityOrder::OpensFirst)
         });
         let mut pages = Pages::of(&*self.shared.ledger, wanted);
         while let Some(page) = pages.next().await? {
             let each = |activity| self.keep_all_warm(activity, &loaded);
-            stream::iter(&page).for_each_concurrent(LOADS_AT_ONCE_MAX, each).await;
+            let due = page.iter().filter(|activity| activity.gate_opens_ms() <= soon);
+            stream::iter(due).for_each_concurrent(LOADS_AT_ONCE_MAX, each).await;
         }
         Ok(())
     }
@@ -387,7 +390,7 @@ fn shut_of(state: ActivityState) -> Option<Shut> {
 }
 
 fn window_of(activity: &Activity) -> (Millis, Millis) {
-    (activity.opens_ms, activity.closes_ms)
+    (activity.gate_opens_ms(), activity.closes_ms)
 }
 
 /// Is all of it there, in the epoch that the ledger knows?

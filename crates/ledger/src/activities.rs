@@ -9,14 +9,14 @@ use std::collections::HashMap;
 
 use async_trait::async_trait;
 use sale::{
-    Activity, ActivityId, ActivityMove, ActivityState, DraftPlan, Invalid, Item, ItemId, Millis,
-    NewActivity,
+    Activity, ActivityId, ActivityMove, ActivityState, Door, DraftPlan, Invalid, Item, ItemId,
+    Millis, NewActivity,
 };
 
 use crate::{AuditEntry, LedgerError, Result};
 
 pub(crate) const ACTIVITY_COLUMNS: &str = "id, name, opens_at, closes_at, pay_within_ms, state, \
-     publish_at, version, external_id";
+     publish_at, version, external_id, door";
 
 /// So long whoever asks again with the same key is told what was made.
 pub const CREATE_KEY_KEPT_MS: Millis = 7 * 24 * 60 * 60 * 1_000;
@@ -122,6 +122,16 @@ pub trait Activities: Send + Sync {
         id: ActivityId,
         version: i64,
         window: (Millis, Millis),
+        audit: &AuditEntry,
+        now_ms: Millis,
+    ) -> Result<EditedActivity>;
+
+    /// Changes how buyers are let in to what is published, if it is still the one of this version.
+    async fn change_door(
+        &self,
+        id: ActivityId,
+        version: i64,
+        door: &Door,
         audit: &AuditEntry,
         now_ms: Millis,
     ) -> Result<EditedActivity>;

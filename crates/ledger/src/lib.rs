@@ -16,6 +16,7 @@
 mod activities;
 mod bills;
 mod books;
+mod buyers;
 mod cashier;
 mod dead_letters;
 mod decide;
@@ -48,6 +49,7 @@ pub use bills::{BillDay, Bills, Noted};
 pub use books::{
     Books, ItemBooks, Outstanding, OutstandingClaims, OutstandingRows, PaymentProblem,
 };
+pub use buyers::{BuyerList, BuyerLists, CoolDown, LISTED_AT_ONCE_MAX, ListKind, Listed};
 pub use cashier::{
     Asking, ByHand, Cashier, CloseAsked, Marked, PAYMENT_ASK_MS_FIRST, PaymentAsked, PaymentToAsk,
     RefundRequested, RefundTold, RefundWaiting,
@@ -114,6 +116,7 @@ pub trait Ledger:
     + Nodes
     + Books
     + Webhooks
+    + BuyerLists
 {
 }
 
@@ -135,6 +138,7 @@ impl<L> Ledger for L where
         + Nodes
         + Books
         + Webhooks
+        + BuyerLists
 {
 }
 

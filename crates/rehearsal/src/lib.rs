@@ -6,6 +6,7 @@
 //! claim once and leave, for benchmarks.
 
 mod agenda;
+mod bot_drill;
 mod buyers;
 mod curve;
 mod measurements;
@@ -22,6 +23,7 @@ mod site;
 mod target;
 mod timeline;
 
+pub use bot_drill::{BotDrill, BotPlan, Defence, DrillRow, bot_drill};
 pub use curve::Curve;
 pub use open_loop::{Arrival, LAG_P99_US_MAX, Latencies, OpenLoop, OpenLoopReport};
 pub use own_server::OwnServer;

@@ -458,6 +458,7 @@ impl<'a> Rehearsal<'a> {
             },
             reconcile,
             timeline,
+            bots: None,
         }
     }
 }

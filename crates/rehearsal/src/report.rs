@@ -9,7 +9,7 @@ use checker::Violation;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use crate::{LAG_P99_US_MAX, Latencies, Plan, Rate, Sample};
+use crate::{BotDrill, LAG_P99_US_MAX, Latencies, Plan, Rate, Sample};
 
 /// The shares of answers whose latency is reported; the last is the slowest answer of all.
 const QUANTILES: [f64; 11] = [0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999, 0.9999, 1.0];
@@ -37,6 +37,9 @@ pub struct Report {
     pub latency: Timings,
     pub reconcile: Reconciled,
     pub timeline: Vec<Sample>,
+    /// What bots win with each defence, where that was drilled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bots: Option<BotDrill>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -235,6 +238,9 @@ impl Report {
         self.write_rates(out)?;
         self.write_latencies(out)?;
         self.write_funnel(out)?;
+        for line in self.bots.iter().flat_map(BotDrill::lines) {
+            writeln!(out, "{line}")?;
+        }
         for note in &self.notes {
             writeln!(out, "note: {note}")?;
         }
@@ -414,6 +420,7 @@ pub(crate) mod tests {
             },
             reconcile: Reconciled::default(),
             timeline,
+            bots: None,
         }
     }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ActivityId, Currency, Epoch, InvalidTime, ItemId, Millis, Money, check_time, iso_time,
+    ActivityId, Currency, Door, Epoch, InvalidTime, ItemId, Millis, Money, check_time, iso_time,
     text::is_plain_name,
     words::{ItemWords, check_image, check_shop_id, check_skus},
 };
@@ -175,6 +175,9 @@ pub struct Activity {
     /// Grows with every edit and every move: whoever edits says which one they have seen.
     #[serde(default)]
     pub version: i64,
+    /// How buyers are let in.
+    #[serde(default)]
+    pub door: Door,
     pub items: Vec<Item>,
 }
 
@@ -182,7 +185,13 @@ impl Activity {
     /// Buyers know of it and cannot buy yet.
     pub fn is_awaited(&self, now_ms: Millis) -> bool {
         matches!(self.state, ActivityState::Published | ActivityState::Paused)
-            && now_ms < self.opens_ms
+            && now_ms < self.gate_opens_ms()
+    }
+
+    /// When the gate admits the first buyer: a member, where those come first. Whose turn it is later is in
+    /// the sale token.
+    pub fn gate_opens_ms(&self) -> Millis {
+        self.door.members_from.unwrap_or(self.opens_ms)
     }
 }
 
@@ -244,6 +253,8 @@ pub struct NewActivity {
     pub pay_within_ms: Millis,
     /// When it publishes itself, if it does.
     pub publish_ms: Option<Millis>,
+    /// How buyers are let in.
+    pub door: Door,
     pub items: Vec<NewItem>,
 }
 
@@ -315,6 +326,7 @@ impl NewActivity {
         if let Some(publish_ms) = self.publish_ms {
             note(check_publish(publish_ms, self.closes_ms, now_ms));
         }
+        note(self.door.check(self.opens_ms));
         if !(PAY_WITHIN_MS_MIN..=PAY_WITHIN_MS_MAX).contains(&self.pay_within_ms) {
             let range = format!("must be from {PAY_WITHIN_MS_MIN} to {PAY_WITHIN_MS_MAX}");
             note(Err(Invalid::new("pay_within_ms", range)));
@@ -383,6 +395,7 @@ mod tests {
             closes_ms: NOW_MS + 2_000,
             pay_within_ms: PAY_WITHIN_MS_DEFAULT,
             publish_ms: None,
+            door: Door::default(),
             items: vec![NewItem {
                 name: "iPhone 15 Pro 256GB".into(),
                 image_url: String::new(),

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use crate::{
-    Activity, Attributes, Currency, Invalid, Item, ItemId, ItemWords, Millis, NewActivity, NewItem,
-    words::GivenImages,
+    Activity, Attributes, Currency, DoorEdit, Invalid, Item, ItemId, ItemWords, Millis,
+    NewActivity, NewItem, words::GivenImages,
 };
 
 /// What is absent stays as it is.
@@ -18,6 +18,7 @@ pub struct ActivityEdit {
     pub pay_within_ms: Option<Millis>,
     /// `Some(None)`: it does not publish itself any more.
     pub publish_ms: Option<Option<Millis>>,
+    pub door: Option<DoorEdit>,
     /// All the items there will be: one with an id is changed, one without is new, one that is not
     /// named is removed.
     pub items: Option<Vec<ItemEdit>>,
@@ -64,6 +65,7 @@ impl ActivityEdit {
             closes_ms: self.closes_ms.unwrap_or(draft.closes_ms),
             pay_within_ms: self.pay_within_ms.unwrap_or(draft.pay_within_ms),
             publish_ms: self.publish_ms.unwrap_or(draft.publish_ms),
+            door: self.door.unwrap_or_default().of(&draft.door),
             items,
         };
         Ok(DraftPlan { plan, ids })
@@ -191,6 +193,7 @@ mod tests {
             state: ActivityState::Draft,
             publish_ms: Some(1),
             version: 7,
+            door: Default::default(),
             items: vec![item(41), item(42)],
         }
     }

@@ -77,7 +77,8 @@ mod tests {
     #[test]
     fn a_sale_token_is_not_a_ticket_nor_the_other_way_round() {
         let user: UserId = "u1".parse().unwrap();
-        let token = SaleToken { user: user.clone(), item: ItemId(1), expires_ms: 1_000 };
+        let token =
+            SaleToken { user: user.clone(), item: ItemId(1), expires_ms: 1_000, from_ms: None };
         assert_eq!(EventTicket::verify(&token.sign(&keys()), &keys(), 0), None);
         let ticket = EventTicket { user, expires_ms: 1_000 };
         assert_eq!(SaleToken::verify(&ticket.sign(&keys()), &keys(), 0), None);

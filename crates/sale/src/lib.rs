@@ -10,8 +10,10 @@
 
 mod activity;
 mod book;
+mod challenge;
 mod claim;
 mod clock;
+mod door;
 mod edit;
 mod event_ticket;
 mod ids;
@@ -35,8 +37,16 @@ pub use activity::{
     check_not_over, check_window,
 };
 pub use book::{BookError, FailedClaim, OrderBook, Settled};
+pub use challenge::{
+    CODE_CHARS, CODE_LETTERS, Challenge, ChallengeFault, ChallengeParameters, NewChallenge,
+    OpenedChallenge, SOLUTION_CHARS_MAX, solve_challenge,
+};
 pub use claim::{Claim, KeyHash};
 pub use clock::{Clock, ManualClock, SharedClock, SystemClock};
+pub use door::{
+    ChallengeKind, DIFFICULTY_DEFAULT, DIFFICULTY_MAX, DIFFICULTY_MIN, Door, DoorEdit,
+    MEMBERS_FIRST_MS_MAX, TOKEN_BEFORE_MS_MAX,
+};
 pub use edit::{ActivityEdit, DraftPlan, ItemEdit};
 pub use event_ticket::{EVENT_TICKET_CHARS_MAX, EventTicket};
 pub use ids::{ActivityId, InvalidUserId, ItemId, USER_ID_CHARS_MAX, UserId};

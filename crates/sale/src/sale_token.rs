@@ -4,6 +4,9 @@
 //! `version:1 · item:8 · expires_ms:8 · user:1..256 · mac:16`. The user takes what is left, so there
 //! is no length field to lie about. One HMAC decides; no store is asked. What a later key than the first one
 //! signs names it ([`SigningKeys`]).
+//!
+//! Where members buy before others the gate is open for both, and the token says whose turn it is: version 2
+//! has `from_ms:8` behind the expiry, before which it is too early.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 
@@ -13,8 +16,9 @@ use crate::{
 };
 
 const VERSION: u8 = 1;
-/// What is before the user.
-const FIELDS_BYTES: usize = 8 + 8;
+const VERSION_WITH_START: u8 = 2;
+/// What is before the user, at the most.
+const FIELDS_BYTES: usize = 8 + 8 + 8;
 /// The longest token that can be good: a user id of 64 four-byte characters.
 const TEXT_BYTES_MAX: usize = (1 + KEY_BYTES + FIELDS_BYTES + 256 + MAC_BYTES).div_ceil(3) * 4;
 
@@ -23,14 +27,18 @@ pub struct SaleToken {
     pub user: UserId,
     pub item: ItemId,
     pub expires_ms: Millis,
+    /// Too early before, if the gate alone does not see to that.
+    pub from_ms: Option<Millis>,
 }
 
 impl SaleToken {
     pub fn sign(&self, keys: &SigningKeys) -> String {
         let user = self.user.as_str().as_bytes();
-        keys.sign(Purpose::SaleToken, VERSION, FIELDS_BYTES + user.len(), |bytes| {
+        let version = if self.from_ms.is_some() { VERSION_WITH_START } else { VERSION };
+        keys.sign(Purpose::SaleToken, version, FIELDS_BYTES + user.len(), |bytes| {
             bytes.extend(self.item.0.to_be_bytes());
             bytes.extend(self.expires_ms.to_be_bytes());
+            bytes.extend(self.from_ms.map(i64::to_be_bytes).into_iter().flatten());
             bytes.extend(user);
         })
     }
@@ -45,13 +53,22 @@ impl SaleToken {
         let length = URL_SAFE_NO_PAD.decode_slice(text, &mut space).ok()?;
         let (version, fields) = keys.verify(Purpose::SaleToken, &space[..length])?;
         let (item, rest) = fields.split_first_chunk()?;
-        let (expires_ms, user) = rest.split_first_chunk()?;
+        let (expires_ms, rest) = rest.split_first_chunk()?;
+        let (from_ms, user) = match version {
+            VERSION => (None, rest),
+            VERSION_WITH_START => {
+                let (from_ms, user) = rest.split_first_chunk()?;
+                (Some(i64::from_be_bytes(*from_ms)), user)
+            }
+            _ => return None,
+        };
         let token = SaleToken {
             item: ItemId(i64::from_be_bytes(*item)),
             expires_ms: i64::from_be_bytes(*expires_ms),
+            from_ms,
             user: UserId::stored(std::str::from_utf8(user).ok()?).ok()?,
         };
-        (version == VERSION && now_ms < token.expires_ms).then_some(token)
+        (now_ms < token.expires_ms).then_some(token)
     }
 }
 
@@ -67,8 +84,12 @@ mod tests {
 
     #[test]
     fn a_token_names_its_buyer_until_it_expires() {
-        let token =
-            SaleToken { user: "用户1002".parse().unwrap(), item: ItemId(42), expires_ms: 1_000 };
+        let token = SaleToken {
+            user: "用户1002".parse().unwrap(),
+            item: ItemId(42),
+            expires_ms: 1_000,
+            from_ms: None,
+        };
         let text = token.sign(&keys());
         assert_eq!(SaleToken::verify(&text, &keys(), 999), Some(token));
         assert_eq!(SaleToken::verify(&text, &keys(), 1_000), None);
@@ -79,7 +100,12 @@ mod tests {
     #[test]
     fn the_longest_user_id_fits() {
         let user: UserId = "😀".repeat(64).parse().unwrap();
-        let token = SaleToken { user, item: ItemId(i64::MAX), expires_ms: i64::MAX };
+        let token = SaleToken {
+            user,
+            item: ItemId(i64::MAX),
+            expires_ms: i64::MAX,
+            from_ms: Some(i64::MIN),
+        };
         assert_eq!(SaleToken::verify(&token.sign(&keys()), &keys(), 0), Some(token));
     }
 
@@ -104,7 +130,8 @@ mod tests {
 
         #[test]
         fn one_changed_character_breaks_it(at in 0usize..60, to in "[A-Za-z0-9_-]") {
-            let token = SaleToken { user: "u1002".parse().unwrap(), item: ItemId(42), expires_ms: 1_000 };
+            let (user, item) = ("u1002".parse().unwrap(), ItemId(42));
+            let token = SaleToken { user, item, expires_ms: 1_000, from_ms: None };
             let good = token.sign(&keys());
             let at = at % good.len();
             let mut bad = good.clone();

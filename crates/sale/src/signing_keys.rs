@@ -206,7 +206,7 @@ mod tests {
         [b"the first of the secrets", b"the next of the secrets", b"one more of the secrets"];
 
     fn token() -> SaleToken {
-        SaleToken { user: "ann".parse().unwrap(), item: ItemId(1), expires_ms: 10 }
+        SaleToken { user: "ann".parse().unwrap(), item: ItemId(1), expires_ms: 10, from_ms: None }
     }
 
     fn receipt() -> Receipt {

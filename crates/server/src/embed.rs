@@ -20,11 +20,12 @@ use crate::web::Files;
 use bytes::Bytes;
 
 /// Each behind those that it imports.
-const MODULES: [&str; 9] = [
+const MODULES: [&str; 10] = [
     "answer.js",
     "backoff.js",
     "clock.js",
     "countdown.js",
+    "shop/challenge.js",
     "shop/sale_token.js",
     "shop/claim.js",
     "shop/buy_state.js",

@@ -120,6 +120,7 @@ const DESCRIBED: &[(&str, Kind, &str)] = &[
         "Streams ended because their listener did not keep up (slow) or gave no sign of life (silent).",
     ),
     (ORDERS_TIMED_OUT, Kind::Counter, "Orders closed because they were not paid in time."),
+    (COOL_DOWNS, Kind::Counter, "Buyers who had to wait after too many unpaid orders."),
     (PAYMENTS_CREDITED, Kind::Counter, "Payments that made an order paid."),
     (PAYMENTS_LATE, Kind::Counter, "Payments for orders that were over; the money goes back."),
     (
@@ -131,6 +132,7 @@ const DESCRIBED: &[(&str, Kind, &str)] = &[
 ];
 
 const ORDERS_TIMED_OUT: &str = "seckill_orders_timed_out_total";
+const COOL_DOWNS: &str = "seckill_cool_downs_total";
 const PAYMENTS_CREDITED: &str = "seckill_payments_credited_total";
 const PAYMENTS_LATE: &str = "seckill_payments_late_total";
 const WEBHOOK_POSTS: &str = "seckill_webhook_posts_total";

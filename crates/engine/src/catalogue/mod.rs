@@ -332,6 +332,7 @@ mod tests {
             closes_ms,
             pay_within_ms: 1,
             publish_ms: None,
+            door: Default::default(),
             version: 0,
             state: ActivityState::Published,
             items: Vec::new(),

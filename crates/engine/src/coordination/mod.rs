@@ -10,7 +10,7 @@ mod redis;
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use sale::{Activity, OrderNo, UserId};
+use sale::{Activity, Millis, OrderNo, UserId};
 use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast;
 
@@ -32,6 +32,9 @@ pub enum Hint {
     /// These claims were admitted.
     #[serde(rename = "queued.v1")]
     Queued { claims: Vec<QueuedClaim> },
+    /// Somebody has to wait, or need not any more, or a list of buyers changed.
+    #[serde(rename = "door.v1")]
+    Door,
     /// There are news in the outbox.
     #[serde(rename = "news.v1")]
     News,
@@ -39,6 +42,20 @@ pub enum Hint {
     #[serde(skip)]
     Missed,
 }
+
+/// What became of a challenge that somebody solved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spending {
+    Done,
+    /// Somebody had spent it before.
+    Before,
+    /// So many were spent lately that no more can be remembered.
+    NoRoom,
+}
+
+/// Challenges that are over in one minute: so many of them are remembered.
+pub(crate) const SPENT_PER_MINUTE_MAX: usize = 200_000;
+pub(crate) const MINUTE_MS: Millis = 60_000;
 
 #[async_trait]
 pub trait Coordination: Send + Sync {
@@ -54,6 +71,15 @@ pub trait Coordination: Send + Sync {
 
     /// The activities that pages show, if somebody has put them there.
     async fn catalogue(&self) -> Option<Vec<Activity>>;
+
+    /// Spends a challenge, once for all instances; it is remembered until it is over. If what is spent is
+    /// forgotten, somebody may have two tokens for one piece of work, and buys no more with them.
+    async fn spend(
+        &self,
+        challenge: u64,
+        expires_ms: Millis,
+        now_ms: Millis,
+    ) -> Result<Spending, String>;
 
     async fn put_catalogue(&self, activities: &[Arc<Activity>]);
 

@@ -6,6 +6,7 @@
 //! | `…:{node:<n>}:lease`, `…:fence` | which process makes order numbers of node n, see [`crate::node`] |
 //! | `…:catalog`, `…:catalog:<activity>` | ids of the activities shown; a hash for each |
 //! | `…:rate:<who>` | when all that somebody asked for lately is forgotten, see `count.lua` |
+//! | `…:{spent:<n>}:<minute>` | challenges that were spent, of those that are over in this minute |
 //! | channel `…:hints` | news |
 //! | channel `…:hints:<instance>` | a beat for that instance alone |
 //!
@@ -25,10 +26,10 @@ use futures_util::StreamExt;
 use parking_lot::Mutex;
 use redis::{Cmd, FromRedisValue, RedisError, RedisResult};
 use redis_link::{Call, LinkOptions, RedisLink, RedisServers, Script};
-use sale::{Activity, ActivityId, Item};
+use sale::{Activity, ActivityId, Item, Millis};
 use tokio::sync::{Semaphore, broadcast, mpsc};
 
-use super::{Coordination, Hint};
+use super::{Coordination, Hint, MINUTE_MS, SPENT_PER_MINUTE_MAX, Spending};
 
 const LEASE_MS: i64 = 5_000;
 /// The witness of a node is asked to remember it far more often.
@@ -44,6 +45,10 @@ const RECONNECT: Duration = Duration::from_millis(500);
 const PUBLISH_TRIES_MAX: u32 = 6;
 const ROUTES: u32 = 64;
 const COUNTING_MAX: usize = 256;
+/// Challenges that were spent are spread over so many keys.
+const SPENT_SLOTS: u64 = 16;
+/// Clocks of instances may differ by so much and no spent challenge is good again.
+const CLOCKS_APART_MS: Millis = 60_000;
 const BEAT_EVERY: Duration = Duration::from_secs(1);
 /// Without even a beat for so long, the line is dead.
 const SILENCE_MAX: Duration = Duration::from_secs(4);
@@ -52,6 +57,7 @@ const BEAT: &str = "beat";
 
 static LEAD: Script = Script::new(include_str!("lua/lead.lua"));
 static COUNT: Script = Script::new(include_str!("lua/count.lua"));
+static SPEND: Script = Script::new(include_str!("lua/spend.lua"));
 static PUBLISH: Script = Script::new(include_str!("lua/publish.lua"));
 
 #[derive(Clone, Debug)]
@@ -306,6 +312,27 @@ impl Coordination for RedisCoordination {
         self.read_catalogue().await.ok().flatten()
     }
 
+    async fn spend(
+        &self,
+        challenge: u64,
+        expires_ms: Millis,
+        now_ms: Millis,
+    ) -> Result<Spending, String> {
+        let minute = expires_ms.div_euclid(MINUTE_MS);
+        // Spread over the servers of a cluster.
+        let (slot, slots) = (challenge % SPENT_SLOTS, SPENT_SLOTS as usize);
+        let key = self.key(format_args!("{{spent:{slot}}}:{minute}"));
+        let kept_ms = (minute + 1) * MINUTE_MS - now_ms + CLOCKS_APART_MS;
+        let call = Call::new(&SPEND, [key]).arg(format!("{challenge:x}"));
+        let call = call.number(kept_ms).number((SPENT_PER_MINUTE_MAX / slots) as i64);
+        match self.link.run::<i64>(&call).await {
+            Ok(1) => Ok(Spending::Done),
+            Ok(0) => Ok(Spending::Before),
+            Ok(_) => Ok(Spending::NoRoom),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
     async fn put_catalogue(&self, activities: &[Arc<Activity>]) {
         if let Err(error) = self.write_catalogue(activities).await {
             tracing::debug!(%error, "the catalogue could not be put into Redis");
@@ -371,5 +398,36 @@ mod tests {
         let key = ann.key("rate:eve");
         let left_ms: i64 = ann.ask(redis::cmd("PTTL").arg(key)).await.unwrap();
         assert!((1..=120_000).contains(&left_ms), "the key goes when all is forgotten: {left_ms}");
+    }
+
+    #[tokio::test]
+    async fn a_challenge_is_spent_once_over_all_instances_and_forgotten_in_time() {
+        let both = options(shared_redis().url(), "ann");
+        let ann = RedisCoordination::open(both.clone()).await.unwrap();
+        let bob = RedisCoordination::open(RedisCoordinationOptions {
+            instance: "bob".into(),
+            ..both.clone()
+        });
+        let bob = bob.await.unwrap();
+        let now_ms = 1_800_000_000_000;
+        let spend = async |who: &RedisCoordination, challenge| {
+            who.spend(challenge, now_ms + 1_000, now_ms).await.unwrap()
+        };
+        assert_eq!(spend(&ann, 7).await, Spending::Done);
+        assert_eq!(spend(&bob, 7).await, Spending::Before);
+        assert_eq!(spend(&bob, 8).await, Spending::Done);
+        let minute = (now_ms + 1_000).div_euclid(MINUTE_MS);
+        let key = ann.key(format_args!("{{spent:7}}:{minute}"));
+        let left = redis::cmd("PTTL").arg(&key).to_owned();
+        let left_ms: i64 = ann.ask(&left).await.unwrap();
+        assert!((1..=2 * MINUTE_MS + 1).contains(&left_ms), "{left_ms}");
+        // As many as fit, and one more.
+        let fits = SPENT_PER_MINUTE_MAX / SPENT_SLOTS as usize;
+        let mut fill = redis::cmd("SADD");
+        fill.arg(&key);
+        (0..fits).for_each(|n| _ = fill.arg(format!("x{n}")));
+        let _: i64 = ann.ask(&fill).await.unwrap();
+        assert_eq!(spend(&ann, 7 + SPENT_SLOTS).await, Spending::NoRoom);
+        assert_eq!(spend(&ann, 8 + SPENT_SLOTS).await, Spending::Done, "elsewhere there is");
     }
 }

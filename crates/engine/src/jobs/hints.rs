@@ -14,6 +14,7 @@ pub(super) async fn hear_hints(shared: Arc<Shared>, push: Arc<Push>) {
             Ok(Hint::Orders { orders }) => push.tell(&orders),
             Ok(Hint::Queued { claims }) => push.tell_queued(&claims),
             Ok(Hint::Units { item }) => shared.lanes.forget(item),
+            Ok(Hint::Door) => shared.wake.door.notify_one(),
             Ok(Hint::News) => shared.wake.news.notify_one(),
             // Too many to keep up with, or the line was down: those who listen read again, and a cached
             // "no" is at most a second old.

@@ -7,6 +7,7 @@ mod ask;
 mod catalogue;
 mod count;
 mod delivery;
+mod door;
 mod hints;
 mod lifecycle;
 mod mend;
@@ -34,6 +35,7 @@ use self::{
     ask::Ask,
     catalogue::RefreshCatalogue,
     count::Count,
+    door::RefreshDoor,
     hints::{hear_hints, tell_of_news},
     lifecycle::Lifecycle,
     mend::{Mend, SUSPECTS_POLL_MS},
@@ -53,10 +55,14 @@ use crate::{
     health::Health,
     payments::Notices,
     reconcile::Reconcile,
+    sale_tokens::Hoarding,
     settings::ProcessRole,
     shared::{AnyError, Shared},
     warming::Warming,
 };
+
+/// So old is what an instance knows of those who have to wait, at the most.
+const DOOR_REFRESH_MS: u64 = 1_000;
 
 pub(crate) type JobResult = Result<Progress, AnyError>;
 
@@ -130,6 +136,7 @@ pub(crate) struct Jobs {
     pub(crate) warm: Arc<Warm>,
     pub(crate) webhooks: Arc<Dispatch>,
     catalogue: Arc<RefreshCatalogue>,
+    door: Arc<RefreshDoor>,
     mend: Arc<Mend>,
     reconcile: Arc<ReconcileAll>,
     upkeep: Arc<Upkeep>,
@@ -148,6 +155,7 @@ impl Jobs {
         push: Arc<Push>,
         webhooks: &Arc<Webhooks>,
         health: Arc<Health>,
+        hoarding: Arc<Hoarding>,
     ) -> Jobs {
         let s = || shared.clone();
         let (catalogue, warming) = (|| catalogue.clone(), || warming.clone());
@@ -163,7 +171,8 @@ impl Jobs {
             publish: Arc::new(Publish { shared: s(), catalogue: catalogue() }),
             refund: Arc::new(Refund::new(&shared, payments.clone())),
             release: Arc::new(Release::new(&shared)),
-            timeout: Arc::new(Timeout::new(s(), payments.clone())),
+            timeout: Arc::new(Timeout::new(s(), payments.clone(), hoarding.clone())),
+            door: Arc::new(RefreshDoor { hoarding }),
             warm: Arc::new(Warm { shared: s(), warming: warming() }),
             webhooks: Arc::new(Dispatch::new(s(), webhooks.clone())),
             catalogue: Arc::new(RefreshCatalogue {
@@ -193,6 +202,8 @@ impl Jobs {
             &self.catalogue,
             every(settings.catalogue_refresh_ms).everywhere(),
         );
+        let door = every(DOOR_REFRESH_MS).woken_by(&wake.door).everywhere();
+        self.start_job("door", &self.door, door);
         self.start_job("upkeep", &self.upkeep, every(settings.warm_poll_ms).everywhere());
         // A load may take minutes; one that is cut off is begun anew by another process.
         self.spawn(self.looped("mend", &self.mend, every(SUSPECTS_POLL_MS).everywhere()));

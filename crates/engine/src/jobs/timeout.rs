@@ -13,14 +13,14 @@ use std::{
 use async_trait::async_trait;
 use ledger::{Closing, LedgerError, Overdue};
 use parking_lot::Mutex;
-use sale::{CloseReason, ItemId, Millis, OrderNo};
+use sale::{CloseReason, ItemId, Millis, OrderNo, UserId};
 use tokio::{
     task::{Id, JoinSet},
     time::{Instant, timeout_at},
 };
 
 use super::{Job, JobResult, Progress};
-use crate::{Payments, shared::Shared};
+use crate::{Payments, sale_tokens::Hoarding, shared::Shared};
 
 /// How long this job passes over an order that its provider does not let go of. Longer if
 /// they are many, so that asking for all of them again leaves time for the others.
@@ -53,6 +53,7 @@ type Closed = (usize, Option<LedgerError>);
 struct Closings {
     shared: Arc<Shared>,
     payments: Arc<Payments>,
+    hoarding: Arc<Hoarding>,
     /// Overdue orders whose payment could not be closed at its provider, and until when they are passed
     /// over.
     unclosable: Mutex<HashMap<OrderNo, Instant>>,
@@ -61,9 +62,13 @@ struct Closings {
 }
 
 impl Timeout {
-    pub(crate) fn new(shared: Arc<Shared>, payments: Arc<Payments>) -> Timeout {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        payments: Arc<Payments>,
+        hoarding: Arc<Hoarding>,
+    ) -> Timeout {
         let (unclosable, under_way) = (Mutex::default(), Mutex::default());
-        let closings = Arc::new(Closings { shared, payments, unclosable, under_way });
+        let closings = Arc::new(Closings { shared, payments, hoarding, unclosable, under_way });
         Timeout { closings, asking: tokio::sync::Mutex::default() }
     }
 
@@ -125,6 +130,11 @@ impl Closings {
     /// units of the others. Answers how many orders were closed, and the first error there was.
     async fn close_by_item(&self, orders: Vec<Overdue>, now_ms: Millis, limit: usize) -> Closed {
         let mut by_item: BTreeMap<ItemId, Vec<Closing>> = BTreeMap::new();
+        let buyers: HashMap<OrderNo, UserId> = orders
+            .iter()
+            .map(|overdue| (overdue.order.order_no, overdue.order.user.clone()))
+            .collect();
+        let mut given_up = Vec::new();
         for overdue in orders {
             by_item.entry(overdue.order.item).or_default().push(overdue.into());
         }
@@ -134,6 +144,7 @@ impl Closings {
                 Ok(now) => {
                     assert!(now.len() <= orders.len(), "more orders were closed than asked for");
                     closed += now.len();
+                    given_up.extend(now.iter().filter_map(|no| buyers.get(no)).cloned());
                 }
                 Err(error) => {
                     self.pass_over(orders.into_iter().map(|order| order.order_no), limit);
@@ -151,6 +162,7 @@ impl Closings {
             tracing::info!(orders = closed, "unpaid orders closed, units returned");
             self.shared.wake.outbox_written();
         }
+        self.hoarding.closed(given_up).await;
         (closed, first)
     }
 

@@ -67,6 +67,9 @@ impl Plans {
         }
         match now.state {
             ActivityState::Draft => self.edit_draft(who.into(), &now, edit).await,
+            ActivityState::Published | ActivityState::Paused if edit.door.is_some() => {
+                self.change_door(who.into(), &now, edit).await
+            }
             ActivityState::Published | ActivityState::Paused => {
                 self.postpone(who.into(), &now, edit).await
             }
@@ -89,6 +92,41 @@ impl Plans {
         seen(self.shared.ledger.edit_draft(draft.id, draft.version, &new, &entry, now_ms).await?)
     }
 
+    /// How buyers are let in may be changed while they are: harder, easier, or not at all. When members may
+    /// come is known to the gate, and stays.
+    async fn change_door(
+        &self,
+        who: Actor,
+        before: &Activity,
+        edit: &ActivityEdit,
+    ) -> Result<Activity> {
+        let window = [("opens_at", edit.opens_ms), ("closes_at", edit.closes_ms)];
+        let moved = window.into_iter().find(|(_, given)| given.is_some()).map(|(field, _)| field);
+        if let Some(field) = moved.or(edit.beyond_window()) {
+            let problem = "cannot be changed together with the door of what is published";
+            return Err(Invalid::new(field, problem).zh("已发布的活动不能与 door 同时修改").into());
+        }
+        let door = edit.door.unwrap_or_default().of(&before.door);
+        if door.members_from != before.door.members_from {
+            let problem = "can only be changed while it is a draft";
+            return Err(Invalid::new("door.members_from", problem)
+                .zh("只能在草稿状态下修改")
+                .into());
+        }
+        door.check(before.opens_ms)?;
+        let detail = json!({"door": [before.door, door]});
+        let entry = audit_entry(who, "activity.door", format!("activity:{}", before.id), detail);
+        let now_ms = self.shared.now_ms();
+        let changed = self
+            .shared
+            .ledger
+            .change_door(before.id, before.version, &door, &entry, now_ms)
+            .await?;
+        let changed = seen(changed)?;
+        self.catalogue.reload().await;
+        Ok(changed)
+    }
+
     async fn postpone(
         &self,
         who: Actor,
@@ -106,6 +144,7 @@ impl Plans {
             return Err(OperateError::Conflict("open"));
         }
         check_window(window.0, window.1, now_ms)?;
+        before.door.check(window.0)?;
         if window.0 <= now_ms {
             let problem = format!("is past: now it is {}", iso_time(now_ms));
             return Err(Invalid::new("opens_at", problem).zh("已经过去").into());
@@ -184,6 +223,7 @@ fn changes(draft: &Activity, new: &DraftPlan) -> Value {
     note("closes_at", json!(draft.closes_ms), json!(plan.closes_ms));
     note("pay_within_ms", json!(draft.pay_within_ms), json!(plan.pay_within_ms));
     note("publish_at", json!(draft.publish_ms), json!(plan.publish_ms));
+    note("door", json!(draft.door), json!(plan.door));
     let items = |ids: Vec<Option<i64>>, stock: i64| json!({"ids": ids, "stock": stock});
     let before: Vec<_> = draft.items.iter().map(|item| Some(item.id.0)).collect();
     let after: Vec<_> = new.ids.iter().map(|id| id.map(|id| id.0)).collect();

@@ -31,6 +31,7 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0012_signing_keys.sql"),
     include_str!("migrations/0013_money.sql"),
     include_str!("migrations/0014_bills.sql"),
+    include_str!("migrations/0015_door.sql"),
 ];
 
 /// The schema this binary writes.

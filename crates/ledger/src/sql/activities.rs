@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use async_trait::async_trait;
 use sale::{
-    Activity, ActivityId, ActivityMove, ActivityState, DraftPlan, Epoch, Item, ItemId, ItemState,
-    ItemWords, Millis,
+    Activity, ActivityId, ActivityMove, ActivityState, Door, DraftPlan, Epoch, Item, ItemId,
+    ItemState, ItemWords, Millis,
 };
 
 use super::{
@@ -37,6 +37,7 @@ fn read_activity(row: &dyn Row) -> Outcome<Activity> {
         publish_ms: get(row, 6)?,
         version: get(row, 7)?,
         external_id: get(row, 8)?,
+        door: json_or_null(row, 9)?.unwrap_or_default(),
         items: Vec::new(),
     })
 }
@@ -335,6 +336,20 @@ impl Activities for SqlLedger {
     ) -> Result<EditedActivity> {
         self.run(Access::Write, audit.clone(), move |tx, audit| {
             Box::pin(drafts::postpone(tx, id, version, window, audit, now_ms))
+        })
+        .await
+    }
+
+    async fn change_door(
+        &self,
+        id: ActivityId,
+        version: i64,
+        door: &Door,
+        audit: &AuditEntry,
+        now_ms: Millis,
+    ) -> Result<EditedActivity> {
+        self.run(Access::Write, (*door, audit.clone()), move |tx, (door, audit)| {
+            Box::pin(drafts::change_door(tx, id, version, door, audit, now_ms))
         })
         .await
     }

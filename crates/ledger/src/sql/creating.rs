@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use sale::{Activity, ActivityId, ActivityState, ItemState, Millis, NewActivity, NewItem};
+use sale::{Activity, ActivityId, ActivityState, Door, ItemState, Millis, NewActivity, NewItem};
 
 use super::{
     activities::one,
@@ -143,9 +143,9 @@ async fn remember(
 async fn create(tx: &mut dyn Session, new: &NewActivity, now_ms: Millis) -> Outcome<Activity> {
     tx.execute(
         "INSERT INTO tb_seckill_activity
-             (external_id, name, opens_at, closes_at, pay_within_ms, publish_at, state, created_at,
+             (external_id, name, opens_at, closes_at, pay_within_ms, publish_at, state, door, created_at,
               updated_at)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         values![
             new.external_id.as_ref(),
             &new.name,
@@ -154,6 +154,7 @@ async fn create(tx: &mut dyn Session, new: &NewActivity, now_ms: Millis) -> Outc
             new.pay_within_ms,
             new.publish_ms,
             ActivityState::Draft.code(),
+            door(&new.door)?,
             now_ms,
             now_ms,
         ],
@@ -162,6 +163,11 @@ async fn create(tx: &mut dyn Session, new: &NewActivity, now_ms: Millis) -> Outc
     let id = ActivityId(tx.inserted_id()?);
     create_items(tx, id, new.items.iter()).await?;
     found(tx, id).await
+}
+
+/// The column `door`; NULL where it is as any.
+pub(super) fn door(door: &Door) -> Outcome<Option<String>> {
+    if *door == Door::default() { Ok(None) } else { Ok(Some(serde_json::to_string(door)?)) }
 }
 
 pub(super) async fn create_items<'i>(

@@ -5,13 +5,13 @@
 //! its rows would be of nothing.
 
 use sale::{
-    Activity, ActivityId, ActivityState, DraftPlan, Invalid, Item, ItemId, Millis, NewItem,
+    Activity, ActivityId, ActivityState, Door, DraftPlan, Invalid, Item, ItemId, Millis, NewItem,
 };
 
 use super::{
     activities::{locked_state, one},
     columns::get,
-    creating::{create_items, words},
+    creating::{create_items, door, words},
     failure::{Failure, Outcome},
     operators,
     session::{Session, values},
@@ -44,7 +44,7 @@ pub(super) async fn edit(
     check_external_id(tx, id, plan.external_id.as_deref()).await?;
     tx.execute(
         "UPDATE tb_seckill_activity SET external_id = ?, name = ?, opens_at = ?, closes_at = ?,
-             pay_within_ms = ?, publish_at = ?, updated_at = ?, version = version + 1
+             pay_within_ms = ?, publish_at = ?, door = ?, updated_at = ?, version = version + 1
          WHERE id = ?",
         values![
             plan.external_id.as_ref(),
@@ -53,6 +53,7 @@ pub(super) async fn edit(
             plan.closes_ms,
             plan.pay_within_ms,
             plan.publish_ms,
+            door(&plan.door)?,
             now_ms,
             id,
         ],
@@ -166,6 +167,26 @@ pub(super) async fn postpone(
     let sql = "UPDATE tb_seckill_activity
          SET opens_at = ?, closes_at = ?, updated_at = ?, version = version + 1 WHERE id = ?";
     tx.execute(sql, values![opens_ms, closes_ms, now_ms, id]).await?;
+    operators::audit(tx, audit, now_ms).await?;
+    Ok(EditedActivity { activity: found(tx, id).await?, edited: true })
+}
+
+pub(super) async fn change_door(
+    tx: &mut dyn Session,
+    id: ActivityId,
+    version: i64,
+    new: &Door,
+    audit: &AuditEntry,
+    now_ms: Millis,
+) -> Outcome<EditedActivity> {
+    let before = locked(tx, id).await?;
+    let over = matches!(before.state, ActivityState::Draft | ActivityState::Ended);
+    if over || before.version != version {
+        return Ok(EditedActivity { activity: before, edited: false });
+    }
+    let sql = "UPDATE tb_seckill_activity
+         SET door = ?, updated_at = ?, version = version + 1 WHERE id = ?";
+    tx.execute(sql, values![door(new)?, now_ms, id]).await?;
     operators::audit(tx, audit, now_ms).await?;
     Ok(EditedActivity { activity: found(tx, id).await?, edited: true })
 }

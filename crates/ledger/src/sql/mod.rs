@@ -14,6 +14,7 @@ mod activities;
 mod asking;
 mod bills;
 mod books;
+mod buyers;
 mod cashier;
 pub(crate) mod columns;
 mod creating;

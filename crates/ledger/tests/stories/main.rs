@@ -13,6 +13,7 @@ mod deliveries;
 mod disk;
 mod failed_claims;
 mod leases;
+mod lists;
 mod money;
 mod mysql;
 mod nodes;
@@ -136,6 +137,7 @@ impl Shop {
             closes_ms: NOON_MS + 3_600_000,
             pay_within_ms: PAY_WITHIN_MS_DEFAULT,
             publish_ms: None,
+            door: Default::default(),
             items: stocks.iter().map(item).collect(),
         }
     }

@@ -9,7 +9,9 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::header::CACHE_CONTROL;
-use sale::{Activity, ActivityId, ActivityState, Attributes, Currency, Item, ItemId, Millis};
+use sale::{
+    Activity, ActivityId, ActivityState, Attributes, ChallengeKind, Currency, Item, ItemId, Millis,
+};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -67,6 +69,8 @@ pub(super) struct ActivityView {
     name: String,
     opens_at: i64,
     closes_at: i64,
+    /// When members may buy; null: with all others.
+    members_from: Option<i64>,
     #[schema(schema_with = openapi::shown_activity_state)]
     state: &'static str,
     items: Vec<ItemView>,
@@ -103,6 +107,9 @@ pub(super) struct ItemView {
     left: i64,
     limit_per_user: u32,
     state: SaleState,
+    /// What is to be done for a sale token.
+    #[schema(schema_with = schemas::door_challenge)]
+    challenge: ChallengeKind,
     opens_at: i64,
     closes_at: i64,
 }
@@ -165,6 +172,7 @@ impl ActivityView {
             name: activity.name.clone(),
             opens_at: activity.opens_ms,
             closes_at: activity.closes_ms,
+            members_from: activity.door.members_from,
             state: state.as_str(),
             items: activity.items.iter().map(item).collect(),
         }
@@ -198,6 +206,7 @@ impl ItemView {
             left: at_gate.unwrap_or(item.stock),
             limit_per_user: item.limit_per_user,
             state: SaleState::of(activity, at_gate, now_ms),
+            challenge: activity.door.challenge,
             opens_at: activity.opens_ms,
             closes_at: activity.closes_ms,
         }
@@ -321,6 +330,7 @@ mod tests {
             pay_within_ms: 1_000,
             state,
             publish_ms: None,
+            door: Default::default(),
             version: 0,
             items: Vec::new(),
         };

@@ -14,7 +14,7 @@ use axum::{
     extract::{FromRequest, FromRequestParts, Request, State},
     response::{IntoResponse, Response},
 };
-use engine::Engine;
+use engine::{CoolReason, Engine};
 use gate::{Busy, ClaimRequest, Decision};
 use http::{
     HeaderValue, StatusCode,
@@ -24,7 +24,7 @@ use sale::{Claim, ItemId, KeyHash, Millis, OrderNo, SaleToken, SigningKeys, User
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{App, Shared, schemas};
+use super::{App, Shared, sale_tokens::cooling_down, schemas};
 use crate::{
     extract::{Json, Path},
     problem::{Code, Problem},
@@ -77,7 +77,7 @@ pub(super) struct Admitted {
         (status = CONFLICT, description = "`sold_out`, or `already_bought` (with `order_no`)"),
         (status = UNPROCESSABLE_ENTITY,
             description = "`invalid` (with `field`), or `key_reused` (with the `order_no` it was used for)"),
-        (status = TOO_MANY_REQUESTS, description = "`too_hot`, with Retry-After"),
+        (status = TOO_MANY_REQUESTS, description = "`too_hot` or `cooling_down`, with Retry-After"),
         (status = SERVICE_UNAVAILABLE, description = "`busy`: nothing was decided, with Retry-After")))]
 pub(super) async fn claim(State(app): State<Shared>, request: Request) -> Response {
     match decide(&app, request).await {
@@ -137,8 +137,16 @@ impl ClaimHead {
         idempotency_keys: impl Iterator<Item = &'a [u8]>,
     ) -> Result<ClaimHead, Problem> {
         let token = only_token(tokens)?;
-        let user = named_by_token(token, item, app.engine.keys(), now.ms)?;
+        let (engine, now_ms) = (&app.engine, now.ms);
+        let SaleToken { user, from_ms, .. } = named_by_token(token, item, engine.keys(), now_ms)?;
         app.door.count_claim(&user, now.at)?;
+        if let Some(from_ms) = from_ms.filter(|from_ms| now_ms < *from_ms) {
+            return Err(Problem::not_started(from_ms));
+        }
+        // A token that was given before does not get round it.
+        if let Some(until_ms) = engine.sale_tokens().cooling_down(&user) {
+            return Err(cooling_down(until_ms, CoolReason::UnpaidOrders, now_ms));
+        }
         let key = idempotency_key(idempotency_keys, &user)?;
         Ok(ClaimHead { item, user, key })
     }
@@ -163,17 +171,17 @@ fn only_token<'a>(mut tokens: impl Iterator<Item = &'a [u8]>) -> Result<Option<&
     }
 }
 
-/// The buyer that a good token for this item names.
+/// The token, if it is good for this item; it names the buyer.
 fn named_by_token(
     token: Option<&[u8]>,
     item: ItemId,
     keys: &SigningKeys,
     now_ms: Millis,
-) -> Result<UserId, Problem> {
+) -> Result<SaleToken, Problem> {
     let text = token.and_then(|value| std::str::from_utf8(value).ok());
     let token = text.and_then(|text| SaleToken::verify(text, keys, now_ms));
     match token {
-        Some(token) if token.item == item => Ok(token.user),
+        Some(token) if token.item == item => Ok(token),
         _ => Err(Code::BadToken.into()),
     }
 }

@@ -245,6 +245,7 @@ fn public_and_buyers() -> OpenApiRouter<Shared> {
         .routes(routes!(catalogue::items))
         .routes(routes!(catalogue::item))
         .routes(routes!(dev_login::dev_login))
+        .routes(routes!(sale_tokens::challenge))
         .routes(routes!(sale_tokens::issue))
         .routes(routes!(orders::list))
         .routes(routes!(orders::show))
@@ -276,6 +277,9 @@ fn operators() -> OpenApiRouter<Shared> {
         .routes(routes!(admin::items::warm))
         .routes(routes!(admin::items::adjust_stock))
         .routes(routes!(admin::items::stock_log))
+        .routes(routes!(admin::lists::all))
+        .routes(routes!(admin::lists::cool_downs))
+        .routes(routes!(admin::lists::let_go))
         .routes(routes!(admin::orders::list))
         .routes(routes!(admin::orders::show))
         .routes(routes!(admin::orders::cancel))
@@ -303,9 +307,12 @@ fn operators() -> OpenApiRouter<Shared> {
         .routes(routes!(admin::webhooks::replay_one))
 }
 
-/// What a whole season of sales fits into.
+/// What a whole season of sales fits into, or a list of a million buyers.
 fn imports() -> OpenApiRouter<Shared> {
-    OpenApiRouter::default().routes(routes!(admin::import::import))
+    OpenApiRouter::default()
+        .routes(routes!(admin::import::import))
+        .routes(routes!(admin::lists::show, admin::lists::add, admin::lists::clear))
+        .routes(routes!(admin::lists::remove))
 }
 
 /// What is answered at every door.

@@ -3,15 +3,18 @@
 //! Every limit comes from the constant that the server itself checks, so that the document cannot
 //! promise what a handler refuses. The stories try that: schemathesis makes requests of all kinds
 //! from the document and compares what is answered (`tests/stories/contract.rs`).
+//!
+//! Long because it is one list, of everything that has a limit.
 
 use ledger::RefundReason;
 use payment::PayMethod;
 use sale::{
     ATTRIBUTE_NAME_CHARS_MAX, ATTRIBUTE_NUMBER_MAX, ATTRIBUTE_TEXT_CHARS_MAX, ATTRIBUTES_MAX,
-    DESCRIPTION_CHARS_MAX, EVENT_TICKET_CHARS_MAX, IMAGES_MAX, ITEMS_PER_ACTIVITY_MAX,
-    LIMIT_PER_USER_MAX, NAME_CHARS_MAX, OrderStatus, PAY_WITHIN_MS_DEFAULT, PAY_WITHIN_MS_MAX,
-    PAY_WITHIN_MS_MIN, PRICE_MAX, RECEIPT_CHARS_MAX, SHARDS_MAX, SHOP_ID_CHARS_MAX, STOCK_MAX,
-    URL_CHARS_MAX, USER_ID_CHARS_MAX,
+    CODE_CHARS, ChallengeKind, DESCRIPTION_CHARS_MAX, DIFFICULTY_DEFAULT, DIFFICULTY_MAX,
+    DIFFICULTY_MIN, EVENT_TICKET_CHARS_MAX, IMAGES_MAX, ITEMS_PER_ACTIVITY_MAX, LIMIT_PER_USER_MAX,
+    NAME_CHARS_MAX, OrderStatus, PAY_WITHIN_MS_DEFAULT, PAY_WITHIN_MS_MAX, PAY_WITHIN_MS_MIN,
+    PRICE_MAX, RECEIPT_CHARS_MAX, SHARDS_MAX, SHOP_ID_CHARS_MAX, SOLUTION_CHARS_MAX, STOCK_MAX,
+    TOKEN_BEFORE_MS_MAX, URL_CHARS_MAX, USER_ID_CHARS_MAX,
 };
 use utoipa::{
     PartialSchema, ToSchema,
@@ -39,6 +42,8 @@ use engine::{
 
 /// "SK" and a number. The next digit would not fit into a signed integer of 64 bits.
 const ORDER_NO: &str = "^SK[0-8][0-9]{18}$";
+/// Letters that are read from a picture, with blanks between them.
+pub(super) const CODE_CHARS_MAX: usize = 4 * CODE_CHARS;
 /// White space and control characters.
 const BLANK: &str = r"\s\u0000-\u001f\u007f-\u009f";
 /// What shows nothing or turns others around, as [`sale::is_plain_id`] knows it.
@@ -315,6 +320,64 @@ fn shown_activities() -> Schema {
     rows(catalogue::LISTED_DEFAULT)
 }
 
+pub(super) fn challenge_kind() -> Schema {
+    let about =
+        "`pow`: the machine works. `captcha`: it works, and the letters of a picture are read.";
+    one_of(about, [ChallengeKind::Pow.as_str(), ChallengeKind::Captcha.as_str()])
+}
+
+pub(super) fn wished_challenge() -> Schema {
+    one_of_or_null("Without a picture.", [ChallengeKind::Pow.as_str()])
+}
+
+pub(super) fn door_challenge() -> Schema {
+    let about = "What buyers do for a sale token.";
+    one_of(about, ChallengeKind::ALL.map(ChallengeKind::as_str))
+}
+
+pub(super) fn edited_challenge() -> Schema {
+    one_of_or_null(
+        "What buyers do for a sale token.",
+        ChallengeKind::ALL.map(ChallengeKind::as_str),
+    )
+}
+
+pub(super) fn edited_difficulty() -> Schema {
+    let about = format!(
+        "How long a machine works on a challenge: two to this power of hashes on average, \
+         {DIFFICULTY_DEFAULT} unless told. One more is twice as long."
+    );
+    let number = or_null(Type::Integer).minimum(Some(DIFFICULTY_MIN));
+    number.maximum(Some(DIFFICULTY_MAX)).description(Some(about)).into()
+}
+
+pub(super) fn token_before_ms() -> Schema {
+    int64(or_null(Type::Integer), 0, TOKEN_BEFORE_MS_MAX).into()
+}
+
+pub(super) fn challenge_parameters() -> Schema {
+    let about = "As the ALTCHA protocol has them: `algorithm`, `cost`, `expiresAt`, `keyLength`, \
+                 `keyPrefix`, `nonce`, `salt`, and `data` of ours.";
+    of(Type::Object).description(Some(about)).into()
+}
+
+pub(super) fn altcha() -> Schema {
+    or_null(Type::String).max_length(Some(SOLUTION_CHARS_MAX)).into()
+}
+
+pub(super) fn code() -> Schema {
+    or_null(Type::String).max_length(Some(CODE_CHARS_MAX)).into()
+}
+
+pub(super) fn list_kind() -> Schema {
+    let about = "`members` may buy before others, or alone; `blocked` may not buy.";
+    one_of(about, ledger::ListKind::ALL.map(ledger::ListKind::as_str))
+}
+
+pub(super) fn listed_users() -> Schema {
+    ArrayBuilder::new().items(RefOr::T(user_id())).min_items(Some(1)).into()
+}
+
 pub(super) fn quantity() -> Schema {
     let about = "At least 1, at most the item's `limit_per_user`.";
     int32(1, LIMIT_PER_USER_MAX).description(Some(about)).examples([1]).into()
@@ -573,4 +636,5 @@ written_as! {
     Ticket = ticket,
     WatchedItems = watched_items,
     LastEventId = last_event_id,
+    ListKindName = list_kind,
 }

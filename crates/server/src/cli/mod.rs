@@ -12,6 +12,7 @@ mod doctor;
 mod durations;
 mod import;
 mod keys;
+mod lists;
 mod orders;
 mod reconcile;
 mod rehearse;
@@ -34,6 +35,7 @@ use admin_api::AdminApi;
 use config::{Config, Flags};
 use dead_letters::DeadLetters;
 use keys::Key;
+use lists::List;
 use orders::OrderCommand;
 use sales::Sale;
 use tokens::Token;
@@ -102,6 +104,9 @@ enum Command {
     /// Keys that sign sale tokens and receipts
     #[command(subcommand)]
     Key(Key),
+    /// Members, buyers who are kept out, and buyers who have to wait
+    #[command(subcommand)]
+    List(List),
     /// Endpoints of the shop's backend, and what was delivered to them
     #[command(subcommand)]
     Webhooks(Webhooks),
@@ -242,6 +247,7 @@ async fn ask(api: &AdminApi, command: Command) -> Result<(), Failure> {
         Command::Token(command) => tokens::run(api, command).await,
         Command::Key(command) => keys::run(api, command).await,
         Command::Webhooks(command) => webhooks::run(api, command).await,
+        Command::List(command) => lists::run(api, command).await,
         Command::Migrate => {
             println!("the databases have this version's schema");
             Ok(())

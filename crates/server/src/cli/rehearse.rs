@@ -7,7 +7,10 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use client::Login;
-use rehearsal::{Curve, OwnServer, Plan, Progress, Report, Site, find_target, rehearse};
+use rehearsal::{
+    BotPlan, Curve, OwnServer, Plan, Progress, RehearseError, Report, Site, bot_drill, find_target,
+    rehearse,
+};
 
 use super::{Failure, durations::duration_ms, stop_signal};
 use crate::serve::Running;
@@ -35,6 +38,8 @@ pub(super) struct Rehearse {
     jwt_secret: Option<String>,
     #[command(flatten)]
     crowd: Crowd,
+    #[command(flatten)]
+    bots: Bots,
     /// Write the report as JSON to this file; - is the standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -89,6 +94,45 @@ struct Crowd {
     seed: Option<u64>,
 }
 
+#[derive(Args)]
+struct Bots {
+    /// Afterwards, see what bots win with each defence off and on
+    #[arg(long)]
+    bots: bool,
+    /// Clients of the bot drill, of which one in ten is a bot
+    #[arg(long, default_value_t = 200, requires = "bots")]
+    bot_clients: usize,
+    /// Accounts of each bot
+    #[arg(long, default_value_t = 30, requires = "bots")]
+    bot_accounts: usize,
+    /// Units of each sale of the bot drill
+    #[arg(long, default_value_t = 60, requires = "bots")]
+    bot_stock: i64,
+    /// What a bot pays for one solved challenge, in minor units
+    #[arg(long, default_value_t = 2, requires = "bots")]
+    solve_price: u64,
+    /// What each bot has to spend on that
+    #[arg(long, default_value_t = 10, requires = "bots")]
+    bot_budget: u64,
+}
+
+impl Bots {
+    fn plan(&self, seed: u64) -> Result<Option<BotPlan>, Failure> {
+        let plan = BotPlan {
+            clients: self.bot_clients,
+            accounts: self.bot_accounts,
+            stock: self.bot_stock,
+            solve_price: self.solve_price,
+            budget: self.bot_budget,
+            seed,
+        };
+        match plan.mistakes() {
+            mistakes if mistakes.is_empty() => Ok(self.bots.then_some(plan)),
+            mistakes => Err(Failure::Cannot(mistakes.join("; "))),
+        }
+    }
+}
+
 #[derive(Clone, Copy, ValueEnum)]
 enum Shape {
     Burst,
@@ -136,23 +180,40 @@ impl Crowd {
     }
 }
 
+/// The rehearsal, and the bot drill after it if it is wanted.
+async fn play(
+    plan: &Plan,
+    bots: Option<&BotPlan>,
+    site: &Site,
+    progress: &Progress,
+    stop: impl Future<Output = ()>,
+) -> Result<Report, RehearseError> {
+    let mut report = rehearse(plan, site, progress, stop).await?;
+    if let Some(bots) = bots {
+        report.bots = Some(bot_drill(bots, site, progress).await?);
+        progress.close();
+    }
+    Ok(report)
+}
+
 /// True if everything held that must hold.
 pub(super) async fn run(command: Rehearse, config: &Config) -> Result<bool, Failure> {
     let stop = stop_signal()?;
     let plan = command.crowd.plan()?;
+    let bots = command.bots.plan(plan.seed)?;
     writable(&command)?;
     enough_files(plan.connections)?;
     let progress = Progress::on_stderr();
     let report = if command.target.is_empty() {
         let server = OwnServer::start(std::env::current_exe()?, plan.connections).await?;
-        let report = rehearse(&plan, &server.site(), &progress, stop).await;
+        let report = play(&plan, bots.as_ref(), &server.site(), &progress, stop).await;
         if let Err(error) = server.stop().await {
             eprintln!("seckill: the server of the rehearsal did not stop by itself: {error}");
         }
         report?
     } else {
         let site = command.site(config).await?;
-        rehearse(&plan, &site, &progress, stop).await?
+        play(&plan, bots.as_ref(), &site, &progress, stop).await?
     };
     command.tell(&report)?;
     Ok(report.ok)

@@ -78,7 +78,8 @@ pub(super) enum Sale {
     },
     /// Change a draft, or move what is published and not open yet to another time
     ///
-    /// With --opens alone the sale stays as long as it was. What is published can only be moved.
+    /// With --opens alone the sale stays as long as it was. What is published can only be moved, or be given
+    /// another challenge, also while it sells.
     Edit(Edit),
     /// Add units to an item, or take away what is neither sold nor claimed
     Stock {
@@ -127,9 +128,47 @@ pub(super) struct Create {
     #[arg(long, value_name = "TIME", value_parser = sale_plan::when,
         conflicts_with_all = ["file", "publish"])]
     publish_at: Option<When>,
+    #[command(flatten)]
+    door: DoorFlags,
     /// As JSON instead of a table
     #[arg(long)]
     json: bool,
+}
+
+/// How buyers are let in.
+#[derive(Args)]
+struct DoorFlags {
+    /// What buyers do for a sale token: off, pow (their machine works) or captcha (they read letters)
+    #[arg(long, value_parser = ["off", "pow", "captcha"])]
+    challenge: Option<String>,
+    /// How long a machine works on it, 12 to 28; one more is twice as long
+    #[arg(long, value_name = "BITS")]
+    difficulty: Option<u32>,
+    /// How long before the opening sale tokens are given
+    #[arg(long, value_name = "LENGTH", value_parser = sale_plan::length_ms)]
+    token_before: Option<Millis>,
+    /// When members may buy, up to a day before the others
+    #[arg(long, value_name = "TIME", value_parser = sale_plan::when)]
+    members_from: Option<When>,
+    /// Nobody but members may buy: true or false
+    #[arg(long, value_name = "BOOL")]
+    members_only: Option<bool>,
+}
+
+impl DoorFlags {
+    /// As the API wants it; nothing if nothing was said.
+    fn given(&self, now_ms: Millis) -> Option<Value> {
+        let mut door = serde_json::Map::new();
+        let mut note = |name: &str, value: Option<Value>| {
+            door.extend(value.map(|value| (name.to_owned(), value)));
+        };
+        note("challenge", self.challenge.clone().map(Value::from));
+        note("difficulty", self.difficulty.map(Value::from));
+        note("token_before_ms", self.token_before.map(Value::from));
+        note("members_from", self.members_from.map(|when| when.at_ms(now_ms).into()));
+        note("members_only", self.members_only.map(Value::from));
+        (!door.is_empty()).then_some(Value::Object(door))
+    }
 }
 
 #[derive(Args)]
@@ -154,6 +193,8 @@ pub(super) struct Edit {
     /// Let a draft publish itself at this time
     #[arg(long, value_name = "TIME", value_parser = sale_plan::when)]
     publish_at: Option<When>,
+    #[command(flatten)]
+    door: DoorFlags,
 }
 
 type Result<T = ()> = std::result::Result<T, Failure>;
@@ -225,6 +266,9 @@ impl Create {
         if let Some(publish_at) = self.publish_at {
             plan["publish_at"] = publish_at.at_ms(now_ms).into();
         }
+        if let Some(door) = self.door.given(now_ms) {
+            plan["door"] = door;
+        }
         plan
     }
 }
@@ -255,6 +299,9 @@ impl Edit {
         }
         if let Some(publish_at) = self.publish_at {
             edit["publish_at"] = publish_at.at_ms(now_ms).into();
+        }
+        if let Some(door) = self.door.given(now_ms) {
+            edit["door"] = door;
         }
         print_sale(&api.patch(&path, &edit).await?, &[]);
         Ok(())

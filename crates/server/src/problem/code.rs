@@ -100,6 +100,16 @@ codes! {
         "Challenge not passed", "验证未通过",
         "The challenge was not solved. Please try again with a new one.",
         "验证未通过，请重新验证。";
+    /// The lists of the shop say that this buyer may not; why is in `reason`.
+    NotEligible = "not_eligible", FORBIDDEN,
+        "Not for you", "不符合参与条件",
+        "This sale is not open to you.",
+        "您不符合该活动的参与条件。";
+    /// This buyer has to wait; why is in `reason`.
+    CoolingDown = "cooling_down", TOO_MANY_REQUESTS,
+        "Please wait", "请稍后再来",
+        "Too many of your orders were not paid. Please try again later.",
+        "您有较多订单未支付，请稍后再参与抢购。";
     /// A field does not make sense; which one is in `field`.
     Invalid = "invalid", UNPROCESSABLE_ENTITY,
         "Invalid request", "请求参数有误",
@@ -183,7 +193,9 @@ impl Code {
     /// Programs may simply try again, after this pause unless a better one is known.
     pub fn retry_after_ms(self) -> Option<u64> {
         match self {
-            Code::TooHot | Code::RateLimited | Code::Busy | Code::Unknown => Some(1_000),
+            Code::TooHot | Code::RateLimited | Code::Busy | Code::Unknown | Code::CoolingDown => {
+                Some(1_000)
+            }
             _ => None,
         }
     }

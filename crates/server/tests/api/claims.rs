@@ -216,8 +216,12 @@ async fn without_a_good_sale_token_the_body_is_not_even_looked_at() {
     let (_, other) = shop.stage(10, 1).await;
     shop.clock.set(OPENS_MS);
     let good = shop.sale_token("ann", item);
-    let expired =
-        SaleToken { user: "ann".parse().unwrap(), item: ItemId(item), expires_ms: OPENS_MS };
+    let expired = SaleToken {
+        user: "ann".parse().unwrap(),
+        item: ItemId(item),
+        expires_ms: OPENS_MS,
+        from_ms: None,
+    };
     let mut forged = good.clone();
     // Another last letter of the signature.
     let last = if forged.pop() == Some('A') { 'Q' } else { 'A' };

@@ -245,3 +245,33 @@ fn codes_in_the_documents_have_their_status() {
     }
     assert!(codes > 12, "{codes}");
 }
+
+/// All that our crates say in Rust.
+fn sources(folder: PathBuf, all: &mut String) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(path, all);
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            all.push_str(&fs::read_to_string(path).unwrap());
+        }
+    }
+}
+
+#[test]
+fn attacks_of_the_safety_page_are_tests_of_ours() {
+    let safety = fs::read_to_string(top().join("docs/SAFETY.md")).unwrap();
+    let table = safety.split("## Attacks").nth(1).unwrap().split("\n## ").next().unwrap();
+    let rows: Vec<&str> = table.lines().filter(|line| line.starts_with("| API")).collect();
+    assert_eq!(rows.len(), 10, "every row of the ten");
+    let mut all = String::new();
+    sources(top().join("crates"), &mut all);
+    for row in rows {
+        let tests = row.split('|').nth(3).unwrap();
+        let named: Vec<&str> = tests.split('`').skip(1).step_by(2).collect();
+        assert!(!named.is_empty(), "{row}");
+        for name in named {
+            assert!(all.contains(&format!("fn {name}(")), "there is no test {name}");
+        }
+    }
+}

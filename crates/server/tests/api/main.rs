@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod attacks;
 mod buyers;
 mod claims;
 mod documents;
+mod door;
 mod external;
 mod front_door;
 mod machines;

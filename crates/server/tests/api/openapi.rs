@@ -20,7 +20,8 @@ async fn the_document_and_the_routes_agree() {
     for (path, operations) in document["paths"].as_object().unwrap() {
         let filled = path.replace("{id}", "1").replace("{no}", "SK0000000000000000001");
         let filled = filled.replace("{txn}", "x").replace("{provider}", "x").replace("{name}", "x");
-        let filled = filled.replace("{delivery}", "1");
+        let filled = filled.replace("{delivery}", "1").replace("{kind}", "members");
+        let filled = filled.replace("{user}", "x");
         assert!(!filled.contains('{'), "{path}: give the test a value for it");
         let mut methods: Vec<String> =
             operations.as_object().unwrap().keys().map(|m| m.to_uppercase()).collect();

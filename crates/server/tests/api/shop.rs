@@ -98,6 +98,11 @@ impl Ask<'_> {
         self.raw(body.to_string())
     }
 
+    pub(crate) fn text(mut self, body: &str) -> Self {
+        self.body = Body::from(body.to_owned());
+        self.header("content-type", "text/csv")
+    }
+
     pub(crate) fn raw(mut self, body: impl Into<Vec<u8>>) -> Self {
         self.body = Body::from(body.into());
         self.header("content-type", "application/json")
@@ -202,7 +207,8 @@ impl Shop {
 
     pub(crate) fn sale_token(&self, user: &str, item: i64) -> String {
         let user: UserId = user.parse().unwrap();
-        let token = SaleToken { user, item: ItemId(item), expires_ms: CLOSES_MS + 60_000 };
+        let token =
+            SaleToken { user, item: ItemId(item), expires_ms: CLOSES_MS + 60_000, from_ms: None };
         token.sign(self.app.engine.keys())
     }
 

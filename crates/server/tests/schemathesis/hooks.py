@@ -104,6 +104,7 @@ def edit(body):
         window(body)
     body.pop("publish_at", None)
     body.pop("items", None)
+    members(body)
     shop_ids(body)
 
 
@@ -147,8 +148,21 @@ def stream(query):
     query.pop("ticket", None)
 
 
+def members(plan):
+    """Members come before the others, by a day at most."""
+    if plan.get("door"):
+        plan["door"].pop("members_from", None)
+
+
+def lists(query):
+    """The list of a sale that there is."""
+    if "activity" in query:
+        query["activity"] = MAIN
+
+
 def new_activity(plan):
     window(plan)
+    members(plan)
     shop_ids(plan)
     if plan.get("publish_at") is not None:
         plan["publish_at"] = plan["opens_at"]
@@ -240,6 +254,10 @@ QUERIES = {
     "GET /api/v1/ws": stream,
     "GET /api/v1/admin/orders": search,
     "GET /api/v1/admin/dead-letters": letters,
+    "GET /api/v1/admin/lists/{kind}": lists,
+    "POST /api/v1/admin/lists/{kind}": lists,
+    "DELETE /api/v1/admin/lists/{kind}": lists,
+    "POST /api/v1/admin/lists/{kind}/remove": lists,
 }
 
 def admin_token(body):
@@ -305,6 +323,7 @@ PATHS = {
     CLAIMS: item,
     "GET /api/v1/items/{id}": item,
     "POST /api/v1/items/{id}/token": item,
+    "POST /api/v1/items/{id}/challenge": item,
     "GET /api/v1/activities/{id}": activity("show"),
     "GET /api/v1/orders/{no}": order("show"),
     "POST /api/v1/orders/{no}/cancel": order("cancel"),

@@ -274,7 +274,46 @@ async fn somebody_buys_and_changes_their_mind_in_a_browser(profile: Profile) {
     sale.must_hold().await;
 }
 
+/// What buyers of the sale have to do from now on.
+async fn change_door(sale: &Sale, door: Value) {
+    let path = format!("/api/v1/admin/activities/{}", sale.activity);
+    let mut admin = sale.admin();
+    let now: Value = admin.read(&path).await.unwrap();
+    let edit = json!({"version": now["version"], "door": door}).to_string();
+    let changed = admin.send("PATCH", &path, &[], edit.as_bytes()).await.unwrap();
+    assert_eq!(changed.status, 200, "{}", changed.json());
+}
+
+/// The page solves what it is given, quietly; where there is a picture the buyer may let the machine work.
+async fn a_browser_solves_the_challenge_of_a_sale(profile: Profile) {
+    let mut sale = Deployment::new(profile).open_sale(NewSale::of(5)).await;
+    change_door(&sale, json!({"challenge": "pow", "difficulty": 14})).await;
+    let mut browser = signed_in(&sale, "u14").await;
+    let buy = async |browser: &mut Browser, item: i64| {
+        let buy = format!("[data-buy=\"{item}\"]");
+        let ready = format!("return document.querySelector('{buy}')?.dataset.state === 'ready'");
+        browser.until(&ready).await;
+        buy
+    };
+    let button = buy(&mut browser, sale.item).await;
+    browser.click(&button).await;
+    browser.until("return !!document.querySelector('[data-order][data-status=\"unpaid\"]')").await;
+
+    sale.instead(NewSale::of(5)).await;
+    change_door(&sale, json!({"challenge": "captcha", "difficulty": 12})).await;
+    browser.go(&format!("http://{}/", sale.server().address)).await;
+    browser.until("return !!document.querySelector('dialog.picture img')?.naturalWidth").await;
+    browser.click("dialog.picture [value=\"skip\"]").await;
+    let button = buy(&mut browser, sale.item).await;
+    browser.click(&button).await;
+    let bought =
+        "return document.querySelectorAll('[data-order][data-status=\"unpaid\"]').length === 2";
+    browser.until(bought).await;
+    browser.close().await;
+}
+
 crate::in_every_profile! {
+    a_browser_solves_the_challenge_of_a_sale,
     somebody_buys_and_pays_in_a_browser,
     somebody_scans_a_code_and_gets_the_money_back_in_a_browser,
     somebody_buys_and_changes_their_mind_in_a_browser,

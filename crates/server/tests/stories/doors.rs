@@ -54,7 +54,12 @@ fn public(sale: &Sale) -> SocketAddr {
 /// A token as the shop itself would give it.
 fn token_of(sale: &Sale, user: &str) -> String {
     let expires_ms = SystemClock.now_ms() + 600_000;
-    let token = SaleToken { user: user.parse().unwrap(), item: ItemId(sale.item), expires_ms };
+    let token = SaleToken {
+        user: user.parse().unwrap(),
+        item: ItemId(sale.item),
+        expires_ms,
+        from_ms: None,
+    };
     format!("x-sale-token: {}", token.sign(&sale.deployment.keys()))
 }
 

@@ -91,7 +91,8 @@ impl Claim<'_> {
 
 fn sale_token(sale: &Sale, item: i64, user: &str) -> String {
     let (user, item) = (user.parse().unwrap(), ItemId(item));
-    SaleToken { user, item, expires_ms: now_ms() + 600_000 }.sign(&sale.deployment.keys())
+    SaleToken { user, item, expires_ms: now_ms() + 600_000, from_ms: None }
+        .sign(&sale.deployment.keys())
 }
 
 async fn a_claim_means_the_same_whole_or_in_pieces(profile: Profile) {

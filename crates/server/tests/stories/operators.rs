@@ -169,7 +169,9 @@ impl crate::fixtures::Sale {
         let expires_ms = now_ms() + 60_000;
         let keys = self.deployment.keys();
         let item = sale::ItemId(self.item);
-        let token = sale::SaleToken { user: user.parse().unwrap(), item, expires_ms }.sign(&keys);
+        let token =
+            sale::SaleToken { user: user.parse().unwrap(), item, expires_ms, from_ms: None }
+                .sign(&keys);
         let report = self.crowd(1).rush(vec![(user.into(), token)]).await;
         report.history.claims[0].answer.clone()
     }

@@ -220,3 +220,31 @@ crate::in_every_profile! {
 crate::only_in_solo! {
     a_violation_is_named_and_exit_code_1,
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bots_win_less_of_the_stock_with_each_defence() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("report.json");
+    let mut command =
+        rehearse(&["--buyers", "20", "--stock", "5", "--over", "200ms", "--think", "10ms"]);
+    command.args(["--pay-within", "1s", "--connections", "8", "--seed", "7", "--bots"]);
+    command.args(["--bot-clients", "20", "--bot-accounts", "6", "--bot-stock", "8"]);
+    command.args(["--solve-price", "2", "--bot-budget", "4", "--json"]).arg(&file);
+    let (code, said) = told(&finished(command.spawn().unwrap()).await);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        said.contains("Bot drill: 18 people, 2 bots with 6 accounts each, 8 units a row"),
+        "{said}"
+    );
+    let report: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let rows = report["bots"]["rows"].as_array().unwrap();
+    let row = |defence: &str| rows.iter().find(|row| row["defence"] == defence).unwrap();
+    let share = |defence: &str| row(defence)["bot_share"].as_f64().unwrap();
+    assert!(share("off") > 0.5, "early and many: {rows:?}");
+    assert_eq!(share("challenge_unsolved"), 0.0, "{rows:?}");
+    assert_eq!(share("members_only"), 0.0, "{rows:?}");
+    let paid = row("challenge_paid");
+    assert_eq!((&paid["bot_tokens"], &paid["spent"]), (&json!(4), &json!(8)), "{rows:?}");
+    assert!(share("challenge_paid") <= 0.5, "no more than they paid for: {rows:?}");
+    assert_eq!(report["bots"]["cycles_before_wait"], 5);
+}

@@ -167,7 +167,8 @@ fn tokens(sale: &Sale) -> SaleTokens {
     let one = |n: usize| {
         let user = buyer(n * (SOCKETS / ORDERS));
         let (item, expires_ms) = (ItemId(sale.item), now_ms() + 600_000);
-        let token = SaleToken { user: user.parse().unwrap(), item, expires_ms }.sign(&keys);
+        let token =
+            SaleToken { user: user.parse().unwrap(), item, expires_ms, from_ms: None }.sign(&keys);
         (user, token)
     };
     (0..ORDERS).map(one).collect()

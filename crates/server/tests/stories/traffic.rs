@@ -204,7 +204,8 @@ impl Street {
         let (_, connection) = open.as_mut()?;
         let id = UserId::new(user).unwrap();
         let expires_ms = now_ms() + 600_000;
-        let token = SaleToken { user: id, item: ItemId(self.item), expires_ms }.sign(&self.keys);
+        let token = SaleToken { user: id, item: ItemId(self.item), expires_ms, from_ms: None }
+            .sign(&self.keys);
         let key = format!("key-{user}");
         let headers = [
             ("content-type", "application/json"),

@@ -6,8 +6,9 @@ use axum::{
 };
 use http::StatusCode;
 use sale::{
-    Activity, ActivityId, ActivityMove, ActivityState, Attributes, Currency, Invalid, ItemWords,
-    Millis, NewActivity, NewItem, PAY_WITHIN_MS_DEFAULT, given_images, with_plain_lines,
+    Activity, ActivityId, ActivityMove, ActivityState, Attributes, Currency, Door, DoorEdit,
+    Invalid, ItemWords, Millis, NewActivity, NewItem, PAY_WITHIN_MS_DEFAULT, given_images,
+    with_plain_lines,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -22,6 +23,7 @@ use super::{
         schemas,
         times::GivenTime,
     },
+    door::{DoorChange, DoorJson},
     items::{LedgerItem, WarmedItem},
 };
 use crate::{
@@ -70,6 +72,8 @@ pub(in super::super) struct LedgerActivity {
     state: ActivityState,
     /// When a draft publishes itself; afterwards, when it was to. Null: an operator publishes it.
     publish_at: Option<i64>,
+    /// How buyers are let in.
+    door: DoorJson,
     /// Grows with every change; whoever changes it says which one they have seen.
     version: i64,
     items: Vec<LedgerItem>,
@@ -108,6 +112,7 @@ impl From<Activity> for LedgerActivity {
             pay_within_ms: activity.pay_within_ms,
             state: activity.state,
             publish_at: activity.publish_ms,
+            door: activity.door.into(),
             version: activity.version,
             items: activity.items.into_iter().map(LedgerItem::from).collect(),
             at_gate: None,
@@ -130,6 +135,8 @@ pub(in super::super) struct Plan {
     pay_within_ms: i64,
     /// Publish it by itself at this time, which is before `closes_at`.
     publish_at: Option<GivenTime>,
+    /// How buyers are let in; absent: everybody, without a challenge.
+    door: Option<DoorChange>,
     #[schema(schema_with = schemas::planned_items)]
     items: Vec<PlannedItem>,
 }
@@ -192,6 +199,7 @@ impl TryFrom<Plan> for NewActivity {
             closes_ms: plan.closes_at.0,
             pay_within_ms: plan.pay_within_ms,
             publish_ms: plan.publish_at.map(|time| time.0),
+            door: DoorEdit::from(plan.door.unwrap_or_default()).of(&Door::default()),
             items: items.collect::<Result<_, _>>()?,
         })
     }

@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 use super::{
     super::{Shared, finish::finish, roles::AsOperator, schemas, times::GivenTime},
     activities::LedgerActivity,
+    door::DoorChange,
 };
 use crate::{
     extract::{Json, Path},
@@ -38,6 +39,8 @@ pub(in super::super) struct PlanEdit {
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<GivenTime>)]
     publish_at: Option<Option<GivenTime>>,
+    /// How buyers are let in. Of what is published: at any time, alone, and without `members_from`.
+    door: Option<DoorChange>,
     /// All the items there will be: one with an `id` is changed, one without is new, one that is not
     /// named is removed.
     items: Option<Vec<PlannedItemEdit>>,
@@ -82,7 +85,7 @@ pub(in super::super) struct PlannedItemEdit {
 }
 
 /// Tells a field that is null from one that is absent.
-fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+pub(super) fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     from: D,
 ) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(from).map(Some)
@@ -104,6 +107,7 @@ impl TryFrom<PlanEdit> for ActivityEdit {
             closes_ms: edit.closes_at.map(|time| time.0),
             pay_within_ms: edit.pay_within_ms,
             publish_ms: edit.publish_at.map(|given| given.map(|time| time.0)),
+            door: edit.door.map(Into::into),
             items: items.transpose()?,
         })
     }

@@ -14,8 +14,19 @@ use serde_json::{Map, Value, json};
 use super::{Mistake, Sales, csv::Record};
 use crate::cli::sale_plan::{length_ms, when};
 
-const SALE_COLUMNS: [&str; 7] =
-    ["external_id", "activity", "opens_at", "closes_at", "lasts", "pay_within", "publish_at"];
+const SALE_COLUMNS: [&str; 11] = [
+    "external_id",
+    "activity",
+    "opens_at",
+    "closes_at",
+    "lasts",
+    "pay_within",
+    "publish_at",
+    "challenge",
+    "difficulty",
+    "members_from",
+    "members_only",
+];
 const ITEM_COLUMNS: [&str; 11] = [
     "sku",
     "name",
@@ -213,6 +224,7 @@ fn plan(sale: Told, now_ms: Millis, mistakes: &mut Vec<Mistake>) -> Value {
         Some(read.map_err(|why| wrong(name, why)))
     };
     let (opens, closes, publish) = (time("opens_at"), time("closes_at"), time("publish_at"));
+    let members_from = time("members_from");
     let mut length = |name: &str| Some(length_ms(cell(name)?).map_err(|why| wrong(name, why)));
     let (lasts, pay_within) = (length("lasts"), length("pay_within"));
     if cell("activity").is_none() {
@@ -244,6 +256,19 @@ fn plan(sale: Told, now_ms: Millis, mistakes: &mut Vec<Mistake>) -> Value {
     }
     if let Some(Ok(publish_ms)) = publish {
         plan["publish_at"] = publish_ms.into();
+    }
+    let mut door = Map::new();
+    door.extend(cell("challenge").map(|kind| ("challenge".to_owned(), kind.into())));
+    for name in ["difficulty", "members_only"] {
+        // What is no number and neither true nor false is told of by the server, with its field.
+        let value = cell(name).map(|text| text.parse().unwrap_or_else(|_| Value::from(text)));
+        door.extend(value.map(|value| (name.to_owned(), value)));
+    }
+    if let Some(Ok(members_ms)) = members_from {
+        door.insert("members_from".into(), members_ms.into());
+    }
+    if !door.is_empty() {
+        plan["door"] = door.into();
     }
     plan
 }
