@@ -49,7 +49,7 @@ pub struct Problem {
     /// Shared and absent in most cases, so that a problem is small enough to be returned by value
     /// and to be put among the extensions of a response.
     more: Option<Arc<More>>,
-    /// The limit that was exceeded. Whoever floods us is told so without anything being allocated.
+    /// The limit that was exceeded. Whoever floods us is told so without an allocation for the answer.
     limit: Option<Exceeded>,
 }
 
@@ -186,7 +186,7 @@ impl Problem {
     /// The same answer as bytes, from the status line on, with these fields besides.
     pub(crate) fn write_http(&self, out: &mut Vec<u8>, lang: Lang, fields: &[(&str, &[u8])]) {
         let status = self.code.status();
-        // Written in three parts, so that those who flood us are refused without an allocation.
+        // Written in three parts: the answer to those who flood us allocates nothing.
         let own = self.more.as_deref().filter(|more| !more.is_plain());
         let own = own.map(|more| write_body(self.code, lang, more));
         let (start, pause_ms, end) = match &own {
