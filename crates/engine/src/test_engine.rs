@@ -237,6 +237,8 @@ pub(super) struct Bank {
     calls: Arc<AtomicU64>,
     hangs: Arc<watch::Sender<bool>>,
     refuses: Arc<AtomicBool>,
+    /// Why it gave money back.
+    reasons: Arc<Mutex<Vec<String>>>,
     /// None: it keeps no bill.
     bill: Arc<Mutex<Option<Vec<BillLine>>>>,
     bills_fetched: Arc<AtomicU64>,
@@ -252,6 +254,10 @@ impl Bank {
     pub(super) fn pay(&self, no: OrderNo, minor: i64, paid_ms: Millis) {
         let amount = Money::new(minor, Currency::CNY);
         self.paid.lock().insert(no, Paid { provider_txn: format!("T{no}"), amount, paid_ms });
+    }
+
+    pub(super) fn reasons(&self) -> Vec<String> {
+        self.reasons.lock().clone()
     }
 
     pub(super) fn is_closed(&self, no: OrderNo) -> bool {
@@ -348,11 +354,12 @@ impl Provider for Bank {
         Ok(Some(lines.into_iter().filter(|line| day.contains(&line.at_ms)).collect()))
     }
 
-    async fn refund(&self, _: &RefundRequest) -> Result<RefundOutcome, ProviderError> {
+    async fn refund(&self, request: &RefundRequest) -> Result<RefundOutcome, ProviderError> {
         self.answers().await;
         if self.refuses.load(Ordering::SeqCst) {
             return Err(ProviderError::Refused("no".into()));
         }
+        self.reasons.lock().push(request.reason.clone());
         Ok(RefundOutcome::Done)
     }
 

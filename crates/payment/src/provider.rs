@@ -82,6 +82,7 @@ impl Title {
             "alipay" => ("Alipay", "支付宝"),
             "external" => ("The shop's cashier", "商城收银台"),
             "sandbox" => ("Sandbox", "沙盒收银台"),
+            "manual" => ("By hand", "人工登记"),
             name => (name, name),
         };
         Title { en: en.into(), zh: zh.into() }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
-use ledger::{OutboxKind, OutboxMessage, RefundDone};
+use ledger::{OutboxKind, OutboxMessage, PaymentRow, RefundDone, RefundReason};
 use orders::AlertKind;
 use payment::{ProviderError, RefundOutcome, RefundRequest};
 
@@ -35,9 +35,6 @@ impl Job for Refund {
     }
 }
 
-/// What buyers read beside the money that came back.
-const REFUND_REASON: &str = "The order was not kept; all of the money is given back.";
-
 /// Each provider is a party of its own.
 struct Refunds {
     shared: Arc<Shared>,
@@ -59,7 +56,7 @@ impl Refunds {
             order_no: *order_no,
             provider_txn: provider_txn.clone(),
             amount: *amount,
-            reason: REFUND_REASON.into(),
+            reason: self.reason(&refund).await?,
         };
         match bank.refund(&request).await {
             Ok(RefundOutcome::Done) => {}
@@ -86,6 +83,31 @@ impl Refunds {
         // The buyer hears of it.
         self.shared.wake.news.notify_one();
         Ok(())
+    }
+
+    /// What buyers read beside the money that came back: the operator's words, or what happened. It is the same
+    /// each time it is asked for, because providers take another reason for another refund.
+    async fn reason(&self, refund: &RefundDone) -> Result<String, Undelivered> {
+        let payments = self.shared.ledger.payments(refund.order_no).await;
+        let payments = payments.map_err(|error| Undelivered::Refused(error.into()))?;
+        let is_this = |row: &&PaymentRow| {
+            row.provider == refund.provider && row.provider_txn == refund.provider_txn
+        };
+        let asked = payments.iter().filter(is_this).find_map(|row| row.refund.clone());
+        Ok(asked.map_or_else(
+            || in_words(RefundReason::Operator).into(),
+            |asked| asked.note.unwrap_or_else(|| in_words(asked.reason).into()),
+        ))
+    }
+}
+
+/// In the language of the apps that show it, WeChat and Alipay.
+fn in_words(reason: RefundReason) -> &'static str {
+    match reason {
+        RefundReason::Late => "订单已关闭，付款原路退回",
+        RefundReason::Double => "重复支付，多付款项原路退回",
+        RefundReason::Void => "订单未成立，付款原路退回",
+        RefundReason::Operator | RefundReason::Provider => "商家退款",
     }
 }
 
@@ -149,6 +171,27 @@ mod tests {
             status(paid).await == OrderStatus::Refunded
         })
         .await;
+    }
+
+    #[tokio::test]
+    async fn a_provider_hears_why_the_money_goes_back() {
+        let (shop, activity) = TestEngine::with_a_sale(|_| {}).await;
+        let (bank, engine) = (shop.bank.clone(), shop.engine.clone());
+        let item = activity.items[0].id;
+        let (kept, late) = (shop.buy(item, "ann").await, shop.buy(item, "bob").await);
+        engine.payments.credit(&bank.money(kept)).await.unwrap();
+        engine.operations.refund("root", kept, Some("wrong colour")).await.unwrap();
+        engine.shared.ledger.close(&[late.into()], CloseReason::Timeout, NOW_MS).await.unwrap();
+        engine.payments.credit(&bank.money(late)).await.unwrap();
+        let status = async |no| engine.shared.ledger.order(no).await.unwrap().unwrap().status;
+        shop.rounds_until(&*engine.jobs.refund, async || {
+            let states = (status(kept).await, status(late).await);
+            states == (OrderStatus::Refunded, OrderStatus::Refunded)
+        })
+        .await;
+        let mut reasons = bank.reasons();
+        reasons.sort();
+        assert_eq!(reasons, ["wrong colour", in_words(RefundReason::Late)]);
     }
 
     #[tokio::test]

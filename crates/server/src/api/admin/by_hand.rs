@@ -26,7 +26,6 @@ pub(in super::super) struct MarkPaid {
     reason: String,
     /// When it came; now unless told.
     #[serde(default)]
-    #[schema(nullable = false)]
     paid_at: Option<GivenTime>,
 }
 
@@ -41,7 +40,6 @@ pub(in super::super) struct MarkRefunded {
     reason: String,
     /// Which payment, if the order has several.
     #[serde(default)]
-    #[schema(nullable = false)]
     provider_txn: Option<String>,
 }
 

@@ -70,7 +70,7 @@ impl From<KnownKey> for SigningKeyEntry {
 pub(in super::super) struct NewSigningKey {
     /// After how long it signs; until then every instance learns of it. Absent: five minutes.
     #[serde(default)]
-    #[schema(nullable = false, maximum = 2592000000_u64)]
+    #[schema(maximum = 2592000000_u64)]
     after_ms: Option<u64>,
 }
 

@@ -96,7 +96,7 @@ pub(in super::super) struct NewToken {
     role: TokenRole,
     /// How long it is good; 0 is for ever. Absent: `auth.admin_token_ttl_ms` of the settings.
     #[serde(default)]
-    #[schema(nullable = false, maximum = 316224000000_u64)]
+    #[schema(maximum = 316224000000_u64)]
     ttl_ms: Option<u64>,
     /// Addresses and ranges it may be used from, such as `10.0.0.0/8` or `2001:db8::7`. None: anywhere.
     #[serde(default)]
