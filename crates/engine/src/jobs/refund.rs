@@ -85,8 +85,8 @@ impl Refunds {
         Ok(())
     }
 
-    /// What buyers read beside the money that came back: the operator's words, or what happened. It is the same
-    /// each time it is asked for, because providers take another reason for another refund.
+    /// What buyers read beside the money that came back: the operator's words, or what happened. It is the
+    /// same each time it is asked for, because providers take another reason for another refund.
     async fn reason(&self, refund: &RefundDone) -> Result<String, Undelivered> {
         let payments = self.shared.ledger.payments(refund.order_no).await;
         let payments = payments.map_err(|error| Undelivered::Refused(error.into()))?;
