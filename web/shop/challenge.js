@@ -3,7 +3,6 @@
 
 /** So many numbers are tried at once; more would only wait for each other. */
 const TRIED_AT_ONCE = 32;
-const SOLVE_TRIES_MAX = 3;
 
 const bytesOf = (hex) => Uint8Array.from(hex.match(/../g) ?? [], (pair) => parseInt(pair, 16));
 const hexOf = (bytes) => Array.from(new Uint8Array(bytes), (byte) => byte.toString(16).padStart(2, "0")).join("");
@@ -36,25 +35,11 @@ export async function solved(challenge, progress = () => {}) {
 }
 
 /**
- * A sale token, with the challenge solved if the sale has one. `ask(method, path, options)` asks in the buyer's
- * name; `kind` is what the item says of its challenge; `read(image)` resolves to the letters that the buyer
- * reads, or to null if they cannot: then the machine works longer instead.
+ * What the server wants beside the wish for a sale token. `ask(method, path, options)` asks in the buyer's name;
+ * `read(image)` resolves to the letters that the buyer reads, or to null if they cannot: then the machine works
+ * longer instead.
  */
-export async function saleToken({ ask, itemId, kind = "off", read = null, progress }) {
-  let wanted = kind;
-  for (let tries = 1; ; tries += 1) {
-    try {
-      const body = wanted === "off" ? undefined : await solution({ ask, itemId, read, progress });
-      return await ask("POST", `/items/${itemId}/token`, { body });
-    } catch (problem) {
-      if (problem.code !== "bad_challenge" || tries >= SOLVE_TRIES_MAX) throw problem;
-      // What the page knew of the sale is a moment old, or somebody read a letter wrongly.
-      wanted = problem.body.challenge;
-    }
-  }
-}
-
-async function solution({ ask, itemId, read, progress }) {
+export async function solution({ ask, itemId, read = null, progress }) {
   const path = `/items/${itemId}/challenge`;
   if (read) {
     const challenge = await ask("POST", path);

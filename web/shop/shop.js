@@ -13,7 +13,7 @@ import { ActivitySection } from "./activity_section.js";
 import { coolDownMs } from "./buy_state.js";
 import { Buyer } from "./buyer.js";
 import { Catalog, inShopOrder } from "./catalog.js";
-import { saleToken } from "./challenge.js";
+import { solution } from "./challenge.js";
 import { claim, newKey } from "./claim.js";
 import { Follower } from "./follower.js";
 import { ItemCard } from "./item_card.js";
@@ -25,6 +25,7 @@ import { readPicture } from "./picture.js";
 import { dropPending, keepPending, keepReceipt, pendingOf } from "./receipts.js";
 import { SaleTokens } from "./sale_token.js";
 import { SignInBox } from "./sign_in.js";
+import { saleToken } from "./token_request.js";
 import { words } from "./words.js";
 
 const RESYNC_MS = [120_000, 240_000];
@@ -45,8 +46,10 @@ const catalog = new Catalog({ ask: () => call("GET", "/activities"), now });
 const buyer = new Buyer({ now, onChange: buyerChanged });
 const tokens = new SaleTokens({
   fetchToken: (itemId) => saleToken({
-    ask: buyer.ask.bind(buyer), itemId, kind: catalog.item(itemId)?.item.challenge, read: readPicture,
-    progress: (part) => { attemptOf(itemId).solving = part; },
+    ask: buyer.ask.bind(buyer), itemId, kind: catalog.item(itemId)?.item.challenge,
+    solve: (asked) => solution({
+      ...asked, read: readPicture, progress: (part) => { attemptOf(itemId).solving = part; },
+    }),
   }).finally(() => { attemptOf(itemId).solving = 1; }),
   now,
 });

@@ -3,7 +3,11 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { pbkdf2Sync } from "node:crypto";
-import { saleToken, solved } from "../shop/challenge.js";
+import { solution as solutionFor, solved } from "../shop/challenge.js";
+import { saleToken as tokenOf } from "../shop/token_request.js";
+
+/** As the shop's page puts the two together. */
+const saleToken = ({ read, ...rest }) => tokenOf({ ...rest, solve: (asked) => solutionFor({ ...asked, read }) });
 
 const PARAMETERS = {
   algorithm: "PBKDF2/SHA-256", cost: 2, data: { issued: 1, item: 42 }, expiresAt: 9, keyLength: 32,

@@ -135,6 +135,8 @@ pub enum Marked {
     Repeated,
     /// The order is in this status, in which it cannot be.
     Was(OrderStatus),
+    /// The reference is that of money for this other order.
+    UsedFor(OrderNo),
 }
 
 /// How a request to close stands.

@@ -20,12 +20,11 @@ use crate::web::Files;
 use bytes::Bytes;
 
 /// Each behind those that it imports.
-const MODULES: [&str; 10] = [
+const MODULES: [&str; 9] = [
     "answer.js",
     "backoff.js",
     "clock.js",
     "countdown.js",
-    "shop/challenge.js",
     "shop/sale_token.js",
     "shop/claim.js",
     "shop/buy_state.js",
@@ -33,14 +32,26 @@ const MODULES: [&str; 10] = [
     "embed/button.js",
 ];
 
+/// Solves challenges, for pages that meet one; the button fetches it then, and finds it by this name.
+const SOLVER_MODULES: [&str; 2] = ["shop/challenge.js", "shop/token_request.js"];
+const SOLVER_NAME: &str = "globalThis.seckillToken=(asked)=>saleToken({...asked,solve:solution});";
+
 /// The script, as it is served.
-pub(crate) static SCRIPT: LazyLock<Bytes> = LazyLock::new(|| {
-    let modules = MODULES.map(|path| {
+pub(crate) static SCRIPT: LazyLock<Bytes> = LazyLock::new(|| joined(&MODULES, ""));
+
+/// What it fetches for sales with a challenge.
+pub(crate) static SOLVER: LazyLock<Bytes> = LazyLock::new(|| joined(&SOLVER_MODULES, SOLVER_NAME));
+
+fn joined(paths: &[&str], last: &str) -> Bytes {
+    let mut modules = String::new();
+    for path in paths {
         let file = Files::get(path).map(|file| file.data.into_owned()).unwrap_or_default();
-        statements(&String::from_utf8_lossy(&file))
-    });
-    Bytes::from(format!("(()=>{{{}}})();\n", squeezed(&modules.join("\n"))))
-});
+        modules.push_str(&statements(&String::from_utf8_lossy(&file)));
+        modules.push('\n');
+    }
+    modules.push_str(last);
+    Bytes::from(format!("(()=>{{{}}})();\n", squeezed(&modules)))
+}
 
 /// The lines of a module that do something.
 fn statements(module: &str) -> String {
@@ -287,6 +298,16 @@ mod tests {
         for other in ["import ", "export ", "innerHTML", "/**", "eval("] {
             assert!(!script.contains(other), "{other}");
         }
+    }
+
+    #[test]
+    fn what_solves_challenges_is_found_by_the_button() {
+        let (script, solver) = (String::from_utf8_lossy(&SCRIPT), String::from_utf8_lossy(&SOLVER));
+        for text in [&script, &solver] {
+            assert!(text.contains("seckillToken"), "{text}");
+        }
+        assert!(script.contains("/embed-challenge.js") && solver.contains("PBKDF2"), "{solver}");
+        assert!(solver.len() < BYTES_MAX && !solver.contains("export "), "{solver}");
     }
 
     #[test]

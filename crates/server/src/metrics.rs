@@ -193,7 +193,7 @@ fn describe() {
     for name in [TLS_HANDSHAKES, TLS_HANDSHAKES_FAILED] {
         metrics::counter!(name).increment(0);
     }
-    for name in [ORDERS_TIMED_OUT, PAYMENTS_CREDITED, PAYMENTS_LATE, HEALED] {
+    for name in [ORDERS_TIMED_OUT, COOL_DOWNS, PAYMENTS_CREDITED, PAYMENTS_LATE, HEALED] {
         metrics::counter!(name).increment(0);
     }
     for outcome in ["taken", "failed"] {

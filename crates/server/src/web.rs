@@ -4,7 +4,7 @@
 //! Everything is served from static memory with an `ETag` made of its content. Pages are asked for
 //! anew each time (which costs a 304); their scripts and styles may be a minute old.
 
-use std::{borrow::Cow, sync::LazyLock};
+use std::borrow::Cow;
 
 use axum::{
     Router,
@@ -17,14 +17,17 @@ use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, StatusCode,
     header::{
-        CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH, REFERRER_POLICY,
-        X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+        ACCESS_CONTROL_ALLOW_ORIGIN, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG,
+        IF_NONE_MATCH, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
     },
 };
 use rust_embed::{EmbeddedFile, RustEmbed};
 use sha2::{Digest, Sha256};
 
-use crate::{embed::SCRIPT, problem::Problem};
+use crate::{
+    embed::{SCRIPT, SOLVER},
+    problem::Problem,
+};
 
 #[derive(RustEmbed)]
 #[folder = "../../web"]
@@ -85,8 +88,9 @@ pub fn routes<S: Clone + Send + Sync + 'static>(frames: &[String]) -> Router<S> 
         };
         router.route(path, get(shown))
     });
-    let embed = async |headers: HeaderMap| embed(&headers);
-    pages.route("/embed.js", get(embed)).route(
+    let button = async |headers: HeaderMap| script(&SCRIPT, &headers);
+    let solver = async |headers: HeaderMap| script(&SOLVER, &headers);
+    pages.route("/embed.js", get(button)).route("/embed-challenge.js", get(solver)).route(
         "/assets/{*path}",
         get(async |Path(path): Path<String>, headers: HeaderMap| asset(&path, &headers)),
     )
@@ -118,9 +122,14 @@ fn asset(path: &str, asked: &HeaderMap) -> Result<Response, Problem> {
 }
 
 /// The button for other people's pages.
-fn embed(asked: &HeaderMap) -> Response {
-    static TAG: LazyLock<String> = LazyLock::new(|| tag(&Sha256::digest(&*SCRIPT)));
-    answer_with(SCRIPT.clone(), &TAG, "text/javascript; charset=utf-8", ASSET_CACHING, asked)
+/// A script that was joined for pages of others, who may import it.
+fn script(joined: &Bytes, asked: &HeaderMap) -> Response {
+    let tag = tag(&Sha256::digest(joined));
+    let kind = "text/javascript; charset=utf-8";
+    let mut response = answer_with(joined.clone(), &tag, kind, ASSET_CACHING, asked);
+    let headers = response.headers_mut();
+    headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
+    response
 }
 
 fn answer(
@@ -260,11 +269,14 @@ mod tests {
 
     #[tokio::test]
     async fn the_button_is_one_script() {
-        let (status, headers, body) = get("/embed.js", None).await;
-        assert_eq!((status, &body), (StatusCode::OK, &*SCRIPT));
-        assert_eq!(headers[CONTENT_TYPE], "text/javascript; charset=utf-8");
-        let tag = headers[ETAG].to_str().unwrap();
-        assert_eq!(get("/embed.js", Some(tag)).await.0, StatusCode::NOT_MODIFIED);
+        for (path, script) in [("/embed.js", &*SCRIPT), ("/embed-challenge.js", &*SOLVER)] {
+            let (status, headers, body) = get(path, None).await;
+            assert_eq!((status, &body), (StatusCode::OK, script));
+            assert_eq!(headers[CONTENT_TYPE], "text/javascript; charset=utf-8");
+            assert_eq!(headers[ACCESS_CONTROL_ALLOW_ORIGIN], "*", "any page may import it");
+            let tag = headers[ETAG].to_str().unwrap();
+            assert_eq!(get(path, Some(tag)).await.0, StatusCode::NOT_MODIFIED);
+        }
     }
 
     #[tokio::test]

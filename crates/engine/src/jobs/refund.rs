@@ -181,7 +181,7 @@ mod tests {
         let (kept, late) = (shop.buy(item, "ann").await, shop.buy(item, "bob").await);
         engine.payments.credit(&bank.money(kept)).await.unwrap();
         engine.operations.refund("root", kept, Some("wrong colour")).await.unwrap();
-        engine.shared.ledger.close(&[late.into()], CloseReason::Timeout, NOW_MS).await.unwrap();
+        engine.shared.ledger.close(&[late.into()], CloseReason::Cancelled, NOW_MS).await.unwrap();
         engine.payments.credit(&bank.money(late)).await.unwrap();
         let status = async |no| engine.shared.ledger.order(no).await.unwrap().unwrap().status;
         shop.rounds_until(&*engine.jobs.refund, async || {

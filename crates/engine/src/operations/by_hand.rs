@@ -89,6 +89,7 @@ fn done(marked: Marked) -> Result<()> {
     match marked {
         Marked::Done | Marked::Repeated => Ok(()),
         Marked::Was(status) => Err(OperateError::Conflict(status.as_str())),
+        Marked::UsedFor(other) => Err(OperateError::ReferenceUsed(other)),
     }
 }
 
@@ -116,7 +117,7 @@ mod tests {
             assert_eq!(status(ann).await, OrderStatus::Paid);
         }
         let used = ops.mark_paid("root", bob, &said("B1"), None).await;
-        assert!(matches!(used, Err(OperateError::Invalid(why)) if why.field == "reference"));
+        assert!(matches!(used, Err(OperateError::ReferenceUsed(_))), "{used:?}");
         let again = ops.mark_paid("root", ann, &said("B2"), None).await;
         assert!(matches!(again, Err(OperateError::Conflict("paid"))), "{again:?}");
         let unpaid = ops.mark_refunded("root", bob, &said("B3"), None).await;

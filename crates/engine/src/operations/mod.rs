@@ -49,6 +49,9 @@ pub enum OperateError {
     /// The key was used for something else, of which this came.
     #[error("the key was used before")]
     KeyReused(Vec<ActivityId>),
+    /// The reference of money that was written down for this other order.
+    #[error("the reference was used for {0}")]
+    ReferenceUsed(OrderNo),
     /// It is not in a state in which this can be done.
     #[error("it is {0}")]
     Conflict(&'static str),

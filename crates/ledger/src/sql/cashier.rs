@@ -222,8 +222,7 @@ async fn mark_paid(
     let known = find(tx, &money.provider, &money.provider_txn, PaymentKind::Pay).await?;
     if let Some(known) = known {
         if known.order_no != order.order_no {
-            let problem = format!("was used for {}", known.order_no);
-            return Err(Failure::Refused(Invalid::new("reference", problem)));
+            return Ok(Marked::UsedFor(known.order_no));
         }
         operators::audit(tx, &audit.with("repeated", true), now_ms).await?;
         return Ok(Marked::Repeated);

@@ -139,6 +139,9 @@ pub fn document() -> OpenApi {
             let Some(operation) = operation else { continue };
             operation.operation_id = Some(operation_id(method, path));
             explain_answers(operation);
+            if let Some(RefOr::T(body)) = &mut operation.request_body {
+                leave_out_null(body);
+            }
         }
     }
     document
@@ -207,6 +210,19 @@ fn add_components(document: &mut OpenApi) {
         .security_scheme("shop", SecurityScheme::ApiKey(ApiKey::Header(shop)))
         .security_scheme("operator", bearer("sk_admin_…", "An admin token with a role."));
     document.components = Some(components.build());
+}
+
+/// A body that may be left out is left out, and never null: some makers of clients make nonsense of both.
+fn leave_out_null(body: &mut RequestBody) {
+    for content in body.content.values_mut() {
+        if let RefOr::T(content) = content
+            && let Some(RefOr::T(Schema::OneOf(either))) = &content.schema
+            && let [thing @ RefOr::Ref(_), RefOr::T(_)] | [RefOr::T(_), thing @ RefOr::Ref(_)] =
+                &either.items[..]
+        {
+            content.schema = Some(thing.clone());
+        }
+    }
 }
 
 /// Every answer has a description, which the format demands; every refusal is a problem, those that

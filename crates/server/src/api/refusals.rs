@@ -102,6 +102,9 @@ impl From<OperateError> for Problem {
             OperateError::BadPlans(bad) => bad_plans(&bad),
             OperateError::Taken(by) => taken(by),
             OperateError::KeyReused(made) => key_reused(&made),
+            OperateError::ReferenceUsed(other) => {
+                Problem::new(Code::TransactionUsed).with("order_no", other.to_string())
+            }
             OperateError::Conflict(state) => conflict(state),
             OperateError::Random(_) => Problem::internal(&error),
             OperateError::Changed(now) => changed(*now),

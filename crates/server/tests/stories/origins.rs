@@ -17,7 +17,7 @@ fn open_to_the_shop(profile: Profile) -> Deployment {
 #[track_caller]
 fn is_for(origin: Option<&str>, answer: &Response) {
     assert_eq!(answer.header("access-control-allow-origin"), origin, "{}", answer.status);
-    let exposed = origin.map(|_| "retry-after, x-request-id");
+    let exposed = origin.map(|_| "ratelimit, ratelimit-policy, retry-after, x-request-id");
     assert_eq!(answer.header("access-control-expose-headers"), exposed);
     assert_eq!(answer.header("access-control-allow-credentials"), None);
 }

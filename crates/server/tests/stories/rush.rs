@@ -57,8 +57,12 @@ async fn one_buyer_who_claims_a_thousand_times_owns_one_unit(profile: Profile) {
     let token = sale.tokens(["greedy".into()]).await.remove(0);
     let report = sale.crowd(1_000).rush(vec![token; 1_000]).await;
     assert_eq!(report.history.admitted(), 1);
-    let others = report.history.count(|answer| matches!(answer, Answer::AlreadyBought { .. }));
-    assert_eq!(others, 999);
+    // Those within what one buyer may ask hear of their order, the others that it is too often.
+    let told = report.history.count(|answer| matches!(answer, Answer::AlreadyBought { .. }));
+    let limited =
+        |answer: &Answer| matches!(answer, Answer::Refused(code) if code == "rate_limited");
+    assert!(told > 0, "{:?}", report.history);
+    assert_eq!(told + report.history.count(limited), 999);
     sale.history = report.history;
     assert_eq!(sale.observe().await.orders.len(), 1);
     sale.must_hold().await;

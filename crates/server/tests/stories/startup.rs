@@ -228,7 +228,7 @@ async fn nothing_of_the_demo_is_there_beside_a_shops_own_key(profile: Profile) {
     let servers = deployment.start().await;
     let mut api = Api::new(servers[0].address, None);
     let shop: Value = api.read("/api/v1/shop").await.unwrap();
-    assert_eq!(shop, json!({"dev_login": false, "providers": []}));
+    assert_eq!(shop, json!({"dev_login": false, "pay_with": [], "providers": []}));
     let login = api.post("/api/v1/dev/login", &json!({"user_id": "u1"})).await.unwrap();
     assert_eq!(login.status, 404);
     let shown: Value = api.read("/api/v1/activities").await.unwrap();

@@ -50,7 +50,8 @@ pub(in super::super) struct MarkRefunded {
     responses(
         (status = OK, body = OrderWithPayments, description = "It is paid, now or since before"),
         (status = NOT_FOUND, description = "No such order"),
-        (status = CONFLICT, description = "It is not unpaid (see `state`): nothing was credited")))]
+        (status = CONFLICT, description =
+            "It is not unpaid (see `state`), or `transaction_used`: nothing was credited")))]
 pub(in super::super) async fn mark_paid(
     State(app): State<Shared>,
     AsAdmin(who): AsAdmin,
