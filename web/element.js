@@ -1,5 +1,7 @@
 // Builds DOM without ever parsing HTML, so no name, detail or reason from the server can become markup.
 
+export const byId = (id) => document.getElementById(id);
+
 /** `el("a", {class: "pill", href: "/", onclick: go}, "text", child)`; null children are left out. */
 export function el(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);

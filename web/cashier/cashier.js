@@ -4,7 +4,7 @@ import { askTime, call } from "../api.js";
 import { between } from "../backoff.js";
 import { ServerClock } from "../clock.js";
 import { clockText, nextTick } from "../countdown.js";
-import { setAttribute, setText } from "../element.js";
+import { byId, setAttribute, setText } from "../element.js";
 import { language, locale, say, speaks } from "../i18n.js";
 import { formatMoney } from "../money.js";
 import { problemText } from "../problem.js";
@@ -19,7 +19,6 @@ const ALLOWED = {
 };
 const LOOK_MS = [4_000, 6_000];
 
-const byId = (id) => document.getElementById(id);
 const txn = decodeURIComponent(location.pathname.split("/").filter(Boolean).at(-1) ?? "");
 /** The proof that this payment was opened for whoever looks at the page. */
 const token = new URLSearchParams(location.search).get("token") ?? "";

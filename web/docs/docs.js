@@ -1,11 +1,10 @@
 // Shows /openapi.json as a page one can read, and lets every operation be tried.
 
-import { el, setText } from "../element.js";
+import { byId, el, setText } from "../element.js";
 import { language, say, speaks } from "../i18n.js";
 import { address, content, enumOf, example, fields, matches, operations, refName, typeName } from "./schema.js";
 import { words } from "./words.js";
 
-const byId = (id) => document.getElementById(id);
 const json = (value) => JSON.stringify(value, null, 2);
 /** An event stream never ends; what is shown of an answer does. */
 const SHOWN_CHARS_MAX = 65_536;

@@ -8,7 +8,7 @@ const JWT = "seckill_jwt";
 const USER = "seckill_user";
 /** Set while the JWT came from the demo's sign-in, which may then be repeated without asking. */
 const DEMO = "seckill_demo_login";
-const RENEW_BEFORE_EXPIRY_MS = 30_000;
+const SIGN_IN_BEFORE_EXPIRY_MS = 30_000;
 
 /** The claims inside a JWT, unverified: the page only wants a name to show and an expiry to mind. */
 export function jwtClaims(jwt) {
@@ -78,7 +78,7 @@ export class Buyer {
 
   #expiresSoon() {
     const { exp } = jwtClaims(this.#jwt);
-    return Number.isFinite(exp) && exp * 1_000 - RENEW_BEFORE_EXPIRY_MS < this.#now();
+    return Number.isFinite(exp) && exp * 1_000 - SIGN_IN_BEFORE_EXPIRY_MS < this.#now();
   }
 
   /** A call in the buyer's name. */

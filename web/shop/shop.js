@@ -5,7 +5,7 @@ import { askTime, call } from "../api.js";
 import { between } from "../backoff.js";
 import { ServerClock } from "../clock.js";
 import { nextTick } from "../countdown.js";
-import { setAttribute, setChildren, setText } from "../element.js";
+import { byId, setAttribute, setChildren, setText } from "../element.js";
 import { say, speaks } from "../i18n.js";
 import { Problem } from "../problem.js";
 import { recall } from "../storage.js";
@@ -36,8 +36,6 @@ const ORDERS_SHOWN_MAX = 50;
 const PAYER = "seckill_payer";
 /** Reading a picture takes people a while; they are asked so much earlier. */
 const READING_MS = 60_000;
-
-const byId = (id) => document.getElementById(id);
 
 const clock = new ServerClock(askTime);
 const now = () => clock.now();

@@ -1,12 +1,10 @@
 // The demo's sign-in box. A real shop has its own login and hands its token over.
 
-import { setText } from "../element.js";
+import { byId, setText } from "../element.js";
 import { language, say } from "../i18n.js";
 import { problemText } from "../problem.js";
 import { isUserId, suggestedUserId } from "./buyer.js";
 import { words } from "./words.js";
-
-const byId = (id) => document.getElementById(id);
 
 export class SignInBox {
   #buyer;

@@ -9,7 +9,6 @@ pub mod api;
 pub mod cli;
 mod doors;
 pub mod edge;
-mod embed;
 pub mod extract;
 pub mod front_door;
 pub mod greeting;

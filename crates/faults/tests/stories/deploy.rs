@@ -329,7 +329,7 @@ fn nginx_stands_in_front_and_keeps_its_promises() {
     assert!(!seen.contains("on this connection: 1\n"), "{seen}");
 
     // The catalogue is read from a copy, and so is the page for a second.
-    for path in ["/api/v1/activities", "/api/v1/items/42", "/assets/style.css", "/"] {
+    for path in ["/api/v1/activities", "/api/v1/items/42", "/assets/style.css", "/", "/items/42"] {
         let first = curl(&nginx, path, &[]);
         let body = |answer: &str| answer.split_once("\r\n\r\n").unwrap().1.to_owned();
         assert_eq!(body(&first), body(&curl(&nginx, path, &[])), "{path}");

@@ -1,79 +1,22 @@
-//! `/embed.js`: the button for any page, made of the modules that our own pages use.
+//! The same script with fewer letters.
 //!
-//! Browsers fetch a module with all that it imports, one after the other, from another server; so they are
-//! joined here into one script, which is good as a classic script and as a module. There is no build
-//! step: joining is done once, at the first request, and is a matter of leaving out. Comments, blanks, the
-//! words `import` and `export` go, and names that nobody outside can see are made short: `#private`,
-//! `LIKE_THIS`, and what is declared here and stands nowhere where it might be the name of a property. It
-//! relies on how these files are written: statements end with a semicolon, an import is one line,
-//! comments stand on lines of their own, and no two modules use one name for two things. A test holds them
-//! to the last, and a browser runs what comes out.
+//! Blanks and comments go, and names that nobody outside can see are made short: `#private`, `LIKE_THIS`, and
+//! what is declared here and stands nowhere where it might be the name of a property. It relies on how these files
+//! are written: statements end with a semicolon, and no two modules use one name for two things. A browser runs
+//! what comes out, in the tests.
 
 use std::{
     collections::{HashMap, HashSet},
     iter::Peekable,
     str::Chars,
-    sync::LazyLock,
 };
-
-use crate::web::Files;
-use bytes::Bytes;
-
-/// Each behind those that it imports.
-const MODULES: [&str; 9] = [
-    "answer.js",
-    "backoff.js",
-    "clock.js",
-    "countdown.js",
-    "shop/sale_token.js",
-    "shop/claim.js",
-    "shop/buy_state.js",
-    "embed/words.js",
-    "embed/button.js",
-];
-
-/// Solves challenges, for pages that meet one; the button fetches it then, and finds it by this name.
-const SOLVER_MODULES: [&str; 2] = ["shop/challenge.js", "shop/token_request.js"];
-const SOLVER_NAME: &str = "globalThis.seckillToken=(asked)=>saleToken({...asked,solve:solution});";
-
-/// The script, as it is served.
-pub(crate) static SCRIPT: LazyLock<Bytes> = LazyLock::new(|| joined(&MODULES, ""));
-
-/// What it fetches for sales with a challenge.
-pub(crate) static SOLVER: LazyLock<Bytes> = LazyLock::new(|| joined(&SOLVER_MODULES, SOLVER_NAME));
-
-fn joined(paths: &[&str], last: &str) -> Bytes {
-    let mut modules = String::new();
-    for path in paths {
-        let file = Files::get(path).map(|file| file.data.into_owned()).unwrap_or_default();
-        modules.push_str(&statements(&String::from_utf8_lossy(&file)));
-        modules.push('\n');
-    }
-    modules.push_str(last);
-    Bytes::from(format!("(()=>{{{}}})();\n", squeezed(&modules)))
-}
-
-/// The lines of a module that do something.
-fn statements(module: &str) -> String {
-    let mut lines = Vec::new();
-    let mut in_comment = false;
-    for line in module.lines().map(str::trim) {
-        let begins = line.starts_with("/**");
-        if in_comment || begins {
-            in_comment = !line.ends_with("*/");
-        } else if !line.is_empty() && !line.starts_with("//") && !line.starts_with("import ") {
-            lines.push(line.strip_prefix("export ").unwrap_or(line));
-        }
-    }
-    lines.join("\n")
-}
 
 fn in_word(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '_' | '$' | '#')
 }
 
-/// The same with fewer letters. What stands in quotes is left alone.
-fn squeezed(code: &str) -> String {
+/// The same with fewer letters. What stands in quotes or in a regular expression is left alone.
+pub(crate) fn squeezed(code: &str) -> String {
     let mut names = Names::default();
     // Without blanks, what is before and behind a word says what it is.
     let dense = names.pass(code);
@@ -118,6 +61,8 @@ impl Names {
             match c {
                 '"' | '\'' | '`' => self.quoted(c, rest, out),
                 '/' if rest.peek() == Some(&'*') => skip_comment(rest),
+                '/' if rest.peek() == Some(&'/') => while rest.next_if(|c| *c != '\n').is_some() {},
+                '/' if begins_expression(out) => expression(rest, out),
                 ' ' => {
                     let after = rest.peek().copied().unwrap_or(';');
                     let signs = |c: char| matches!(c, '+' | '-' | '/');
@@ -267,6 +212,33 @@ fn is_function(before: &str) -> bool {
     before.trim_end_matches(in_word).ends_with("function ")
 }
 
+/// Does a value stand here, so that a slash begins a regular expression and divides nothing?
+fn begins_expression(before: &str) -> bool {
+    let before = before.trim_end();
+    let word = before.rsplit(|c| !in_word(c)).next().unwrap_or_default();
+    let ends_value =
+        before.ends_with(|c| in_word(c) || matches!(c, ')' | ']' | '}' | '"' | '\'' | '`'));
+    !ends_value || matches!(word, "return" | "typeof" | "case")
+}
+
+/// A regular expression, behind its first slash.
+fn expression(rest: &mut Code<'_>, out: &mut String) {
+    out.push('/');
+    let mut in_class = false;
+    while let Some(c) = rest.next() {
+        out.push(c);
+        match c {
+            '\\' => out.extend(rest.next()),
+            '[' => in_class = true,
+            ']' => in_class = false,
+            '/' if !in_class => {
+                return out.extend(std::iter::from_fn(|| rest.next_if(char::is_ascii_lowercase)));
+            }
+            _ => {}
+        }
+    }
+}
+
 fn skip_comment(rest: &mut Code<'_>) {
     let mut before = ' ';
     for c in rest.by_ref() {
@@ -281,59 +253,16 @@ fn skip_comment(rest: &mut Code<'_>) {
 mod tests {
     use super::*;
 
-    const BYTES_MAX: usize = 15 * 1_024;
-
-    #[test]
-    fn the_script_is_small_and_whole() {
-        let script = String::from_utf8(SCRIPT.to_vec()).unwrap();
-        assert!(script.len() < BYTES_MAX, "{} bytes", script.len());
-        for part in [
-            "customElements.define(\"seckill-button\"",
-            "立即抢购",
-            "X-Sale-Token",
-            "adoptedStyleSheets",
-        ] {
-            assert!(script.contains(part), "{part}");
-        }
-        for other in ["import ", "export ", "innerHTML", "/**", "eval("] {
-            assert!(!script.contains(other), "{other}");
-        }
+    /// As the joiner hands them over.
+    fn lines(code: &str) -> String {
+        code.lines().map(str::trim).collect::<Vec<_>>().join("\n")
     }
 
     #[test]
-    fn what_solves_challenges_is_found_by_the_button() {
-        let (script, solver) = (String::from_utf8_lossy(&SCRIPT), String::from_utf8_lossy(&SOLVER));
-        for text in [&script, &solver] {
-            assert!(text.contains("seckillToken"), "{text}");
-        }
-        assert!(script.contains("/embed-challenge.js") && solver.contains("PBKDF2"), "{solver}");
-        assert!(solver.len() < BYTES_MAX && !solver.contains("export "), "{solver}");
-    }
-
-    #[test]
-    fn every_module_stands_behind_what_it_imports_and_names_are_used_once() {
-        let mut names: HashMap<String, &str> = HashMap::new();
-        for (n, path) in MODULES.iter().enumerate() {
-            let text = String::from_utf8(Files::get(path).unwrap().data.into_owned()).unwrap();
-            for import in text.lines().filter(|line| line.starts_with("import ")) {
-                assert!(!import.contains(" as "), "{path}: {import}");
-                let from = import.split('"').nth(1).unwrap();
-                let file = from.trim_start_matches("./").trim_start_matches("../");
-                let known = MODULES[..n].iter().any(|known| known.ends_with(file));
-                assert!(known, "{path}: {from} comes later, or not at all");
-            }
-            let top = text.lines().filter_map(|line| {
-                let line = line.strip_prefix("export ").unwrap_or(line);
-                let line = line.strip_prefix("async ").unwrap_or(line);
-                let kind = ["const ", "let ", "function ", "class "];
-                let name = kind.iter().find_map(|kind| line.strip_prefix(kind))?;
-                name.split(|c: char| !in_word(c)).next().filter(|name| !name.is_empty())
-            });
-            for name in top {
-                let other = names.insert(name.to_owned(), path);
-                assert_eq!(other, None, "{path}: {name}");
-            }
-        }
+    fn regular_expressions_and_remarks_end_where_they_should() {
+        let code = "const a = b.search(/\\r\\n|[/\"]| x/g) / 2; // it's\nreturn /^ '/.test(c);\nf(1 / 2 / 3);";
+        let dense = "const a=b.search(/\\r\\n|[/\"]| x/g)/2;return/^ '/.test(c);f(1/2/3);";
+        assert_eq!(squeezed(code), dense);
     }
 
     #[test]
@@ -342,7 +271,7 @@ mod tests {
                     get() { return this.#long; }\n}\nx = \"a , b\" + +1 / 2_000;\n\
                     try { y(); } catch { /* it may; */ }\nif (true) y();";
         assert_eq!(
-            squeezed(&statements(code)),
+            squeezed(&lines(code)),
             "const $a=[1,2];class X{#a=`a  ${this.#a+f({a:\"}\"})} #long`;get(){return this.#a}}\
              x=\"a , b\"+ +1/2000;try{y()}catch{}if(!0)y();"
         );
@@ -352,7 +281,7 @@ mod tests {
                     const later = outer(inner, left).left;\ntry { then((value) => value.inner_too); }\n\
                     catch (failure) { throw failure; }\nrun(async (other) => document.title + other);";
         assert_eq!(
-            squeezed(&statements(code)),
+            squeezed(&lines(code)),
             "const $a=1,shown=2,left=`${$a} inner`;\
              function $b($a,{later=$a}){return{shown,left:$a,later}}const later=$b($a,left).left;\
              try{then($c=>$c.inner_too)}catch($d){throw $d}run(async($e)=>document.title+$e);"
