@@ -1,8 +1,8 @@
 //! Makes what browsers are sent from the folder `web`, and the table of it that `src/lib.rs` reads.
 //!
-//! Nobody needs more than cargo for it, and whoever changes a file of `web` sees it after the next `cargo run`. What
-//! the pages name is made first and named after what is in it; so the name of a picture is part of the script
-//! that names it, and the name of that script part of the page.
+//! Nobody needs more than cargo for it, and whoever changes a file of `web` sees it after the next `cargo
+//! run`. What the pages name is made first and named after what is in it; so the name of a picture is part
+//! of the script that names it, and the name of that script part of the page.
 
 #[path = "src/join.rs"]
 mod join;
@@ -151,7 +151,8 @@ impl Making<'_> {
         Ok(())
     }
 
-    /// The sheets of a page as one, which has the name of the last. Sheets of two pages that end alike begin alike.
+    /// The sheets of a page as one, which has the name of the last. Sheets of two pages that end alike begin
+    /// alike.
     fn sheet(&mut self, path: &str, all: &[&str]) -> Result<()> {
         let mut text = String::new();
         for part in all {

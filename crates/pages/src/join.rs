@@ -1,10 +1,10 @@
 //! Joins a module with all that it imports into one script.
 //!
-//! Browsers fetch modules one after the other, because only a module tells what it imports; joined they come at
-//! once. Joining is a matter of leaving out: each module stands behind those that it imports, and comments and the
-//! words `import` and `export` go. It relies on how our files are written, and says so if one is not: names are
-//! imported as they are, never `as` others nor as a default, and no two modules of one script use a name of the
-//! top for two things.
+//! Browsers fetch modules one after the other, because only a module tells what it imports; joined they come
+//! at once. Joining is a matter of leaving out: each module stands behind those that it imports, and
+//! comments and the words `import` and `export` go. It relies on how our files are written, and says so if
+//! one is not: names are imported as they are, never `as` others nor as a default, and no two modules of one
+//! script use a name of the top for two things.
 
 use std::collections::BTreeMap;
 

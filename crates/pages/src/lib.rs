@@ -1,11 +1,12 @@
 //! The pages with their scripts, styles and pictures, and the button for pages of others, as browsers are
-//! sent them. They are joined, squeezed, packed and named when this crate is built ([`build.rs`](../build.rs)); what
-//! is left for here is to find them. It knows no HTTP.
+//! sent them. They are joined, squeezed, packed and named when this crate is built
+//! ([`build.rs`](../build.rs)); what is left for here is to find them. It knows no HTTP.
 //!
 //! A page is any `.html` of the folder `web`. The module that it names is [joined](join) with all that this
-//! imports into one script, its styles into one sheet; each thing is named after what is in it, so that it can be
-//! kept for ever, and what a page names is what it was built with. What lies in `vendor` is served as it came. What
-//! lies in `art` can also be asked for by its plain name, which does not change: shops' items name it.
+//! imports into one script, its styles into one sheet; each thing is named after what is in it, so that it
+//! can be kept for ever, and what a page names is what it was built with. What lies in `vendor` is served as
+//! it came. What lies in `art` can also be asked for by its plain name, which does not change: shops' items
+//! name it.
 
 #[cfg(test)]
 mod join;

@@ -125,7 +125,8 @@ mod tests {
 
     #[test]
     fn blanks_that_mean_something_stay() {
-        let css = "/* why */\n:root {\n  --a: 1px;\n  --font: \"A  B\", c;\n}\n.a .b > p,\n.c :is(a, b) { margin: calc(1px + 2px) 0; }\n";
+        let css = "/* why */\n:root {\n  --a: 1px;\n  --font: \"A  B\", c;\n}\n\
+            .a .b > p,\n.c :is(a, b) { margin: calc(1px + 2px) 0; }\n";
         let dense =
             ":root{--a: 1px;--font: \"A  B\",c}.a .b > p,.c :is(a,b){margin: calc(1px + 2px) 0}";
         assert_eq!(dense_sheet(css), dense);

@@ -1,9 +1,9 @@
 //! The same script with fewer letters.
 //!
-//! Blanks and comments go, and names that nobody outside can see are made short: `#private`, `LIKE_THIS`, and
-//! what is declared here and stands nowhere where it might be the name of a property. It relies on how these files
-//! are written: statements end with a semicolon, and no two modules use one name for two things. A browser runs
-//! what comes out, in the tests.
+//! Blanks and comments go, and names that nobody outside can see are made short: `#private`, `LIKE_THIS`,
+//! and what is declared here and stands nowhere where it might be the name of a property. It relies on how
+//! these files are written: statements end with a semicolon, and no two modules use one name for two things.
+//! A browser runs what comes out, in the tests.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -260,7 +260,8 @@ mod tests {
 
     #[test]
     fn regular_expressions_and_remarks_end_where_they_should() {
-        let code = "const a = b.search(/\\r\\n|[/\"]| x/g) / 2; // it's\nreturn /^ '/.test(c);\nf(1 / 2 / 3);";
+        let code = "const a = b.search(/\\r\\n|[/\"]| x/g) / 2; // it's\n\
+            return /^ '/.test(c);\nf(1 / 2 / 3);";
         let dense = "const a=b.search(/\\r\\n|[/\"]| x/g)/2;return/^ '/.test(c);f(1/2/3);";
         assert_eq!(squeezed(code), dense);
     }

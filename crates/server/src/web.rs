@@ -1,5 +1,6 @@
-//! The pages, which are in the binary: the shop, the sandbox cashier, the reader of the API; and the button for
-//! pages of others. What they are made of was joined, packed and named when the binary was built ([`pages`]).
+//! The pages, which are in the binary: the shop, the sandbox cashier, the reader of the API; and the button
+//! for pages of others. What they are made of was joined, packed and named when the binary was built
+//! ([`pages`]).
 //!
 //! Everything is served from static memory with an `ETag` made of its content, in the smallest packing that
 //! whoever asks understands. Pages may be seconds old, what they name never changes.
@@ -45,13 +46,14 @@ const NOBODY: &str = "'none'";
 /// Never in a frame: nobody shops there.
 const UNFRAMED: &str = "/docs";
 
-/// A page is the same for everybody, so a crowd that reloads is answered by whatever cache stands before us. It is
-/// short, because a page names scripts of its own build.
+/// A page is the same for everybody, so a crowd that reloads is answered by whatever cache stands before us.
+/// It is short, because a page names scripts of its own build.
 const PAGE_CACHING: &str = "public, max-age=5";
 /// What is named after what is in it never changes.
 const NAMED_CACHING: &str = "public, max-age=31536000, immutable";
 const PLAIN_CACHING: &str = "public, max-age=60";
-/// A page of yesterday's build meets today's scripts for a moment; no cache may keep them under yesterday's name.
+/// A page of yesterday's build meets today's scripts for a moment; no cache may keep them under yesterday's
+/// name.
 const OTHER_BUILD_CACHING: &str = "no-store";
 
 /// The policy of a page that only pages of these origins may frame.
@@ -155,7 +157,8 @@ fn packing(file: &'static File, asked: &HeaderMap) -> (&'static [u8], Option<&'s
     taken.unwrap_or((file.plain, None))
 }
 
-/// Does whoever asks understand this encoding? Only what is named is believed, and not at a quality of nothing.
+/// Does whoever asks understand this encoding? Only what is named is believed, and not at a quality of
+/// nothing.
 fn takes(asked: &HeaderMap, encoding: &str) -> bool {
     let named = asked.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
     named.flat_map(|value| value.split(',')).any(|one| {
