@@ -2,6 +2,7 @@
 //! it is also exactly what CI runs. Nothing here needs a crate, so it is built in a second.
 
 mod clients;
+mod npm;
 mod programs;
 mod python;
 mod tidy;
@@ -19,6 +20,7 @@ const HELP: &str = "\
 cargo xtask <command>
 
   test          set up what the checks need, then run all of them
+  setup         only that
   tidy          only the rules of the repository: who depends on whom, files, links, left-overs
   contract [N]  the API against its document, with N random requests of each kind (default 200)
   torture [N]   the long stories, N times: any one of web, worker, Redis and MariaDB killed at random
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
     let rest: Vec<String> = args.collect();
     let done = match command.as_str() {
         "test" => test(),
+        "setup" => setup(),
         "tidy" => tidy::check(),
         "contract" => contract(&rest),
         "torture" => torture(&rest),
@@ -51,10 +54,16 @@ fn main() -> ExitCode {
     }
 }
 
-fn test() -> Result<(), String> {
+/// Whatever the checks need beside Rust.
+fn setup() -> Result<(), String> {
     programs::ensure(&[programs::BROWSER, programs::ENGINES, programs::DEPLOYMENT].concat())?;
     python::ensure_schemathesis()?;
     clients::ensure()?;
+    npm::ensure_browser()
+}
+
+fn test() -> Result<(), String> {
+    setup()?;
     let started = Instant::now();
     tidy::check()?;
     cargo(&["fmt", "--all", "--check"])?;

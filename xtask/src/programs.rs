@@ -15,6 +15,8 @@ pub(crate) const BROWSER: &[Needed] = &[
     ("chromedriver", "chromium-driver"),
     ("node", "nodejs"),
     ("npm", "npm"),
+    // Without one, Chinese is shown as boxes, and measured as such.
+    ("/usr/share/fonts/opentype/noto/NotoSansCJK-Regular.ttc", "fonts-noto-cjk"),
 ];
 
 /// What the cluster profile runs on. Of MariaDB only the programs: the package `mariadb-server`

@@ -1,144 +1,10 @@
 //! A real Chromium buys and pays.
-//!
-//! Driven through chromedriver's WebDriver protocol, which is JSON over HTTP, so the client of the
-//! rehearsal is all it takes. Both programs are Debian packages; `cargo xtask test` installs them.
-
-use std::{
-    io::{BufRead, BufReader},
-    net::SocketAddr,
-    os::unix::process::CommandExt,
-    process::{Child, Command, Stdio},
-    time::{Duration, Instant},
-};
 
 use client::Api;
 use client::NewSale;
 use serde_json::{Value, json};
 
-use crate::fixtures::{Deployment, PACES_S, PATIENCE, Profile, Sale, now_ms};
-
-/// A running chromedriver, at the head of a group of processes that the browsers it starts belong to.
-struct Driver(Child);
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        // Killed alone it would leave its browsers behind.
-        let group = format!("-{}", self.0.id());
-        let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
-        let _ = self.0.wait();
-    }
-}
-
-pub(crate) struct Browser {
-    /// Ended when dropped, also if the session was never made.
-    _driver: Driver,
-    api: Api,
-    session: String,
-    _profile: tempfile::TempDir,
-}
-
-impl Browser {
-    pub(crate) async fn open() -> Browser {
-        let started = Command::new("chromedriver")
-            .arg("--port=0")
-            .process_group(0)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("chromedriver is installed (cargo xtask test does it)");
-        let mut driver = Driver(started);
-        let address = listening(&mut driver.0);
-        let profile = tempfile::tempdir().unwrap();
-        let arguments = [
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-            "--disable-quic",
-            "--no-first-run",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-            "--lang=en",
-            "--window-size=420,900",
-            &format!("--user-data-dir={}", profile.path().display()),
-        ];
-        let wanted = json!({"capabilities": {"alwaysMatch": {
-            "browserName": "chrome", "goog:chromeOptions": {"args": arguments}}}});
-        let mut api = Api::new(address, None);
-        let opened: Value = api.write("/session", &wanted).await.unwrap();
-        let session = opened["value"]["sessionId"].as_str().unwrap().to_owned();
-        Browser { _driver: driver, api, session, _profile: profile }
-    }
-
-    pub(crate) async fn go(&mut self, url: &str) {
-        let path = format!("/session/{}/url", self.session);
-        let _: Value = self.api.write(&path, &json!({"url": url})).await.unwrap();
-    }
-
-    /// Run a script in the page and answer what it returns.
-    pub(crate) async fn run(&mut self, script: &str) -> Value {
-        let path = format!("/session/{}/execute/sync", self.session);
-        let body = json!({"script": script, "args": []});
-        let answer: Value = self.api.write(&path, &body).await.unwrap();
-        answer["value"].clone()
-    }
-
-    /// Wait until the script returns something true.
-    pub(crate) async fn until(&mut self, script: &str) -> Value {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let value = self.run(script).await;
-            if !matches!(value, Value::Null | Value::Bool(false)) {
-                return value;
-            }
-            if Instant::now() > deadline {
-                let page = self.run("return document.body.innerText").await;
-                panic!("never came true: {script}\n{page}");
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    }
-
-    /// Click like a person: what is hidden behind something, or still moving, is waited for.
-    pub(crate) async fn click(&mut self, selector: &str) {
-        let find = format!("document.querySelector('{selector}')");
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            self.until(&format!("return !!{find}")).await;
-            self.run(&format!("{find}.scrollIntoView({{block: 'center'}})")).await;
-            let path = format!("/session/{}/element", self.session);
-            let body = json!({"using": "css selector", "value": selector});
-            let found: Value = self.api.write(&path, &body).await.unwrap();
-            let element = found["value"].as_object().unwrap().values().next().unwrap().clone();
-            let path = format!("{path}/{}/click", element.as_str().unwrap());
-            let clicked = self.api.post(&path, &json!({})).await.unwrap();
-            if clicked.status == 200 {
-                return;
-            }
-            assert!(Instant::now() < deadline, "{selector}: {}", clicked.json());
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    }
-
-    pub(crate) async fn close(mut self) {
-        let path = format!("/session/{}", self.session);
-        let _ = self.api.send("DELETE", &path, &[], b"").await;
-    }
-}
-
-/// chromedriver says on which port it listens.
-fn listening(driver: &mut Child) -> SocketAddr {
-    let output = BufReader::new(driver.stdout.take().unwrap());
-    for line in output.lines() {
-        let line = line.unwrap();
-        if let Some(port) = line.rsplit("on port ").next().filter(|_| line.contains("started")) {
-            let port: u16 = port.trim_end_matches('.').parse().unwrap();
-            return SocketAddr::from(([127, 0, 0, 1], port));
-        }
-    }
-    panic!("chromedriver did not start");
-}
+use crate::fixtures::{Browser, Deployment, PACES_S, Profile, Sale, now_ms};
 
 async fn signed_in(sale: &Sale, user: &str) -> Browser {
     let mut browser = Browser::open().await;
@@ -185,6 +51,10 @@ async fn before_the_opening(sale: &mut Sale, browser: &mut Browser) -> (String, 
 async fn somebody_buys_and_pays_in_a_browser(profile: Profile) {
     let mut sale = Deployment::new(profile).open_sale(NewSale::of(5)).await;
     let mut browser = signed_in(&sale, "u1002").await;
+    browser
+        .until(&format!("return !!document.querySelector('[data-buy=\"{}\"]')", sale.item))
+        .await;
+    browser.is_sound().await;
     let (buy, opens_ms) = before_the_opening(&mut sale, &mut browser).await;
     browser
         .until(&format!("return document.querySelector('{buy}').dataset.state === 'ready'"))
@@ -196,12 +66,16 @@ async fn somebody_buys_and_pays_in_a_browser(profile: Profile) {
     let no = no.as_str().unwrap().to_owned();
     browser.click("[data-pay]").await;
     browser.until("return location.pathname.startsWith('/cashier/')").await;
+    browser.until("return !!document.querySelector('[data-action=\"pay\"]')").await;
+    browser.is_sound().await;
     browser.click("[data-action=\"pay\"]").await;
     browser.until("return document.querySelector('#payment').dataset.state === 'paid'").await;
+    browser.is_sound().await;
     browser.click(".back a").await;
     browser.until("return !!document.querySelector('[data-order][data-status=\"paid\"]')").await;
     let place = browser.run("return location.pathname + location.search").await;
     assert_eq!(place, "/", "where they came from is told once and then forgotten");
+    browser.is_sound().await;
     browser.close().await;
 
     let mut buyer = sale.buyer("u1002").await;
@@ -251,6 +125,7 @@ async fn somebody_scans_a_code_and_gets_the_money_back_in_a_browser(profile: Pro
     // Whoever looks again is told at once, as well as whoever is pushed to.
     browser.go(&format!("http://{}/", sale.server().address)).await;
     browser.until(refunded).await;
+    browser.no_complaints().await;
     browser.close().await;
     sale.must_hold().await;
 }
@@ -270,6 +145,7 @@ async fn somebody_buys_and_changes_their_mind_in_a_browser(profile: Profile) {
     assert_eq!(sale.buy_the_rest("next", 2).await, 1);
     browser.go(&format!("http://{}/docs", sale.server().address)).await;
     browser.until("return document.querySelectorAll('details.operation').length > 20").await;
+    browser.no_complaints().await;
     browser.close().await;
     sale.must_hold().await;
 }

@@ -9,10 +9,7 @@ use tokio::{
     net::TcpListener,
 };
 
-use crate::{
-    browser::Browser,
-    fixtures::{Deployment, PACES_S, Profile, Sale, now_ms},
-};
+use crate::fixtures::{Browser, Deployment, PACES_S, Profile, Sale, now_ms};
 
 /// What the shop's own page does: it notes what the button tells, and what its policy forbade. While
 /// `noPolls` is set, whoever asks after an order or an item hears nothing.
