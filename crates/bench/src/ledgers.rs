@@ -153,6 +153,7 @@ async fn sale(
         pay_within_ms: PAY_WITHIN_MS_DEFAULT,
         publish_ms: None,
         door: Default::default(),
+        shuffle_ms: 0,
         items: vec![item],
     };
     let mut made = ledger.create_activity(&activity, SystemClock.now_ms()).await?;

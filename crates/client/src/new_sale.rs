@@ -18,6 +18,8 @@ pub struct NewSale {
     pub pay_within_ms: i64,
     pub opens_ms: i64,
     pub closes_ms: i64,
+    /// Claims of so long a time from the opening on are drawn; 0: none.
+    pub shuffle_ms: i64,
 }
 
 /// The numbers that a sale was given.
@@ -41,6 +43,7 @@ impl NewSale {
             pay_within_ms: 1_800_000,
             opens_ms: now_ms - 1_000,
             closes_ms: now_ms + 3_600_000,
+            shuffle_ms: 0,
         }
     }
 
@@ -66,11 +69,15 @@ impl NewSale {
                 "currency": "CNY", "stock": self.stock, "limit_per_user": self.limit_per_user,
                 "shards": self.shards})
         };
-        let body = json!({
+        let mut body = json!({
             "name": self.name, "opens_at": self.opens_ms, "closes_at": self.closes_ms,
             "pay_within_ms": self.pay_within_ms,
             "items": (1..=self.items).map(item).collect::<Vec<_>>(),
         });
+        // A build from before knows no such field.
+        if self.shuffle_ms > 0 {
+            body["shuffle_ms"] = self.shuffle_ms.into();
+        }
         let created: Value = admin.write("/api/v1/admin/activities", &body).await?;
         let number = |value: &Value| value["id"].as_i64().unwrap_or_default();
         let items = created["items"].as_array().map(Vec::as_slice).unwrap_or_default();

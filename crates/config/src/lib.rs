@@ -27,6 +27,9 @@ pub use load::{ConfigErrors, FILE_NAME, Flags};
 pub use rules::HMAC_ALGORITHMS;
 pub use sale::Switch;
 
+/// A buyer in the longest draw, of several instances, waits so long for an answer.
+const DRAWN_ANSWER_MS: u64 = sale::SHUFFLE_MS_MAX as u64 + 3_000;
+
 /// Every key with its default and a sentence about it.
 pub const DEFAULT_TOML: &str = include_str!("default.toml");
 
@@ -277,6 +280,13 @@ impl Config {
                  us that an order was paid there"
                     .into(),
             );
+        }
+        if self.http.request_timeout_ms < DRAWN_ANSWER_MS {
+            let (given, needed) = (self.http.request_timeout_ms, DRAWN_ANSWER_MS);
+            warnings.push(format!(
+                "http.request_timeout_ms = {given} is short for sales with a fair start: the longest draw \
+                 answers after {needed} ms"
+            ));
         }
         if self.profile == Profile::Solo
             && !(self.redis.url.is_empty() && self.ledger.url.is_empty())

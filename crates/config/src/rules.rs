@@ -157,6 +157,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("lane.queue_max", Rule::Number(1, 1_000_000)),
     ("lane.batch_max", Rule::Number(1, 10_000)),
     ("lane.rate_per_s", Rule::Number(0, 10_000_000)),
+    ("lane.draw_max", Rule::Number(1, 1_000_000)),
     ("lane.wait_ms_max", Rule::Number(1, 10 * MINUTE_MS)),
     ("gate.log_claims_max", Rule::Number(1, 100_000_000)),
     ("gate.sold_out_cache_ms_max", Rule::Number(0, 1_000)),

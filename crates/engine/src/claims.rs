@@ -55,8 +55,8 @@ impl Claims {
         let now_ms = self.shared.now_ms();
         if activity.state == ActivityState::Ended || now_ms >= activity.closes_ms {
             Decision::Ended
-        } else if now_ms < activity.gate_opens_ms() {
-            Decision::NotStarted { opens_ms: activity.gate_opens_ms() }
+        } else if now_ms < activity.first_claim_ms() {
+            Decision::NotStarted { opens_ms: activity.first_claim_ms() }
         } else {
             Decision::Busy(Busy::NotLoaded)
         }

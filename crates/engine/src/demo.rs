@@ -123,6 +123,7 @@ fn demo_sale(opens_ms: Millis) -> NewActivity {
         pay_within_ms: sale::PAY_WITHIN_MS_DEFAULT,
         publish_ms: None,
         door: Default::default(),
+        shuffle_ms: 0,
         items: vec![
             item("iPhone 15 Pro 256GB", 699_900, 799_900, 10_000, 1),
             item("AirPods Pro 2", 149_900, 189_900, 500, 2),

@@ -17,6 +17,7 @@ pub mod data_dir;
 mod demo;
 mod due;
 mod external;
+mod fair_start;
 mod health;
 mod jobs;
 mod last_known;
@@ -58,6 +59,7 @@ pub use external::{
     CASHIER_URL_NAMES, EXTERNAL, TRANSACTION_ID_CHARS_MAX, ToldError, ToldMoney, ToldOutcome,
     is_cashier_url,
 };
+pub use fair_start::{DrawTicket, FairStart};
 pub use health::{Health, OpenAlert, Part, Readiness, Status, WorkersState};
 pub use operations::{
     AtGate, BadPlan, ByHand, IMPORT_ACTIVITIES_MAX, IMPORT_ITEMS_MAX, KEY_LEAD_MS, KEY_LEAD_MS_MAX,
@@ -101,6 +103,7 @@ pub struct Engine {
     keys: SigningKeys,
     signing_keys: Arc<Keys>,
     catalogue: Arc<Catalogue>,
+    fair_start: Arc<FairStart>,
     claims: Claims,
     orders: Arc<OrderLookup>,
     payments: Arc<Payments>,
@@ -169,6 +172,7 @@ impl Engine {
         let health = Health::new(s(), push.clone(), data.to_owned(), remembered);
         let health = Arc::new(health);
         let webhooks = Arc::new(Webhooks::new(s())?);
+        let fair_start = Arc::new(FairStart::new(s(), catalogue.clone()));
         let jobs = Jobs::new(
             s(),
             &catalogue,
@@ -179,6 +183,7 @@ impl Engine {
             &webhooks,
             health.clone(),
             hoarding.clone(),
+            fair_start.clone(),
         );
         catalogue.refresh().await?;
         hoarding.refresh().await?;
@@ -199,6 +204,7 @@ impl Engine {
             demo: Arc::new(Demo::new(s(), plans.clone(), operations.clone())),
             keys,
             catalogue,
+            fair_start,
             orders,
             payments,
             operations,
@@ -243,6 +249,11 @@ impl Engine {
     /// What pages show.
     pub fn catalogue(&self) -> &Catalogue {
         &self.catalogue
+    }
+
+    /// Draws of those who come first.
+    pub fn fair_start(&self) -> &FairStart {
+        &self.fair_start
     }
 
     /// Buying.
@@ -356,6 +367,7 @@ impl Engine {
         self.health.stop_watching();
         self.push.close();
         self.shared.lanes.stop().await;
+        self.fair_start.stop().await;
         self.jobs.stop().await;
         if let Some(workers) = &self.shared.workers {
             workers.stop().await;

@@ -223,6 +223,7 @@ pub(super) fn plan(
         pay_within_ms,
         publish_ms: None,
         door: Default::default(),
+        shuffle_ms: 0,
         items: vec![item],
     }
 }

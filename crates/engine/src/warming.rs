@@ -274,7 +274,7 @@ impl Warming {
         let mut pages = Pages::of(&*self.shared.ledger, wanted);
         while let Some(page) = pages.next().await? {
             let each = |activity| self.keep_all_warm(activity, &loaded);
-            let due = page.iter().filter(|activity| activity.gate_opens_ms() <= soon);
+            let due = page.iter().filter(|activity| activity.first_claim_ms() <= soon);
             stream::iter(due).for_each_concurrent(LOADS_AT_ONCE_MAX, each).await;
         }
         Ok(())

@@ -32,7 +32,10 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::{
-    Admission, Busy, Changed, ClaimRequest, Decision, SoldOut, pace::Shaping, spent_on::SpentOn,
+    Admission, Busy, Changed, ClaimRequest, Decision, SoldOut,
+    draw::{Entered, Rooms},
+    pace::Shaping,
+    spent_on::SpentOn,
 };
 
 /// The settings of the lanes.
@@ -47,11 +50,19 @@ pub struct LaneOptions {
     pub rate_per_s: u32,
     /// A claim that has waited for longer does not reach the gate.
     pub wait_ms_max: u64,
+    /// Buyers who may wait for the draw of one item.
+    pub draw_max: usize,
 }
 
 impl Default for LaneOptions {
     fn default() -> Self {
-        LaneOptions { queue_max: 20_000, batch_max: 256, rate_per_s: 0, wait_ms_max: 5_000 }
+        LaneOptions {
+            queue_max: 20_000,
+            batch_max: 256,
+            rate_per_s: 0,
+            wait_ms_max: 5_000,
+            draw_max: 100_000,
+        }
     }
 }
 
@@ -72,6 +83,12 @@ pub type HearAdmitted = Arc<dyn Fn(&Claim, u64) + Send + Sync>;
 #[derive(Debug)]
 pub struct PendingDecision(oneshot::Receiver<Decision>);
 
+impl PendingDecision {
+    pub(crate) fn of(decision: oneshot::Receiver<Decision>) -> PendingDecision {
+        PendingDecision(decision)
+    }
+}
+
 impl Future for PendingDecision {
     type Output = Decision;
 
@@ -82,20 +99,23 @@ impl Future for PendingDecision {
 }
 
 /// A request in a lane, and where its buyer waits for the decision.
-struct Queued {
-    request: ClaimRequest,
-    answer: oneshot::Sender<Decision>,
-    entered: Instant,
+#[derive(Debug)]
+pub(crate) struct Queued {
+    pub(crate) request: ClaimRequest,
+    pub(crate) answer: oneshot::Sender<Decision>,
+    pub(crate) entered: Instant,
 }
 
 /// All lanes of one process, and the sold-out cache in front of them.
 pub struct Lanes {
-    gate: Arc<dyn Admission>,
+    pub(crate) gate: Arc<dyn Admission>,
     sold_out: Arc<SoldOut>,
     spent_on: Arc<SpentOn>,
-    lanes: Vec<mpsc::Sender<Queued>>,
-    shaping: Option<Arc<Shaping>>,
-    stop: watch::Sender<bool>,
+    pub(crate) rooms: Rooms,
+    pub(crate) draw_max: usize,
+    pub(crate) lanes: Vec<mpsc::Sender<Queued>>,
+    pub(crate) shaping: Option<Arc<Shaping>>,
+    pub(crate) stop: watch::Sender<bool>,
     running: Mutex<Vec<Running>>,
 }
 
@@ -153,7 +173,9 @@ impl Lanes {
             });
             lanes.push(sender);
         }
-        Ok(Lanes { gate, sold_out, spent_on, lanes, shaping, stop, running: Mutex::new(running) })
+        let (rooms, draw_max) = (Rooms::default(), options.draw_max);
+        let running = Mutex::new(running);
+        Ok(Lanes { gate, sold_out, spent_on, rooms, draw_max, lanes, shaping, stop, running })
     }
 
     /// One claim, from the door to the gate's decision.
@@ -167,13 +189,31 @@ impl Lanes {
     /// The part of a claim that takes no time: a place in a lane, or the decision if it is
     /// known already.
     pub fn enter(&self, request: ClaimRequest, now: Instant) -> Result<PendingDecision, Decision> {
-        let ClaimRequest { item, ref user, key, .. } = request;
+        if let Some(decision) = self.known_answer(&request, now) {
+            return Err(decision);
+        }
+        if self.rooms.are_none() {
+            return self.enter_lane(request, now);
+        }
+        match self.rooms.enter(request, now) {
+            Entered::Passes(request) => self.enter_lane(request, now),
+            Entered::Waits(pending) => Ok(pending),
+            Entered::Refused(decision) => Err(decision),
+        }
+    }
+
+    /// What is known without the gate.
+    pub(crate) fn known_answer(&self, request: &ClaimRequest, now: Instant) -> Option<Decision> {
+        let ClaimRequest { item, ref user, key, .. } = *request;
         if let Some(order_no) = key.and_then(|key| self.spent_on.elsewhere(key, item)) {
-            return Err(Decision::KeyReused { order_no });
+            return Some(Decision::KeyReused { order_no });
         }
-        if self.says_sold_out(item, user, key.is_some(), now) {
-            return Err(Decision::SoldOut { left: 0, version: 0 });
-        }
+        let sold_out = self.says_sold_out(item, user, key.is_some(), now);
+        sold_out.then_some(Decision::SoldOut { left: 0, version: 0 })
+    }
+
+    fn enter_lane(&self, request: ClaimRequest, now: Instant) -> Result<PendingDecision, Decision> {
+        let ClaimRequest { item, ref user, key, .. } = request;
         if let Some(shaping) = &self.shaping
             && shaping.is_hopeless(item, self.gate.units_left(item))
             && !self.gate.may_hold_mark(item, user, key.is_some())
@@ -225,6 +265,7 @@ impl Lanes {
     /// Decide what waits, then stop. Claims that come later are told to try again.
     pub async fn stop(&self) {
         self.stop.send_replace(true);
+        self.rooms.close_all(&Decision::Busy(Busy::Unwritable));
         let running: Vec<Running> = self.running.lock().drain(..).collect();
         for lane in running {
             let ended = match lane {

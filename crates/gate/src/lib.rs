@@ -11,6 +11,7 @@
 //! changes it afterwards is a delta with an identity (an order number, an adjustment number), so
 //! repeating it is harmless and nothing is ever overwritten with somebody else's idea of the stock.
 
+mod draw;
 mod gate;
 mod gathered;
 mod lane;
@@ -25,6 +26,7 @@ mod spent_on;
 
 use sale::{Claim, Epoch, ItemId, KeyHash, Millis, OrderNo, UserId};
 
+pub use draw::{DrawExchange, DrawWindow, NobodyElse, PostedPlace, ROOMS_MAX, Room};
 pub use gate::{Admission, Gate, Inspection, Upkeep};
 pub use gathered::{Gathered, GatheredLimits};
 pub use lane::{HearAdmitted, LaneOptions, Lanes, MayNumber, PendingDecision};

@@ -89,10 +89,20 @@ impl Shaping {
         Some(Arc::new(Shaping { pace, waiting_max, waiting: AtomicUsize::new(0), waiting_for }))
     }
 
+    /// Half as many wait as may: a draw does not fill more, so that nobody is late because of it.
+    pub(crate) fn is_half_full(&self) -> bool {
+        self.waiting.load(Relaxed).saturating_mul(2) >= self.waiting_max
+    }
+
+    /// As many wait as may.
+    pub(crate) fn is_full(&self) -> bool {
+        self.waiting.load(Relaxed) >= self.waiting_max
+    }
+
     /// Is there any use in waiting for one of so many units?
     pub(crate) fn is_hopeless(&self, item: ItemId, left: Option<i64>) -> bool {
         let before = i64::from(self.waiting_for.of(item).load(Relaxed));
-        self.waiting.load(Relaxed) >= self.waiting_max || left.is_some_and(|left| before > left)
+        self.is_full() || left.is_some_and(|left| before > left)
     }
 
     pub(crate) fn entered(&self, item: ItemId) {

@@ -20,6 +20,7 @@ mod buyers;
 mod cashier;
 mod dead_letters;
 mod decide;
+mod draws;
 mod leases;
 mod mark_pages;
 #[cfg(feature = "mysql")]
@@ -55,6 +56,7 @@ pub use cashier::{
     RefundRequested, RefundTold, RefundWaiting,
 };
 pub use dead_letters::{DeadLetter, DeadLetterState, DeadLetters};
+pub use draws::{DRAWN_AT_ONCE_MAX, Draws};
 pub use leases::{LEASE_MS_MAX, Leases};
 pub use mark_pages::{MarkPages, WalkTurn};
 pub use nodes::{NODE_LEASE_LIVES, NODE_LEASE_MS_MAX, NODE_LEASE_MS_MIN, NodeLease, Nodes};
@@ -117,6 +119,7 @@ pub trait Ledger:
     + Books
     + Webhooks
     + BuyerLists
+    + Draws
 {
 }
 
@@ -139,6 +142,7 @@ impl<L> Ledger for L where
         + Books
         + Webhooks
         + BuyerLists
+        + Draws
 {
 }
 

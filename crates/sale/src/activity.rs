@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ActivityId, Currency, Door, Epoch, InvalidTime, ItemId, Millis, Money, check_time, iso_time,
+    ActivityId, Currency, Door, Draw, Epoch, InvalidTime, ItemId, Millis, Money, check_shuffle,
+    check_time, iso_time,
     text::is_plain_name,
     words::{ItemWords, check_image, check_shop_id, check_skus},
 };
@@ -178,6 +179,9 @@ pub struct Activity {
     /// How buyers are let in.
     #[serde(default)]
     pub door: Door,
+    /// Those who come first are drawn; none: they are served as they come.
+    #[serde(default)]
+    pub draw: Option<Draw>,
     pub items: Vec<Item>,
 }
 
@@ -185,13 +189,24 @@ impl Activity {
     /// Buyers know of it and cannot buy yet.
     pub fn is_awaited(&self, now_ms: Millis) -> bool {
         matches!(self.state, ActivityState::Published | ActivityState::Paused)
-            && now_ms < self.gate_opens_ms()
+            && now_ms < self.first_claim_ms()
     }
 
-    /// When the gate admits the first buyer: a member, where those come first. Whose turn it is later is in
-    /// the sale token.
-    pub fn gate_opens_ms(&self) -> Millis {
+    /// When the first buyer may claim: a member, where those come first. Whose turn it is later is in the
+    /// sale token.
+    pub fn first_claim_ms(&self) -> Millis {
         self.door.members_from.unwrap_or(self.opens_ms)
+    }
+
+    /// For so long from the opening on claims are gathered for a draw; 0: they are not.
+    pub fn shuffle_ms(&self) -> Millis {
+        self.draw.as_ref().map_or(0, |draw| draw.shuffle_ms)
+    }
+
+    /// When the gate admits the first buyer. With a draw that is when it is over, so that nobody gets round
+    /// it by way of an instance that knows nothing of it.
+    pub fn gate_opens_ms(&self) -> Millis {
+        self.first_claim_ms().saturating_add(self.shuffle_ms())
     }
 }
 
@@ -255,6 +270,8 @@ pub struct NewActivity {
     pub publish_ms: Option<Millis>,
     /// How buyers are let in.
     pub door: Door,
+    /// For so long from the opening on claims are gathered for a draw; 0: they are not.
+    pub shuffle_ms: Millis,
     pub items: Vec<NewItem>,
 }
 
@@ -327,6 +344,13 @@ impl NewActivity {
             note(check_publish(publish_ms, self.closes_ms, now_ms));
         }
         note(self.door.check(self.opens_ms));
+        note(check_shuffle(self.shuffle_ms, self.opens_ms, self.closes_ms));
+        if self.shuffle_ms > 0 && self.door.members_from.is_some() {
+            let problem = "cannot be combined with members first: of two openings, which is drawn?";
+            note(Err(
+                Invalid::new("shuffle_ms", problem).zh("不能与会员优先（members_from）同时使用")
+            ));
+        }
         if !(PAY_WITHIN_MS_MIN..=PAY_WITHIN_MS_MAX).contains(&self.pay_within_ms) {
             let range = format!("must be from {PAY_WITHIN_MS_MIN} to {PAY_WITHIN_MS_MAX}");
             note(Err(Invalid::new("pay_within_ms", range)));
@@ -396,6 +420,7 @@ mod tests {
             pay_within_ms: PAY_WITHIN_MS_DEFAULT,
             publish_ms: None,
             door: Door::default(),
+            shuffle_ms: 0,
             items: vec![NewItem {
                 name: "iPhone 15 Pro 256GB".into(),
                 image_url: String::new(),
@@ -426,6 +451,11 @@ mod tests {
         assert_eq!(refused(|a| a.external_id = Some("11 11".into())), "external_id");
         assert_eq!(refused(|a| a.items.push(a.items[0].clone())), "items[1].sku");
         assert_eq!(refused(|a| a.pay_within_ms = 0), "pay_within_ms");
+        assert_eq!(refused(|a| a.shuffle_ms = 1_000), "shuffle_ms", "it is all of the sale");
+        let members_first = |a: &mut NewActivity| {
+            (a.shuffle_ms, a.door.members_from) = (500, Some(a.opens_ms - 1));
+        };
+        assert_eq!(refused(members_first), "shuffle_ms");
         assert_eq!(refused(|a| a.items.clear()), "items");
         assert_eq!(refused(|a| a.items[0].stock = 0), "items[0].stock");
         assert_eq!(refused(|a| a.items[0].price = -1), "items[0].price");

@@ -19,6 +19,8 @@ pub struct ActivityEdit {
     /// `Some(None)`: it does not publish itself any more.
     pub publish_ms: Option<Option<Millis>>,
     pub door: Option<DoorEdit>,
+    /// 0: nobody is drawn any more.
+    pub shuffle_ms: Option<Millis>,
     /// All the items there will be: one with an id is changed, one without is new, one that is not
     /// named is removed.
     pub items: Option<Vec<ItemEdit>>,
@@ -66,6 +68,7 @@ impl ActivityEdit {
             pay_within_ms: self.pay_within_ms.unwrap_or(draft.pay_within_ms),
             publish_ms: self.publish_ms.unwrap_or(draft.publish_ms),
             door: self.door.unwrap_or_default().of(&draft.door),
+            shuffle_ms: self.shuffle_ms.unwrap_or(draft.shuffle_ms()),
             items,
         };
         Ok(DraftPlan { plan, ids })
@@ -78,6 +81,8 @@ impl ActivityEdit {
             ("name", self.name.is_some()),
             ("pay_within_ms", self.pay_within_ms.is_some()),
             ("publish_at", self.publish_ms.is_some()),
+            // What was committed to before buyers saw it holds.
+            ("shuffle_ms", self.shuffle_ms.is_some()),
             ("items", self.items.is_some()),
         ];
         given.into_iter().find(|(_, given)| *given).map(|(field, _)| field)
@@ -194,6 +199,7 @@ mod tests {
             publish_ms: Some(1),
             version: 7,
             door: Default::default(),
+            draw: None,
             items: vec![item(41), item(42)],
         }
     }

@@ -14,6 +14,7 @@ mod challenge;
 mod claim;
 mod clock;
 mod door;
+mod draw;
 mod edit;
 mod event_ticket;
 mod ids;
@@ -46,6 +47,10 @@ pub use clock::{Clock, ManualClock, SharedClock, SystemClock};
 pub use door::{
     ChallengeKind, DIFFICULTY_DEFAULT, DIFFICULTY_MAX, DIFFICULTY_MIN, Door, DoorEdit,
     MEMBERS_FIRST_MS_MAX, TOKEN_BEFORE_MS_MAX,
+};
+pub use draw::{
+    Draw, DrawOrder, DrawOutcome, DrawPlace, DrawSecrets, Drawn, InvalidPlace, SEED_BYTES,
+    SEED_SHOWN_AFTER_MS, SHUFFLE_MS_MAX, check_shuffle,
 };
 pub use edit::{ActivityEdit, DraftPlan, ItemEdit};
 pub use event_ticket::{EVENT_TICKET_CHARS_MAX, EventTicket};

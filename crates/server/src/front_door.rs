@@ -120,7 +120,9 @@ pub(crate) fn class_of(path: &str) -> Option<Class> {
         Class::Admin
     } else if is_under("/items") && path.ends_with("/claims") {
         Class::Claims
-    } else if is_under("/items") && ["/token", "/challenge"].iter().any(|end| path.ends_with(end)) {
+    } else if is_under("/items")
+        && ["/token", "/challenge", "/ticket"].iter().any(|end| path.ends_with(end))
+    {
         Class::Tokens
     } else if ["/orders", "/receipts", "/events", "/ws"].into_iter().any(is_under) {
         Class::Orders
@@ -144,6 +146,8 @@ mod tests {
             ("/api/v1/items/7", Some(Class::Pages)),
             ("/api/v1/items/7/token", Some(Class::Tokens)),
             ("/api/v1/items/7/challenge", Some(Class::Tokens)),
+            ("/api/v1/items/7/ticket", Some(Class::Tokens)),
+            ("/api/v1/items/7/draw", Some(Class::Pages)),
             ("/api/v1/items/7/claims", Some(Class::Claims)),
             ("/api/v1/orders", Some(Class::Orders)),
             ("/api/v1/orders/SK1/payments", Some(Class::Orders)),

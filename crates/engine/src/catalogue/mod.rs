@@ -333,6 +333,7 @@ mod tests {
             pay_within_ms: 1,
             publish_ms: None,
             door: Default::default(),
+            draw: None,
             version: 0,
             state: ActivityState::Published,
             items: Vec::new(),

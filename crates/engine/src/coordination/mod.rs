@@ -90,6 +90,16 @@ pub trait Coordination: Send + Sync {
         None
     }
 
+    /// Tells the others our part of a draw; it is remembered for a minute.
+    async fn put_part(&self, _draw: &str, _part: Vec<u8>) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// What the others have told of it.
+    async fn parts_of_others(&self, _draw: &str) -> Vec<Vec<u8>> {
+        Vec::new()
+    }
+
     /// Holds this node for so long as a living process is asked about, for those who are given it by a
     /// ledger that has forgotten. False if another one holds it.
     async fn witness_node(&self, node: u16, holder: &str) -> Result<bool, String>;

@@ -7,6 +7,7 @@
 //! | `…:catalog`, `…:catalog:<activity>` | ids of the activities shown; a hash for each |
 //! | `…:rate:<who>` | when all that somebody asked for lately is forgotten, see `count.lua` |
 //! | `…:{spent:<n>}:<minute>` | challenges that were spent, of those that are over in this minute |
+//! | `…:draw:<item>:<end>` | the smallest places of each instance in a draw; with `:fed`, who has fed them |
 //! | channel `…:hints` | news |
 //! | channel `…:hints:<instance>` | a beat for that instance alone |
 //!
@@ -44,6 +45,8 @@ const RECONNECT: Duration = Duration::from_millis(500);
 /// So many servers are tried with a hint, of so many that a key can name.
 const PUBLISH_TRIES_MAX: u32 = 6;
 const ROUTES: u32 = 64;
+/// What instances tell each other of a draw.
+const DRAW_KEPT_MS: i64 = 60_000;
 const COUNTING_MAX: usize = 256;
 /// Challenges that were spent are spread over so many keys.
 const SPENT_SLOTS: u64 = 16;
@@ -345,6 +348,25 @@ impl Coordination for RedisCoordination {
         let call = call.number(step.as_nanos() as f64 / 1e3).number(burst);
         let wait_us: u64 = self.link.run(&call).await.ok()?;
         (wait_us > 0).then_some(Duration::from_micros(wait_us))
+    }
+
+    async fn put_part(&self, draw: &str, part: Vec<u8>) -> Result<(), String> {
+        let key = self.key(format_args!("draw:{draw}"));
+        let mut put = redis::cmd("HSET");
+        put.arg(&key).arg(&self.options.instance).arg(part);
+        let told = async {
+            self.ask::<i64>(&put).await?;
+            let expire = redis::cmd("PEXPIRE").arg(&key).arg(DRAW_KEPT_MS).to_owned();
+            self.ask::<i64>(&expire).await
+        };
+        told.await.map(|_| ()).map_err(|error| error.to_string())
+    }
+
+    async fn parts_of_others(&self, draw: &str) -> Vec<Vec<u8>> {
+        let all = redis::cmd("HGETALL").arg(self.key(format_args!("draw:{draw}"))).to_owned();
+        let parts = self.ask::<HashMap<String, Vec<u8>>>(&all).await.unwrap_or_default();
+        let others = parts.into_iter().filter(|(who, _)| *who != self.options.instance);
+        others.map(|(_, part)| part).collect()
     }
 
     async fn witness_node(&self, node: u16, holder: &str) -> Result<bool, String> {

@@ -8,6 +8,7 @@ mod catalogue;
 mod count;
 mod delivery;
 mod door;
+mod fair_start;
 mod hints;
 mod lifecycle;
 mod mend;
@@ -36,6 +37,7 @@ use self::{
     catalogue::RefreshCatalogue,
     count::Count,
     door::RefreshDoor,
+    fair_start::PrepareDraws,
     hints::{hear_hints, tell_of_news},
     lifecycle::Lifecycle,
     mend::{Mend, SUSPECTS_POLL_MS},
@@ -51,7 +53,7 @@ use self::{
     webhooks::Dispatch,
 };
 use crate::{
-    Catalogue, Payments, Push, Webhooks,
+    Catalogue, FairStart, Payments, Push, Webhooks,
     health::Health,
     payments::Notices,
     reconcile::Reconcile,
@@ -63,6 +65,8 @@ use crate::{
 
 /// So old is what an instance knows of those who have to wait, at the most.
 const DOOR_REFRESH_MS: u64 = 1_000;
+/// Rooms for draws are opened by what pages show, which is read anew every second.
+const DRAWS_REFRESH_MS: u64 = 500;
 
 pub(crate) type JobResult = Result<Progress, AnyError>;
 
@@ -137,6 +141,7 @@ pub(crate) struct Jobs {
     pub(crate) webhooks: Arc<Dispatch>,
     catalogue: Arc<RefreshCatalogue>,
     door: Arc<RefreshDoor>,
+    draws: Arc<PrepareDraws>,
     mend: Arc<Mend>,
     reconcile: Arc<ReconcileAll>,
     upkeep: Arc<Upkeep>,
@@ -156,6 +161,7 @@ impl Jobs {
         webhooks: &Arc<Webhooks>,
         health: Arc<Health>,
         hoarding: Arc<Hoarding>,
+        fair_start: Arc<FairStart>,
     ) -> Jobs {
         let s = || shared.clone();
         let (catalogue, warming) = (|| catalogue.clone(), || warming.clone());
@@ -173,6 +179,7 @@ impl Jobs {
             release: Arc::new(Release::new(&shared)),
             timeout: Arc::new(Timeout::new(s(), payments.clone(), hoarding.clone())),
             door: Arc::new(RefreshDoor { hoarding }),
+            draws: Arc::new(PrepareDraws { fair_start }),
             warm: Arc::new(Warm { shared: s(), warming: warming() }),
             webhooks: Arc::new(Dispatch::new(s(), webhooks.clone())),
             catalogue: Arc::new(RefreshCatalogue {
@@ -204,6 +211,9 @@ impl Jobs {
         );
         let door = every(DOOR_REFRESH_MS).woken_by(&wake.door).everywhere();
         self.start_job("door", &self.door, door);
+        if self.shared.settings.does(ProcessRole::Web) {
+            self.start_job("draws", &self.draws, every(DRAWS_REFRESH_MS).everywhere());
+        }
         self.start_job("upkeep", &self.upkeep, every(settings.warm_poll_ms).everywhere());
         // A load may take minutes; one that is cut off is begun anew by another process.
         self.spawn(self.looped("mend", &self.mend, every(SUSPECTS_POLL_MS).everywhere()));

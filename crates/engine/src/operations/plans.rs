@@ -20,7 +20,7 @@ use std::sync::Arc;
 use ledger::EditedActivity;
 use sale::{
     Activity, ActivityEdit, ActivityId, ActivityState, DraftPlan, Invalid, Item, ItemState, Millis,
-    NewActivity, check_window, iso_time,
+    NewActivity, check_shuffle, check_window, iso_time,
 };
 use serde_json::{Value, json};
 
@@ -145,6 +145,7 @@ impl Plans {
         }
         check_window(window.0, window.1, now_ms)?;
         before.door.check(window.0)?;
+        check_shuffle(before.shuffle_ms(), window.0, window.1)?;
         if window.0 <= now_ms {
             let problem = format!("is past: now it is {}", iso_time(now_ms));
             return Err(Invalid::new("opens_at", problem).zh("已经过去").into());
@@ -224,6 +225,7 @@ fn changes(draft: &Activity, new: &DraftPlan) -> Value {
     note("pay_within_ms", json!(draft.pay_within_ms), json!(plan.pay_within_ms));
     note("publish_at", json!(draft.publish_ms), json!(plan.publish_ms));
     note("door", json!(draft.door), json!(plan.door));
+    note("shuffle_ms", json!(draft.shuffle_ms()), json!(plan.shuffle_ms));
     let items = |ids: Vec<Option<i64>>, stock: i64| json!({"ids": ids, "stock": stock});
     let before: Vec<_> = draft.items.iter().map(|item| Some(item.id.0)).collect();
     let after: Vec<_> = new.ids.iter().map(|id| id.map(|id| id.0)).collect();

@@ -232,7 +232,7 @@ impl SaleTokens {
         let usual_ms = self.shared.settings.door.token_before_ms as Millis;
         let usual_ms = (door.challenge != ChallengeKind::Off).then_some(usual_ms);
         let Some(before_ms) = door.token_before_ms.or(usual_ms) else { return Ok(()) };
-        let from_ms = activity.gate_opens_ms().saturating_sub(before_ms);
+        let from_ms = activity.first_claim_ms().saturating_sub(before_ms);
         if now_ms < from_ms { Err(NotLetIn::TooEarly { from_ms }) } else { Ok(()) }
     }
 

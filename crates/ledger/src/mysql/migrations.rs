@@ -32,6 +32,7 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0013_money.sql"),
     include_str!("migrations/0014_bills.sql"),
     include_str!("migrations/0015_door.sql"),
+    include_str!("migrations/0016_fair_start.sql"),
 ];
 
 /// The schema this binary writes.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use async_trait::async_trait;
 use sale::{
-    Activity, ActivityId, ActivityMove, ActivityState, Door, DraftPlan, Epoch, Item, ItemId,
+    Activity, ActivityId, ActivityMove, ActivityState, Door, DraftPlan, Draw, Epoch, Item, ItemId,
     ItemState, ItemWords, Millis,
 };
 
@@ -38,8 +38,14 @@ fn read_activity(row: &dyn Row) -> Outcome<Activity> {
         version: get(row, 7)?,
         external_id: get(row, 8)?,
         door: json_or_null(row, 9)?.unwrap_or_default(),
+        draw: read_draw(row)?,
         items: Vec::new(),
     })
+}
+
+fn read_draw(row: &dyn Row) -> Outcome<Option<Draw>> {
+    let (shuffle_ms, commitment) = (get(row, 10)?, get::<Option<String>>(row, 11)?);
+    Ok(commitment.map(|commitment| Draw { shuffle_ms, commitment }))
 }
 
 fn read_item(row: &dyn Row) -> Outcome<Item> {

@@ -12,6 +12,7 @@ use sale::{Activity, ActivityId, ActivityState, Door, ItemState, Millis, NewActi
 use super::{
     activities::one,
     columns::{get, json},
+    draws::set_shuffle,
     failure::{Failure, Outcome},
     operators,
     session::{Row, Session, Value, values},
@@ -161,6 +162,9 @@ async fn create(tx: &mut dyn Session, new: &NewActivity, now_ms: Millis) -> Outc
     )
     .await?;
     let id = ActivityId(tx.inserted_id()?);
+    if new.shuffle_ms > 0 {
+        set_shuffle(tx, id, new.shuffle_ms).await?;
+    }
     create_items(tx, id, new.items.iter()).await?;
     found(tx, id).await
 }

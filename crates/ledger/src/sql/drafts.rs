@@ -12,6 +12,7 @@ use super::{
     activities::{locked_state, one},
     columns::get,
     creating::{create_items, door, words},
+    draws::set_shuffle,
     failure::{Failure, Outcome},
     operators,
     session::{Session, values},
@@ -59,6 +60,9 @@ pub(super) async fn edit(
         ],
     )
     .await?;
+    if plan.shuffle_ms != before.shuffle_ms() {
+        set_shuffle(tx, id, plan.shuffle_ms).await?;
+    }
     // Whoever adjusts the stock of an item holds its row until that is in the stock log.
     let for_update = tx.dialect().for_update();
     let lock =

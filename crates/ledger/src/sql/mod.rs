@@ -22,6 +22,7 @@ mod dead_letters;
 mod deliveries;
 pub(crate) mod dialect;
 mod drafts;
+mod draws;
 pub(crate) mod failure;
 mod leases;
 mod nodes;

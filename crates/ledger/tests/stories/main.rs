@@ -11,6 +11,7 @@ mod buyers;
 mod connections;
 mod deliveries;
 mod disk;
+mod draws;
 mod failed_claims;
 mod leases;
 mod lists;
@@ -138,6 +139,7 @@ impl Shop {
             pay_within_ms: PAY_WITHIN_MS_DEFAULT,
             publish_ms: None,
             door: Default::default(),
+            shuffle_ms: 0,
             items: stocks.iter().map(item).collect(),
         }
     }

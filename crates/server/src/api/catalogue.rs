@@ -15,7 +15,7 @@ use sale::{
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Shared, openapi, paging, schemas};
+use super::{Shared, draws::DrawJson, openapi, paging, schemas};
 use crate::{
     extract::{Json, Path, Query, ShopId, plain_id},
     problem::Problem,
@@ -71,6 +71,8 @@ pub(super) struct ActivityView {
     closes_at: i64,
     /// When members may buy; null: with all others.
     members_from: Option<i64>,
+    /// Null: claims are served as they come.
+    draw: Option<DrawJson>,
     #[schema(schema_with = openapi::shown_activity_state)]
     state: &'static str,
     items: Vec<ItemView>,
@@ -110,6 +112,8 @@ pub(super) struct ItemView {
     /// What is to be done for a sale token.
     #[schema(schema_with = schemas::door_challenge)]
     challenge: ChallengeKind,
+    /// Null: claims are served as they come.
+    draw: Option<DrawJson>,
     opens_at: i64,
     closes_at: i64,
 }
@@ -173,6 +177,7 @@ impl ActivityView {
             opens_at: activity.opens_ms,
             closes_at: activity.closes_ms,
             members_from: activity.door.members_from,
+            draw: DrawJson::of(activity),
             state: state.as_str(),
             items: activity.items.iter().map(item).collect(),
         }
@@ -207,6 +212,7 @@ impl ItemView {
             limit_per_user: item.limit_per_user,
             state: SaleState::of(activity, at_gate, now_ms),
             challenge: activity.door.challenge,
+            draw: DrawJson::of(activity),
             opens_at: activity.opens_ms,
             closes_at: activity.closes_ms,
         }
@@ -331,6 +337,7 @@ mod tests {
             state,
             publish_ms: None,
             door: Default::default(),
+            draw: None,
             version: 0,
             items: Vec::new(),
         };

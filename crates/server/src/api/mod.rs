@@ -19,6 +19,7 @@ mod catalogue;
 mod claims;
 mod counts;
 mod dev_login;
+mod draws;
 mod events;
 mod external;
 mod fast_path;
@@ -245,6 +246,8 @@ fn public_and_buyers() -> OpenApiRouter<Shared> {
         .routes(routes!(catalogue::items))
         .routes(routes!(catalogue::item))
         .routes(routes!(dev_login::dev_login))
+        .routes(routes!(draws::show))
+        .routes(routes!(draws::ticket))
         .routes(routes!(sale_tokens::challenge))
         .routes(routes!(sale_tokens::issue))
         .routes(routes!(orders::list))

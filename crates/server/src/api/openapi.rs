@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use http::StatusCode;
 use ledger::DeadLetterState;
-use sale::{ActivityState, ItemState, OrderStatus, Reason};
+use sale::{ActivityState, DrawOutcome, ItemState, OrderStatus, Reason};
 use utoipa::{
     ToSchema,
     openapi::{
@@ -361,6 +361,11 @@ pub(super) fn shown_activity_state() -> Schema {
 
 pub(super) fn activity_state() -> Schema {
     one_of("As the ledger knows it.", ActivityState::ALL.map(ActivityState::as_str))
+}
+
+pub(super) fn draw_outcome() -> Schema {
+    let about = "`refused`: for another reason than the stock. `left`: the client had gone before the draw.";
+    one_of(about, DrawOutcome::ALL.map(DrawOutcome::as_str))
 }
 
 pub(super) fn item_state() -> Schema {

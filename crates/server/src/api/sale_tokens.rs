@@ -178,7 +178,7 @@ pub(super) async fn issue(
     Ok(Json(SaleTokenJson {
         token: token.sign(engine.keys()),
         expires_at: token.expires_ms,
-        opens_at: token.from_ms.unwrap_or(shown.activity().gate_opens_ms()),
+        opens_at: token.from_ms.unwrap_or(shown.activity().first_claim_ms()),
     }))
 }
 

@@ -13,8 +13,8 @@ use sale::{
     CODE_CHARS, ChallengeKind, DESCRIPTION_CHARS_MAX, DIFFICULTY_DEFAULT, DIFFICULTY_MAX,
     DIFFICULTY_MIN, EVENT_TICKET_CHARS_MAX, IMAGES_MAX, ITEMS_PER_ACTIVITY_MAX, LIMIT_PER_USER_MAX,
     NAME_CHARS_MAX, OrderStatus, PAY_WITHIN_MS_DEFAULT, PAY_WITHIN_MS_MAX, PAY_WITHIN_MS_MIN,
-    PRICE_MAX, RECEIPT_CHARS_MAX, SHARDS_MAX, SHOP_ID_CHARS_MAX, SOLUTION_CHARS_MAX, STOCK_MAX,
-    TOKEN_BEFORE_MS_MAX, URL_CHARS_MAX, USER_ID_CHARS_MAX,
+    PRICE_MAX, RECEIPT_CHARS_MAX, SHARDS_MAX, SHOP_ID_CHARS_MAX, SHUFFLE_MS_MAX,
+    SOLUTION_CHARS_MAX, STOCK_MAX, TOKEN_BEFORE_MS_MAX, URL_CHARS_MAX, USER_ID_CHARS_MAX,
 };
 use utoipa::{
     PartialSchema, ToSchema,
@@ -464,6 +464,25 @@ pub(super) fn pay_within_ms() -> Schema {
     time.description(Some(about)).default(Some(PAY_WITHIN_MS_DEFAULT.into())).into()
 }
 
+/// Of what decides who is drawn first.
+const DRAW_PLACE: &str = "^[0-9a-f]{32}$";
+
+pub(super) fn draw_place() -> Schema {
+    text(DRAW_PLACE).into()
+}
+
+pub(super) fn shuffle_ms() -> Schema {
+    let about = "For so long from the opening on claims are gathered and then served in random order, so \
+                 that coming first gains nothing. 0: as they come.";
+    let time = int64(of(Type::Integer), 0, SHUFFLE_MS_MAX);
+    time.description(Some(about)).default(Some(0.into())).into()
+}
+
+pub(super) fn edited_shuffle_ms() -> Schema {
+    let about = "As when planned. Only while it is a draft: what was committed to holds.";
+    int64(or_null(Type::Integer), 0, SHUFFLE_MS_MAX).description(Some(about)).into()
+}
+
 pub(super) fn planned_items() -> Schema {
     let list = ArrayBuilder::new().items(PlannedItem::schema()).description(Some("At least one."));
     list.min_items(Some(1)).max_items(Some(ITEMS_PER_ACTIVITY_MAX)).into()
@@ -633,6 +652,7 @@ written_as! {
     SearchedStatus = searched_status,
     ShownActivities = shown_activities,
     ShopId = shop_id,
+    DrawPlaceText = draw_place,
     Ticket = ticket,
     WatchedItems = watched_items,
     LastEventId = last_event_id,

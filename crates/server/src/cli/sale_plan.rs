@@ -109,8 +109,8 @@ fn price(text: &str, currency: Currency) -> Result<Value, String> {
 }
 
 /// A plan from a file: the body of `POST /admin/activities` as JSON or TOML, in which times may also be
-/// typed as on the command line, `lasts` and `pay_within` are lengths, and a price that is a text
-/// (`"6999.00"`) is in the currency's own units.
+/// typed as on the command line, `lasts`, `pay_within` and `fair_start` are lengths, and a price that is a
+/// text (`"6999.00"`) is in the currency's own units.
 pub(super) fn from_file(path: &Path, now_ms: Millis) -> Result<Value, String> {
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|why| format!("{name}: {why}"))?;
@@ -151,6 +151,9 @@ pub(super) fn translate(plan: &mut Map<String, Value>, now_ms: Millis) -> Vec<(S
     let lasts_ms = length(plan, "lasts", 3_600_000);
     if let Some(within_ms) = length(plan, "pay_within", sale::PAY_WITHIN_MS_DEFAULT) {
         plan.insert("pay_within_ms".into(), within_ms.into());
+    }
+    if let Some(shuffle_ms) = length(plan, "fair_start", 0) {
+        plan.insert("shuffle_ms".into(), shuffle_ms.into());
     }
     if let Some(lasts_ms) = lasts_ms {
         let closes = match (plan.contains_key("closes_at"), opens_ms) {

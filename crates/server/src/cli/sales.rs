@@ -130,6 +130,9 @@ pub(super) struct Create {
     publish_at: Option<When>,
     #[command(flatten)]
     door: DoorFlags,
+    /// Whoever claims in this time from the opening on has the same chance: they are drawn, at most 5s
+    #[arg(long, value_name = "LENGTH", value_parser = sale_plan::length_ms, conflicts_with = "file")]
+    fair_start: Option<Millis>,
     /// As JSON instead of a table
     #[arg(long)]
     json: bool,
@@ -195,6 +198,9 @@ pub(super) struct Edit {
     publish_at: Option<When>,
     #[command(flatten)]
     door: DoorFlags,
+    /// How long from the opening on claims of a draft are gathered and drawn; 0s: they are not
+    #[arg(long, value_name = "LENGTH", value_parser = sale_plan::length_ms)]
+    fair_start: Option<Millis>,
 }
 
 type Result<T = ()> = std::result::Result<T, Failure>;
@@ -269,6 +275,9 @@ impl Create {
         if let Some(door) = self.door.given(now_ms) {
             plan["door"] = door;
         }
+        if let Some(shuffle_ms) = self.fair_start {
+            plan["shuffle_ms"] = shuffle_ms.into();
+        }
         plan
     }
 }
@@ -302,6 +311,9 @@ impl Edit {
         }
         if let Some(door) = self.door.given(now_ms) {
             edit["door"] = door;
+        }
+        if let Some(shuffle_ms) = self.fair_start {
+            edit["shuffle_ms"] = shuffle_ms.into();
         }
         print_sale(&api.patch(&path, &edit).await?, &[]);
         Ok(())
@@ -449,17 +461,22 @@ fn sale_text(sale: &Value, at_gate: &[Option<i64>], now_ms: Millis) -> String {
         "pending" => format!(" (the gate does not answer; it is told as soon as it does){meaning}"),
         _ => meaning,
     };
+    let drawn = sale["draw"]["shuffle_ms"].as_u64().map(|shuffle_ms| {
+        let (length, commitment) = (roughly(shuffle_ms), text(&sale["draw"], "commitment"));
+        format!("  drawn   claims of the first {length}; the seed's SHA-256 is {commitment}")
+    });
     let mut lines = vec![
         format!("sale {id}  {}", text(sale, "name")),
         format!("  state   {state}{meaning}"),
         format!("  opens   {} ({})", iso_time(opens_ms), from_now(opens_ms, now_ms)),
         format!("  closes  {} (lasts {lasts})", iso_time(closes_ms)),
         format!("  to pay  {pay_within}"),
-        format!(
-            "  {:>6}  {:>16}  {:>9}  {:>9}  {:>9}  {:>5}  name",
-            "item", "price", "units", "unsold", "at gate", "limit"
-        ),
     ];
+    lines.extend(drawn);
+    lines.push(format!(
+        "  {:>6}  {:>16}  {:>9}  {:>9}  {:>9}  {:>5}  name",
+        "item", "price", "units", "unsold", "at gate", "limit"
+    ));
     for (n, item) in sale["items"].as_array().into_iter().flatten().enumerate() {
         let currency: Currency = text(item, "currency").parse().unwrap_or(Currency::CNY);
         let left = at_gate.get(n).copied().flatten();

@@ -309,6 +309,10 @@ def cashier():
     return {"txn": THINGS["cashier"]["txn"]}
 
 
+def drawn_item():
+    return {"id": THINGS["drawn_item"]}
+
+
 def no_key():
     """What a retired key has signed is void, and the other operations need it."""
     return {"id": 255}
@@ -322,6 +326,8 @@ def token():
 PATHS = {
     CLAIMS: item,
     "GET /api/v1/items/{id}": item,
+    "GET /api/v1/items/{id}/draw": drawn_item,
+    "GET /api/v1/items/{id}/ticket": drawn_item,
     "POST /api/v1/items/{id}/token": item,
     "POST /api/v1/items/{id}/challenge": item,
     "GET /api/v1/activities/{id}": activity("show"),

@@ -100,6 +100,10 @@ async fn everything(sale: &mut Sale) -> Value {
         "end": create(&mut admin, &plan(&["end"]), &[]).await["id"],
     });
 
+    let mut drawn = plan(&["drawn"]);
+    drawn["shuffle_ms"] = 1_000.into();
+    let drawn = create(&mut admin, &drawn, &["publish"]).await;
+
     let (_, show, receipt) = order_of(sale, item(1)).await;
     let (_, cancel, _) = order_of(sale, item(2)).await;
     let (mut buyer, pay, _) = order_of(sale, item(3)).await;
@@ -140,6 +144,7 @@ async fn everything(sale: &mut Sale) -> Value {
     let sale_tokens = sale.tokens((0..CLAIMS).map(|n| format!("claimer{n}"))).await;
     json!({
         "item": item(0),
+        "drawn_item": drawn["items"][0]["id"],
         "activities": activities,
         "orders": {"show": show, "cancel": cancel, "pay": pay, "refund": refund, "paid": paid,
             "refunded": refunded, "by_hand": by_hand},

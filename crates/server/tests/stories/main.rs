@@ -45,6 +45,7 @@ mod doors;
 mod engines;
 mod failover;
 mod failures;
+mod fair_start;
 mod fixtures;
 mod guide;
 mod handbook;

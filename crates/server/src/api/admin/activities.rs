@@ -16,6 +16,7 @@ use utoipa::ToSchema;
 use super::{
     super::{
         Shared,
+        draws::DrawJson,
         finish::finish,
         idempotency::GivenKey,
         openapi, paging,
@@ -74,6 +75,8 @@ pub(in super::super) struct LedgerActivity {
     publish_at: Option<i64>,
     /// How buyers are let in.
     door: DoorJson,
+    /// Null: claims are served as they come.
+    draw: Option<DrawJson>,
     /// Grows with every change; whoever changes it says which one they have seen.
     version: i64,
     items: Vec<LedgerItem>,
@@ -103,7 +106,9 @@ impl From<AtGate> for GateFollows {
 
 impl From<Activity> for LedgerActivity {
     fn from(activity: Activity) -> Self {
+        let draw = DrawJson::of(&activity);
         LedgerActivity {
+            draw,
             id: activity.id.0,
             external_id: activity.external_id,
             name: activity.name,
@@ -137,6 +142,9 @@ pub(in super::super) struct Plan {
     publish_at: Option<GivenTime>,
     /// How buyers are let in; absent: everybody, without a challenge.
     door: Option<DoorChange>,
+    #[serde(default)]
+    #[schema(schema_with = schemas::shuffle_ms)]
+    shuffle_ms: i64,
     #[schema(schema_with = schemas::planned_items)]
     items: Vec<PlannedItem>,
 }
@@ -200,6 +208,7 @@ impl TryFrom<Plan> for NewActivity {
             pay_within_ms: plan.pay_within_ms,
             publish_ms: plan.publish_at.map(|time| time.0),
             door: DoorEdit::from(plan.door.unwrap_or_default()).of(&Door::default()),
+            shuffle_ms: plan.shuffle_ms,
             items: items.collect::<Result<_, _>>()?,
         })
     }

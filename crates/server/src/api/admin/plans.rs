@@ -41,6 +41,8 @@ pub(in super::super) struct PlanEdit {
     publish_at: Option<Option<GivenTime>>,
     /// How buyers are let in. Of what is published: at any time, alone, and without `members_from`.
     door: Option<DoorChange>,
+    #[schema(schema_with = schemas::edited_shuffle_ms)]
+    shuffle_ms: Option<i64>,
     /// All the items there will be: one with an `id` is changed, one without is new, one that is not
     /// named is removed.
     items: Option<Vec<PlannedItemEdit>>,
@@ -108,6 +110,7 @@ impl TryFrom<PlanEdit> for ActivityEdit {
             pay_within_ms: edit.pay_within_ms,
             publish_ms: edit.publish_at.map(|given| given.map(|time| time.0)),
             door: edit.door.map(Into::into),
+            shuffle_ms: edit.shuffle_ms,
             items: items.transpose()?,
         })
     }

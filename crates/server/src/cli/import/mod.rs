@@ -30,6 +30,7 @@ A table (CSV, UTF-8, with commas) has a row per item:
   ,,,,A-2,Earphones,1499.00,CNY,500,white
 Rows of one external_id (or else of one activity) are one sale; a row with neither belongs to the sale above.
 Sales: external_id activity opens_at closes_at|lasts pay_within publish_at
+  challenge difficulty members_from members_only fair_start
 Items: sku name description image_url images price origin_price currency stock limit_per_user shards
 attributes.NAME. Prices are in the currency's own units; several images are separated by spaces.
 

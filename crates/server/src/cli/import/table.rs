@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::{Mistake, Sales, csv::Record};
 use crate::cli::sale_plan::{length_ms, when};
 
-const SALE_COLUMNS: [&str; 11] = [
+const SALE_COLUMNS: [&str; 12] = [
     "external_id",
     "activity",
     "opens_at",
@@ -26,6 +26,7 @@ const SALE_COLUMNS: [&str; 11] = [
     "difficulty",
     "members_from",
     "members_only",
+    "fair_start",
 ];
 const ITEM_COLUMNS: [&str; 11] = [
     "sku",
@@ -227,6 +228,7 @@ fn plan(sale: Told, now_ms: Millis, mistakes: &mut Vec<Mistake>) -> Value {
     let members_from = time("members_from");
     let mut length = |name: &str| Some(length_ms(cell(name)?).map_err(|why| wrong(name, why)));
     let (lasts, pay_within) = (length("lasts"), length("pay_within"));
+    let fair_start = length("fair_start");
     if cell("activity").is_none() {
         wrong("activity", "is empty: the sale needs a name".into());
     }
@@ -253,6 +255,9 @@ fn plan(sale: Told, now_ms: Millis, mistakes: &mut Vec<Mistake>) -> Value {
     }
     if let Some(Ok(within_ms)) = pay_within {
         plan["pay_within_ms"] = within_ms.into();
+    }
+    if let Some(Ok(shuffle_ms)) = fair_start {
+        plan["shuffle_ms"] = shuffle_ms.into();
     }
     if let Some(Ok(publish_ms)) = publish {
         plan["publish_at"] = publish_ms.into();
