@@ -7,6 +7,7 @@ mod buyers;
 mod claims;
 mod documents;
 mod door;
+mod draws;
 mod external;
 mod front_door;
 mod machines;
