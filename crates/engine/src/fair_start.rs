@@ -77,6 +77,7 @@ impl FairStart {
         let now_ms = self.shared.now_ms();
         let is_on = matches!(activity.state, ActivityState::Published | ActivityState::Paused);
         let (opens_ms, ends_ms) = (activity.opens_ms, activity.gate_opens_ms());
+        let mut secrets = None;
         for item in &activity.items {
             let held = self.held.lock().get(&item.id).cloned();
             let is_ours = |room: &Arc<Room>| room.window().ends_ms == ends_ms;
@@ -87,14 +88,17 @@ impl FairStart {
             }
             let is_soon = is_on && opens_ms - now_ms <= PREPARED_MS && now_ms < ends_ms;
             if is_soon && !held.as_ref().is_some_and(is_ours) {
-                self.open(activity, item.id).await?;
+                if secrets.is_none() {
+                    secrets = self.secrets(activity).await?;
+                }
+                let Some(secrets) = &secrets else { return Ok(()) };
+                self.open(activity, item.id, secrets);
             }
         }
         Ok(())
     }
 
-    async fn open(&self, activity: &Activity, item: ItemId) -> ledger::Result<()> {
-        let Some(secrets) = self.secrets(activity).await? else { return Ok(()) };
+    fn open(&self, activity: &Activity, item: ItemId, secrets: &DrawSecrets) {
         let window = DrawWindow {
             item,
             opens_ms: activity.opens_ms,
@@ -103,7 +107,7 @@ impl FairStart {
         };
         let Some(room) = self.shared.lanes.open_room(window, self.shared.clock.clone()) else {
             tracing::warn!(%item, "too many draws at once: claims wait for the end of the window");
-            return Ok(());
+            return;
         };
         self.held.lock().insert(item, room.clone());
         let (shared, held) = (self.shared.clone(), self.held.clone());
@@ -115,7 +119,6 @@ impl FairStart {
             held.lock().retain(|_, here| !is_this(here));
             keep(&shared, item, &record).await;
         });
-        Ok(())
     }
 
     /// Nothing that is not what was published: a draw that nobody can check is none.

@@ -423,6 +423,24 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn instances_tell_each_other_their_parts_of_a_draw() {
+        let options = options(shared_redis().url(), "ann");
+        let ann = RedisCoordination::open(options.clone()).await.unwrap();
+        let bob = RedisCoordinationOptions { instance: "bob".into(), ..options };
+        let bob = RedisCoordination::open(bob).await.unwrap();
+        assert!(ann.parts_of_others("7:1").await.is_empty());
+        let bytes = vec![0, 255, b'\n', 7];
+        bob.put_part("7:1", bytes.clone()).await.unwrap();
+        ann.put_part("7:1", Vec::new()).await.unwrap();
+        assert_eq!(ann.parts_of_others("7:1").await, [bytes]);
+        assert_eq!(bob.parts_of_others("7:1").await, [Vec::<u8>::new()]);
+        assert!(bob.parts_of_others("7:2").await.is_empty(), "another window");
+        let left = redis::cmd("PTTL").arg(ann.key("draw:7:1")).to_owned();
+        let left_ms: i64 = ann.ask(&left).await.unwrap();
+        assert!((1..=DRAW_KEPT_MS).contains(&left_ms), "{left_ms}");
+    }
+
+    #[tokio::test]
     async fn a_challenge_is_spent_once_over_all_instances_and_forgotten_in_time() {
         let both = options(shared_redis().url(), "ann");
         let ann = RedisCoordination::open(both.clone()).await.unwrap();

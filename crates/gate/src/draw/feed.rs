@@ -49,12 +49,11 @@ pub(crate) async fn hold(
     let mut record: Vec<Drawn> = gone.iter().map(not_answered).collect();
     let mut claimants = VecDeque::from(here);
     let left = lanes.units_left(room);
-    if !claimants.is_empty() {
-        let others = exchange.swap(posted(claimants.iter(), left)).await;
-        let winners = winners(claimants.iter(), &others, left);
-        feed(room, lanes, claimants.drain(..winners).collect(), &mut record).await;
-        exchange.fed(others.len()).await;
-    }
+    // Also where nobody is: whoever comes behind must not overtake those who wait at another instance.
+    let others = exchange.swap(posted(claimants.iter(), left)).await;
+    let winners_here = winners(claimants.iter(), &others, left);
+    feed(room, lanes, claimants.drain(..winners_here).collect(), &mut record).await;
+    exchange.fed(others.len()).await;
     while !claimants.is_empty() {
         let next = next_portion(&claimants, lanes.units_left(room));
         feed(room, lanes, claimants.drain(..next).collect(), &mut record).await;
