@@ -377,9 +377,7 @@ mod tests {
         let waiting = enter(&shop, item, "ann").unwrap();
         let shop = shop.reopen().await;
         assert_eq!(waiting.await, Decision::Busy(Busy::Unwritable));
-        let ledger = rusqlite::Connection::open(shop.data.path().join(crate::LEDGER_FILE)).unwrap();
-        let other = "ab".repeat(32);
-        ledger.execute("UPDATE tb_draw SET seed = ?1", [other]).unwrap();
+        shop.change_ledger("UPDATE tb_draw SET seed = salt");
         shop.engine.fair_start.refresh().await.unwrap();
         let early = shop.engine.claims.claim(one_unit(item, "ann")).await;
         assert_eq!(early, Decision::NotStarted { opens_ms: ENDS_MS });

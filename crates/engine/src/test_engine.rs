@@ -165,10 +165,15 @@ impl TestEngine {
     /// Whoever asks the ledger for activities gets no answer.
     pub(super) fn hide_activities(&self, hide: bool) {
         let (from, to) = if hide { ("", "_hidden") } else { ("_hidden", "") };
+        let table = "tb_seckill_activity";
+        self.change_ledger(&format!("ALTER TABLE {table}{from} RENAME TO {table}{to}"));
+    }
+
+    /// Somebody changes the ledger by the back door.
+    pub(super) fn change_ledger(&self, sql: &str) {
         let ledger = rusqlite::Connection::open(self.data.path().join(super::LEDGER_FILE)).unwrap();
         ledger.busy_timeout(Duration::from_secs(30)).unwrap();
-        let table = "tb_seckill_activity";
-        ledger.execute_batch(&format!("ALTER TABLE {table}{from} RENAME TO {table}{to}")).unwrap();
+        ledger.execute_batch(sql).unwrap();
     }
 
     /// All pauses of jobs are over.

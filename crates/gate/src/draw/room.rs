@@ -6,7 +6,7 @@
 //! came.
 
 use std::{
-    collections::{BTreeMap, VecDeque, btree_map::Entry},
+    collections::{BTreeMap, VecDeque},
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::Instant,
 };
@@ -154,33 +154,28 @@ impl Inside {
         now: Instant,
         places_max: usize,
     ) -> Entered {
-        let is_full = self.gathered.len() >= places_max;
-        let last = self.gathered.last_key_value().map(|(place, _)| *place);
-        match self.gathered.entry(place) {
-            Entry::Occupied(mut known) => {
-                let requests = known.get_mut();
-                requests.retain(|queued| !queued.answer.is_closed());
-                if requests.len() >= REPEATS_MAX {
-                    return Entered::Refused(Decision::TooHot);
-                }
-                let (queued, pending) = queued(request, now);
-                requests.push(queued);
-                return Entered::Waits(pending);
-            }
-            Entry::Vacant(_) if is_full && last.is_some_and(|last| place > last) => {
+        if let Some(requests) = self.gathered.get_mut(&place) {
+            requests.retain(|queued| !queued.answer.is_closed());
+            if requests.len() >= REPEATS_MAX {
                 return Entered::Refused(Decision::TooHot);
             }
-            Entry::Vacant(free) => {
-                let (queued, pending) = queued(request, now);
-                free.insert(vec![queued]);
-                if is_full && let Some((_, requests)) = self.gathered.pop_last() {
-                    for queued in requests {
-                        let _ = queued.answer.send(Decision::TooHot);
-                    }
-                }
-                return Entered::Waits(pending);
+            let (queued, pending) = queued(request, now);
+            requests.push(queued);
+            return Entered::Waits(pending);
+        }
+        if self.gathered.len() >= places_max
+            && let Some(last) = self.gathered.last_entry()
+        {
+            if place > *last.key() {
+                return Entered::Refused(Decision::TooHot);
+            }
+            for queued in last.remove() {
+                let _ = queued.answer.send(Decision::TooHot);
             }
         }
+        let (queued, pending) = queued(request, now);
+        self.gathered.insert(place, vec![queued]);
+        Entered::Waits(pending)
     }
 }
 
