@@ -8,12 +8,13 @@ import { fileURLToPath } from "node:url";
 import { test } from "node:test";
 import { chooseLanguage, chooseLocale, fill } from "../i18n.js";
 import { words as cashier } from "../cashier/words.js";
+import { words as console_ } from "../console/words.js";
 import { words as docs } from "../docs/words.js";
 import { words as shop } from "../shop/words.js";
 
 const WEB = join(dirname(fileURLToPath(import.meta.url)), "..");
 const read = (path) => readFileSync(join(WEB, path), "utf8");
-const PAGES = { shop, cashier, docs };
+const PAGES = { shop, cashier, docs, console: console_ };
 
 function modulesOf(file, found = new Set()) {
   for (const [, path] of read(file).matchAll(/from "(\.[^"]+)"/g)) {

@@ -12,13 +12,18 @@
 use std::{collections::HashMap, net::IpAddr, sync::Arc};
 
 use futures_util::future::BoxFuture;
-use ledger::{AdminToken, LedgerError, Role};
+use ledger::{AdminToken, ConsolePass, LedgerError, Role};
 use parking_lot::Mutex;
 use sale::{Millis, SharedClock};
 use serde::Serialize;
 use subtle::ConstantTimeEq;
 
-use crate::{AuthSettings, Network, TokenHash, cache::TokenCache, sha256};
+use crate::{
+    AuthSettings, Network, TokenHash,
+    cache::TokenCache,
+    console::{from_hex, hex},
+    sha256,
+};
 
 /// A token that another instance revoked may still be used this long.
 const REMEMBERED_MS: Millis = 1_000;
@@ -49,6 +54,28 @@ impl Operator {
     pub fn may(&self, role: Role) -> bool {
         self.role.may(role)
     }
+}
+
+/// What an operator was known by, for a pass that is to stand for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Credential {
+    /// The token of the configuration.
+    Configured,
+    Token(TokenHash),
+}
+
+impl Credential {
+    /// What is behind this pass.
+    pub fn of(pass: &ConsolePass) -> Option<Credential> {
+        if pass.configured {
+            return Some(Credential::Configured);
+        }
+        from_hex(&pass.token).map(Credential::Token)
+    }
+}
+
+fn configured() -> Operator {
+    Operator { name: CONFIGURED.into(), role: Role::Admin }
 }
 
 /// Why nobody is known by a token.
@@ -128,15 +155,59 @@ impl Admins {
         if token.len() > TOKEN_CHARS_MAX {
             return Err(AdminError::BadToken);
         }
+        match self.credential(token) {
+            Credential::Configured => Ok(configured()),
+            Credential::Token(_) if !token.starts_with(TOKEN_PREFIX) => Err(AdminError::BadToken),
+            Credential::Token(hash) => self.by_hash(hash, from).await,
+        }
+    }
+
+    /// What stands for this token in a pass for the console. Whether it is good is not asked.
+    pub fn credential(&self, token: &str) -> Credential {
         let hash = token_hash(token);
         if self.configured.is_some_and(|configured| configured.ct_eq(&hash).into()) {
-            return Ok(Operator { name: CONFIGURED.into(), role: Role::Admin });
+            Credential::Configured
+        } else {
+            Credential::Token(hash)
         }
+    }
+
+    /// What a pass with this secret says of the token behind it, and whether that is the configured one.
+    pub(crate) fn behind(&self, credential: Credential, secret: &str) -> (String, bool) {
+        match credential {
+            Credential::Token(hash) => (hex(&hash), false),
+            Credential::Configured => (hex(&self.configured_for(secret).unwrap_or_default()), true),
+        }
+    }
+
+    /// Whose token is behind a pass with this secret, if it is still good, here and now.
+    pub async fn verify_behind(
+        &self,
+        pass: &ConsolePass,
+        secret: &str,
+        from: Option<IpAddr>,
+    ) -> Result<Operator, AdminError> {
+        let hash = from_hex(&pass.token).ok_or(AdminError::BadToken)?;
+        if !pass.configured {
+            return self.by_hash(hash, from).await;
+        }
+        let still = self.configured_for(secret).is_some_and(|now| now.ct_eq(&hash).into());
+        if still { Ok(configured()) } else { Err(AdminError::BadToken) }
+    }
+
+    /// What stands for the configured token in one pass. It may be a word that can be guessed, so its bare
+    /// hash is kept nowhere.
+    fn configured_for(&self, secret: &str) -> Option<TokenHash> {
+        let configured = self.configured?;
+        Some(sha256(&[secret.as_bytes(), &configured].concat()))
+    }
+
+    async fn by_hash(&self, hash: TokenHash, from: Option<IpAddr>) -> Result<Operator, AdminError> {
         let now_ms = self.clock.now_ms();
         if let Some(known) = self.cache.get(&hash, now_ms) {
             return self.used(known.may_ask(from, now_ms)?, now_ms);
         }
-        if !token.starts_with(TOKEN_PREFIX) || self.refused.get(&hash, now_ms).is_some() {
+        if self.refused.get(&hash, now_ms).is_some() {
             return Err(AdminError::BadToken);
         }
         let Some(found) = (self.lookup)(hash).await? else {

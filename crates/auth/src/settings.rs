@@ -23,6 +23,10 @@ pub struct AuthSettings {
     pub admin_cache_max: usize,
     /// How long a new admin token is good, unless its maker says otherwise; 0 is for ever.
     pub admin_token_ttl_ms: u64,
+    /// A session of the console that was not used for so long is over.
+    pub console_idle_ms: u64,
+    /// A session of the console is over after this in any case.
+    pub console_session_ms: u64,
 }
 
 impl AuthSettings {
@@ -61,6 +65,8 @@ impl AuthSettings {
             admin_token: Secret::default(),
             admin_cache_max: 1_000,
             admin_token_ttl_ms: 0,
+            console_idle_ms: 60_000,
+            console_session_ms: 600_000,
         }
     }
 }

@@ -137,6 +137,8 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("auth.admin_token", Rule::Secret(SECRET_CHARS_MIN)),
     ("auth.admin_cache_max", Rule::Number(0, 1_000_000)),
     ("auth.admin_token_ttl_ms", Rule::Number(0, 520 * WEEK_MS)),
+    ("auth.console_idle_ms", Rule::Number(MINUTE_MS, WEEK_MS)),
+    ("auth.console_session_ms", Rule::Number(MINUTE_MS, WEEK_MS)),
     ("redis.url", Rule::Url(REDIS_SCHEMES)),
     ("redis.tls_ca_file", Rule::Text),
     ("redis.tls_cert_file", Rule::Text),

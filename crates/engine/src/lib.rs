@@ -62,9 +62,10 @@ pub use external::{
 pub use fair_start::{DrawTicket, FairStart};
 pub use health::{Health, OpenAlert, Part, Readiness, Status, WorkersState};
 pub use operations::{
-    AtGate, BadPlan, ByHand, IMPORT_ACTIVITIES_MAX, IMPORT_ITEMS_MAX, KEY_LEAD_MS, KEY_LEAD_MS_MAX,
-    KeyState, Keys, KnownKey, LOCAL_TOKEN, MANUAL, OperateError, Operations, Plans,
-    REASON_CHARS_MAX, REFERENCE_CHARS_MAX, StockChanges, TOKEN_NAME_CHARS_MAX, Tokens,
+    AtGate, BadPlan, ByHand, CONSOLE_LINK_MS, Console, IMPORT_ACTIVITIES_MAX, IMPORT_ITEMS_MAX,
+    KEY_LEAD_MS, KEY_LEAD_MS_MAX, KeyState, Keys, KnownKey, LOCAL_TOKEN, MANUAL, OperateError,
+    Operations, Plans, REASON_CHARS_MAX, REFERENCE_CHARS_MAX, StockChanges, TOKEN_NAME_CHARS_MAX,
+    Tokens,
 };
 pub use order_lookup::{Found, OrderLookup, OrderView, fits};
 pub use parts::{LEDGER_FILE, MissingEngine, OpenError, Parts, missing_engines};
@@ -111,6 +112,7 @@ pub struct Engine {
     plans: Arc<Plans>,
     stock: Arc<StockChanges>,
     tokens: Arc<Tokens>,
+    console: Arc<Console>,
     sale_tokens: SaleTokens,
     lists: Lists,
     reconcile: Arc<Reconcile>,
@@ -198,6 +200,7 @@ impl Engine {
             signing_keys: Arc::new(signing_keys),
             claims: Claims { shared: s(), catalogue: catalogue.clone(), orders: orders.clone() },
             tokens: Arc::new(Tokens { shared: s() }),
+            console: Arc::new(Console { shared: s() }),
             sale_tokens: SaleTokens::new(s(), keys.clone(), hoarding.clone()),
             lists: Lists { hoarding },
             records: Records::new(s()),
@@ -289,6 +292,11 @@ impl Engine {
     /// Tokens of operators.
     pub fn tokens(&self) -> &Arc<Tokens> {
         &self.tokens
+    }
+
+    /// Who is signed in to the console.
+    pub fn console(&self) -> &Arc<Console> {
+        &self.console
     }
 
     /// The right to claim, and what buyers do for it.

@@ -93,6 +93,20 @@ impl Records {
         self.shared.ledger.stock_log(item, after, rows).await
     }
 
+    /// What an order did to the stock, oldest first.
+    pub async fn stock_log_of(&self, no: OrderNo) -> Result<Vec<StockLogRow>> {
+        self.shared.ledger.stock_log_of(no).await
+    }
+
+    /// The orders of a payment, by the number that one of these providers gave it.
+    pub async fn orders_of_payment(
+        &self,
+        providers: &[String],
+        provider_txn: &str,
+    ) -> Result<Vec<OrderNo>> {
+        self.shared.ledger.orders_of_payment(providers, provider_txn).await
+    }
+
     pub async fn orders(&self, filter: &OrderFilter) -> Result<Vec<Order>> {
         self.shared.ledger.orders(filter).await
     }

@@ -18,6 +18,7 @@ mod bills;
 mod books;
 mod buyers;
 mod cashier;
+mod console;
 mod dead_letters;
 mod decide;
 mod draws;
@@ -55,6 +56,7 @@ pub use cashier::{
     Asking, ByHand, Cashier, CloseAsked, Marked, PAYMENT_ASK_MS_FIRST, PaymentAsked, PaymentToAsk,
     RefundRequested, RefundTold, RefundWaiting,
 };
+pub use console::{CONSOLE_SESSIONS_MAX, ConsolePass, ConsolePasses, PassKind};
 pub use dead_letters::{DeadLetter, DeadLetterState, DeadLetters};
 pub use draws::{DRAWN_AT_ONCE_MAX, Draws};
 pub use leases::{LEASE_MS_MAX, Leases};
@@ -120,6 +122,7 @@ pub trait Ledger:
     + Webhooks
     + BuyerLists
     + Draws
+    + ConsolePasses
 {
 }
 
@@ -143,6 +146,7 @@ impl<L> Ledger for L where
         + Webhooks
         + BuyerLists
         + Draws
+        + ConsolePasses
 {
 }
 

@@ -48,6 +48,13 @@ pub trait Payments: Send + Sync {
     /// All that is on record of these orders' payments, oldest first.
     async fn payments_of(&self, orders: &[OrderNo]) -> Result<Vec<PaymentRow>>;
 
+    /// The orders of this payment, by the name it has there: of these providers.
+    async fn orders_of_payment(
+        &self,
+        providers: &[String],
+        provider_txn: &str,
+    ) -> Result<Vec<OrderNo>>;
+
     /// Payments that were opened at a provider which never told us of money, until [`Ledger::payments_over`]
     /// says that none can come any more. In the order in which they were opened, those behind
     /// `after_id`.

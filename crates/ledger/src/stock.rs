@@ -49,6 +49,9 @@ pub trait Stock: Send + Sync {
 
     async fn adjustment(&self, adjust_no: OrderNo) -> Result<Option<KnownAdjustment>>;
 
+    /// What an order did to the stock: taken, and perhaps given back.
+    async fn stock_log_of(&self, no: OrderNo) -> Result<Vec<StockLogRow>>;
+
     /// Oldest first, rows with an id above `after_id`.
     async fn stock_log(
         &self,

@@ -44,6 +44,7 @@ use tower::Service;
 use crate::{
     api::{self, App},
     edge::Edge,
+    greeting::reached_at,
     metrics::TLS_CERTIFICATE_BAD,
     problem::{Code, Problem},
     serve::CannotStart,
@@ -112,6 +113,13 @@ impl Doors {
         } else {
             address
         })
+    }
+
+    /// The console, as a browser on this machine finds it. Buyers come at `public`.
+    pub(crate) fn console_url(&self, public: SocketAddr) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let (host, _) = reached_at(self.admin_address().unwrap_or(public));
+        format!("{scheme}://{host}/console")
     }
 
     /// The same queues of connections; whoever has the doors afterwards goes on with them.

@@ -59,10 +59,8 @@ impl Greeting<'_> {
         for (name, path) in links {
             line(name, &format!("{scheme}://{host}{path}{everywhere}"));
         }
-        if let Some(admin) = self.admin {
-            let (host, everywhere) = reached_at(admin);
-            line("admin", &format!("{scheme}://{host}/{everywhere}"));
-        }
+        let (host, everywhere) = reached_at(self.admin.unwrap_or(self.address));
+        line("console", &format!("{scheme}://{host}/console{everywhere}"));
         line("data", &self.data.display().to_string());
         if let Some((latest_ms, now_ms)) = self.demo {
             let left_s = (latest_ms - now_ms + 999) / 1_000;
@@ -117,6 +115,7 @@ impl Greeting<'_> {
         }
         let command = self.command();
         let mut lines = vec![
+            format!("{command} console"),
             format!("{command} sale list"),
             format!(
                 "{command} sale create --name 'First sale' --opens 'in 10m' --lasts 1h \
@@ -149,7 +148,7 @@ fn quoted(word: &str) -> String {
 }
 
 /// An address that a browser on this machine can open, and what else is true of it.
-fn reached_at(address: SocketAddr) -> (SocketAddr, &'static str) {
+pub(crate) fn reached_at(address: SocketAddr) -> (SocketAddr, &'static str) {
     if !address.ip().is_unspecified() {
         return (address, "");
     }
@@ -197,10 +196,11 @@ mod tests {
             "is open\n",
             "http://127.0.0.1:8080/\n",
             "http://127.0.0.1:8080/docs\n",
+            "http://127.0.0.1:8080/console\n",
             "/home/ann/data\n",
             "opens 30 s after somebody looks, at the latest in 60 s\n",
             "sk_admin_x",
-            "try next\n  seckill sale list\n",
+            "try next\n  seckill console\n  seckill sale list\n",
             "seckill rehearse",
         ] {
             assert!(text.contains(part), "{part:?} in {text}");

@@ -65,7 +65,7 @@ const DESCRIBED: &[(&str, Kind, &str)] = &[
         AUTH_REFUSED,
         Kind::Counter,
         "Requests refused for their token, role or signature, by kind: no_token, buyer_token, admin_token, \
-         role, signature.",
+         role, signature, session, origin.",
     ),
     (
         RATE_LIMITED,

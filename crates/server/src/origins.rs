@@ -2,8 +2,8 @@
 //!
 //! A browser lets a page read answers of another origin only if they name the page's. Those that
 //! `http.allowed_origins` lists are named, exactly and one at a time; there is no `*`, and nobody is asked
-//! for cookies, which we have none of: a page brings its tokens in headers. Operators' requests are left
-//! out: a shop's page has no business there.
+//! for cookies: a page brings its tokens in headers. Operators' requests, which may come by the console's
+//! cookie, are left out: a shop's page has no business there.
 //!
 //! Before a request that is not a plain one the browser asks whether it may (a *preflight*). That is answered
 //! here, before the router, from memory, and remembered by the browser for [`PREFLIGHT_S_MAX`].

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     access::tell_kept_back,
-    api::App,
+    api::{self, App},
     doors::Doors,
     greeting::{self, FirstToken, Greeting},
     logging,
@@ -45,6 +45,9 @@ pub struct Running {
     pub token: String,
     /// Where buyers come.
     pub public: SocketAddr,
+    /// The console, as a browser on this machine finds it; absent in files of builds that had none.
+    #[serde(default)]
+    pub console: Option<String>,
 }
 
 impl Running {
@@ -157,7 +160,8 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     .map_err(CannotStart::because)?;
     let chores = tokio::spawn(chores(app.buyers.clone(), metrics, engine.clone()));
     let noting = tokio::spawn(note_token_uses(app.clone()));
-    let admins = app.admins.clone();
+    let sampling = tokio::spawn(api::live::run(app.clone()));
+    let watched = app.clone();
     let following = tokio::spawn(doors.follow_certificate());
     let token = first_token(&opened).await?;
     engine.run_jobs();
@@ -183,7 +187,7 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
     .print();
     logging::release();
 
-    let push = engine.push().clone();
+    let (push, noted) = (engine.push().clone(), app.clone());
     let told = OnceLock::new();
     let shutdown = async {
         shutdown.await;
@@ -191,17 +195,19 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
         tracing::info!("stopping: requests under way are finished");
         // Streams last for ever; they end now so that the drain does not wait for them.
         push.close();
+        watched.live.close();
     };
     let drained = doors.serve_app(app, shutdown).await;
     chores.abort();
     following.abort();
     noting.abort();
+    sampling.abort();
     let _ = std::fs::remove_file(running);
     let taken = told.get().map_or(Duration::ZERO, Instant::elapsed);
     let left = STOP_MAX.saturating_sub(taken).max(STOP_MIN);
     let stopping = async {
         // What was not written down is a matter of minutes.
-        let _ = engine.tokens().note_uses(&admins.take_uses()).await;
+        note_uses(&noted).await;
         engine.stop().await;
     };
     if tokio::time::timeout(left, stopping).await.is_err() {
@@ -233,15 +239,21 @@ async fn chores(buyers: Arc<Buyers>, metrics: Metrics, engine: Arc<Engine>) {
     }
 }
 
-/// When admin tokens were last used. A ledger that does not take it now has missed a minute.
+/// When admin tokens and sessions of the console were last used.
 async fn note_token_uses(app: Arc<App>) {
     const EVERY: Duration = Duration::from_secs(60);
     loop {
         tokio::time::sleep(EVERY).await;
-        let uses = app.admins.take_uses();
-        if let Err(error) = app.engine.tokens().note_uses(&uses).await {
-            tracing::debug!(%error, "when admin tokens were used is not written down");
-        }
+        note_uses(&app).await;
+    }
+}
+
+/// A ledger that does not take it now has missed a minute.
+async fn note_uses(app: &App) {
+    let (tokens, sessions) = (app.admins.take_uses(), app.sessions.take_uses());
+    let noted = app.engine.tokens().note_uses(&tokens).await;
+    if let Err(error) = noted.and(app.engine.console().note_uses(&sessions).await) {
+        tracing::debug!(%error, "when admin tokens were used is not written down");
     }
 }
 
@@ -325,8 +337,9 @@ async fn announce(opened: &Opened, doors: &Doors) -> Result<PathBuf, CannotStart
     let token = put_token(&opened.engine, &local_token(opened)).await?;
     let (address, public) = (doors.commands_address()?, doors.public_address()?);
     let path = opened.data.file(RUNNING_FILE);
-    let text =
-        serde_json::to_vec(&Running { address, token, public }).map_err(CannotStart::because)?;
+    let console = Some(doors.console_url(public));
+    let running = Running { address, token, public, console };
+    let text = serde_json::to_vec(&running).map_err(CannotStart::because)?;
     secrets::write_private(&path, &text).map_err(CannotStart::because)?;
     Ok(path)
 }

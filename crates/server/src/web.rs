@@ -37,6 +37,9 @@ const SCRIPTS: &[(&str, &str)] =
     &[("/embed.js", pages::BUTTON), ("/embed-challenge.js", pages::SOLVER)];
 const FAVICON: &str = "favicon.ico";
 
+/// Served where operators are, and nowhere else.
+const CONSOLE: &str = "console/index.html";
+
 /// Scripts and styles of our own only, nothing inline. Pictures of items may come from the shop's image
 /// server. Who may frame us follows.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
@@ -78,10 +81,21 @@ pub fn routes<S: Clone + Send + Sync + 'static>(frames: &[String]) -> Router<S> 
     for &(path, file) in SCRIPTS {
         routes = routes.route(path, get(async move |headers: HeaderMap| script(file, &headers)));
     }
-    routes.route("/favicon.ico", get(async |headers: HeaderMap| favicon(&headers))).route(
-        "/assets/{*path}",
-        get(async |Path(path): Path<String>, headers: HeaderMap| asset(&path, &headers)),
-    )
+    let favicon = async |headers: HeaderMap| favicon(&headers);
+    routes.route("/favicon.ico", get(favicon)).merge(assets())
+}
+
+/// The console of operators; nobody frames it. Where [`routes`] are not served beside it, it brings its
+/// scripts and styles.
+pub fn console<S: Clone + Send + Sync + 'static>(with_assets: bool) -> Router<S> {
+    let shown = async |headers: HeaderMap| page(CONSOLE, policy(&[]), &headers);
+    let router = Router::new().route("/console", get(shown));
+    if with_assets { router.merge(assets()) } else { router }
+}
+
+fn assets<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    let given = async |Path(path): Path<String>, headers: HeaderMap| asset(&path, &headers);
+    Router::new().route("/assets/{*path}", get(given))
 }
 
 fn page(file: &str, policy: HeaderValue, asked: &HeaderMap) -> Result<Response, Problem> {

@@ -42,7 +42,8 @@ fn walk(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in entries.flatten() {
         let path = entry.path();
         let name = entry.file_name();
-        let skip = ["target", "data", "node_modules"].iter().any(|skip| name == *skip);
+        // What others made stays as they made it.
+        let skip = ["target", "data", "node_modules", "vendor"].iter().any(|skip| name == *skip);
         if skip || name.to_string_lossy().starts_with('.') {
             continue;
         }

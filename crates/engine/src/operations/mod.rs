@@ -5,6 +5,7 @@
 //! have been answered the first time.
 
 mod by_hand;
+mod console;
 mod creating;
 mod keys;
 mod plans;
@@ -20,6 +21,7 @@ use serde_json::{Value, json};
 pub(crate) use self::stock::Unconfirmed;
 pub use self::{
     by_hand::{ByHand, MANUAL, REASON_CHARS_MAX, REFERENCE_CHARS_MAX},
+    console::{CONSOLE_LINK_MS, Console},
     creating::{BadPlan, IMPORT_ACTIVITIES_MAX, IMPORT_ITEMS_MAX},
     keys::{KEY_LEAD_MS, KEY_LEAD_MS_MAX, KeyState, Keys, KnownKey},
     plans::Plans,

@@ -17,6 +17,7 @@ mod books;
 mod buyers;
 mod cashier;
 pub(crate) mod columns;
+mod console;
 mod creating;
 mod dead_letters;
 mod deliveries;

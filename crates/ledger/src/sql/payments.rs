@@ -446,6 +446,25 @@ async fn refunded_too_much(
     session.rows(sql, values![limit], problem).await
 }
 
+/// By the index of providers and their numbers, provider by provider.
+async fn orders_of_payment(
+    session: &mut dyn Session,
+    providers: &[String],
+    provider_txn: &str,
+) -> Outcome<Vec<OrderNo>> {
+    let sql = "SELECT order_no FROM tb_payment WHERE provider = ? AND provider_txn = ?";
+    let mut found: Vec<OrderNo> = Vec::new();
+    for provider in providers {
+        let orders = session
+            .rows(sql, values![provider, provider_txn], |row| parsed::<OrderNo>(row, 0))
+            .await?;
+        found.extend(orders);
+    }
+    found.sort();
+    found.dedup();
+    Ok(found)
+}
+
 #[async_trait]
 impl Payments for SqlLedger {
     async fn open_payment(
@@ -490,6 +509,18 @@ impl Payments for SqlLedger {
 
     async fn payments(&self, no: OrderNo) -> Result<Vec<PaymentRow>> {
         self.run(Access::Statement, (), move |session, ()| Box::pin(of_order(session, no))).await
+    }
+
+    async fn orders_of_payment(
+        &self,
+        providers: &[String],
+        provider_txn: &str,
+    ) -> Result<Vec<OrderNo>> {
+        let asked = (providers.to_vec(), provider_txn.to_owned());
+        self.run(Access::Statement, asked, move |session, (providers, txn)| {
+            Box::pin(orders_of_payment(session, providers, txn))
+        })
+        .await
     }
 
     async fn payments_of(&self, orders: &[OrderNo]) -> Result<Vec<PaymentRow>> {

@@ -171,6 +171,12 @@ pub(super) async fn adjustments_of(
     session.rows(sql, values![item], |row| parsed(row, 0)).await
 }
 
+async fn log_of(session: &mut dyn Session, no: OrderNo) -> Outcome<Vec<StockLogRow>> {
+    let sql =
+        format!("SELECT {STOCK_LOG_COLUMNS} FROM tb_stock_log WHERE order_no = ? ORDER BY id");
+    session.rows(&sql, values![no], read_log).await
+}
+
 async fn log(
     session: &mut dyn Session,
     item: ItemId,
@@ -293,6 +299,10 @@ impl Stock for SqlLedger {
             .run(Access::Statement, (), move |session, ()| Box::pin(adjusted(session, adjust_no)))
             .await;
         Ok(found?.map(Into::into))
+    }
+
+    async fn stock_log_of(&self, no: OrderNo) -> Result<Vec<StockLogRow>> {
+        self.run(Access::Statement, (), move |session, ()| Box::pin(log_of(session, no))).await
     }
 
     async fn stock_log(

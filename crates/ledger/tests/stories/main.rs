@@ -9,6 +9,7 @@ mod back_door;
 mod books;
 mod buyers;
 mod connections;
+mod console;
 mod deliveries;
 mod disk;
 mod draws;

@@ -2,10 +2,11 @@
 //! does not know are told to log in.
 
 mod refusals;
+pub(crate) mod session;
 
 use std::sync::Arc;
 
-use auth::{AdminError, Admins, Buyers, Operator};
+use auth::{AdminError, Admins, Buyers, ConsoleSessions, Operator};
 use axum::extract::{FromRef, FromRequestParts};
 use http::{HeaderMap, header::AUTHORIZATION, request::Parts};
 use limits::Class;
@@ -54,19 +55,45 @@ where
     }
 }
 
-/// The operator who asks, from the bearer token.
-pub(crate) async fn operator(parts: &Parts, admins: &Admins) -> Result<Operator, Problem> {
+/// The operator who asks: from the bearer token, or from the cookie of the console.
+pub(crate) async fn operator(
+    parts: &Parts,
+    admins: &Admins,
+    sessions: &ConsoleSessions,
+) -> Result<Operator, Problem> {
     // A command that runs the router in its own process says who it is. Nothing that comes over a
     // network can: a request has no extensions but those that we put there.
     if let Some(here) = parts.extensions.get::<Operator>() {
         return Ok(here.clone());
     }
-    let Some(token) = bearer(&parts.headers) else {
-        note(AccessRefusal::NoToken, None, parts, &refused());
-        return Err(refused());
-    };
+    if let Some(token) = bearer(&parts.headers) {
+        return by_token(token, parts, admins).await;
+    }
+    match session::session_secret(&parts.headers) {
+        Some(secret) => {
+            let signed_in = session::signed_in(secret, parts, sessions, admins).await?;
+            Ok(signed_in.operator)
+        }
+        None => {
+            note(AccessRefusal::NoToken, None, parts, &refused());
+            Err(refused())
+        }
+    }
+}
+
+/// Whose admin token this is.
+pub(crate) async fn by_token(
+    token: &str,
+    parts: &Parts,
+    admins: &Admins,
+) -> Result<Operator, Problem> {
     let from = parts.extensions.get::<Peer>().map(|peer| peer.0);
-    admins.verify(token, from).await.map_err(|error| match error {
+    admins.verify(token, from).await.map_err(|error| explain(error, parts))
+}
+
+/// Why an admin token opens nothing.
+pub(crate) fn explain(error: AdminError, parts: &Parts) -> Problem {
+    match error {
         AdminError::BadToken => {
             note(AccessRefusal::AdminToken, None, parts, &refused());
             refused()
@@ -87,7 +114,7 @@ pub(crate) async fn operator(parts: &Parts, admins: &Admins) -> Result<Operator,
         }
         // A ledger that does not answer refuses nobody.
         AdminError::Ledger(error) => error.into(),
-    })
+    }
 }
 
 fn refused() -> Problem {

@@ -29,15 +29,21 @@ pub(crate) enum AccessRefusal {
     Role,
     /// A request of the shop's backend that is not signed by it.
     Signature,
+    /// A session of the console that is over.
+    Session,
+    /// A request by cookie that comes from no page of ours.
+    Origin,
 }
 
 impl AccessRefusal {
-    pub(crate) const ALL: [AccessRefusal; 5] = [
+    pub(crate) const ALL: [AccessRefusal; 7] = [
         AccessRefusal::NoToken,
         AccessRefusal::BuyerToken,
         AccessRefusal::AdminToken,
         AccessRefusal::Role,
         AccessRefusal::Signature,
+        AccessRefusal::Session,
+        AccessRefusal::Origin,
     ];
 
     pub(crate) fn as_str(self) -> &'static str {
@@ -47,6 +53,8 @@ impl AccessRefusal {
             AccessRefusal::AdminToken => "admin_token",
             AccessRefusal::Role => "role",
             AccessRefusal::Signature => "signature",
+            AccessRefusal::Session => "session",
+            AccessRefusal::Origin => "origin",
         }
     }
 }

@@ -101,9 +101,18 @@ async fn decide(app: &App, request: Request) -> Result<Admitted, Problem> {
     let head = ClaimHead::read(app, ItemId(id), now, all(SALE_TOKEN), all(IDEMPOTENCY_KEY))?;
     // Whoever has no good token is not waited for to send the rest.
     let request = head.with(Json::from_request(Request::from_parts(parts, body), &()).await?)?;
-    let began = Instant::now();
-    let decision = engine.claims().claim(request).await;
-    app.claims.decided_after(began.elapsed());
+    let (item, began) = (request.item, Instant::now());
+    let decision = match engine.claims().enter(request, began) {
+        Err(early) => {
+            app.claims.decided_early(&early);
+            early
+        }
+        Ok(place) => {
+            let decision = engine.claims().answer(item, place.await).await;
+            app.claims.decided_after(began.elapsed());
+            decision
+        }
+    };
     answer(decision, engine.keys(), |position| engine.claims().eta_ms(position))
 }
 

@@ -13,8 +13,11 @@ use axum::{
     middleware::Next,
     response::Response,
 };
+use gate::Decision;
 use http::StatusCode;
 use metrics::{Counter, Histogram};
+
+use super::gate_times::{Counted, GateTimes};
 
 use crate::{
     metrics::{CLAIM_SECONDS, CLAIMS, HTTP_REQUESTS},
@@ -46,6 +49,31 @@ pub(super) struct ClaimCounts {
     /// The overview shows these; a counter of the recorder cannot be read.
     asked_total: AtomicU64,
     admitted_total: AtomicU64,
+    /// In the order of [`Code::ALL`].
+    refused_totals: Vec<AtomicU64>,
+    /// Of those that are sold out: by the cache, before the gate.
+    cached_total: AtomicU64,
+    times: GateTimes,
+}
+
+/// What had been counted of claims at one instant.
+pub(super) struct ClaimCounted {
+    pub(super) asked: u64,
+    pub(super) admitted: u64,
+    pub(super) cached: u64,
+    refused: Vec<u64>,
+    pub(super) times: Counted,
+}
+
+impl ClaimCounted {
+    /// By code, those of nobody left out.
+    pub(super) fn refused_since(
+        &self,
+        before: &ClaimCounted,
+    ) -> impl Iterator<Item = (&'static str, u64)> {
+        let since = self.refused.iter().zip(&before.refused).map(|(now, before)| now - before);
+        Code::ALL.iter().map(|code| code.as_str()).zip(since).filter(|(_, count)| *count > 0)
+    }
 }
 
 impl ClaimCounts {
@@ -60,6 +88,9 @@ impl ClaimCounts {
             by_class: CLASSES.map(class),
             asked_total: AtomicU64::new(0),
             admitted_total: AtomicU64::new(0),
+            refused_totals: Code::ALL.iter().map(|_| AtomicU64::new(0)).collect(),
+            cached_total: AtomicU64::new(0),
+            times: GateTimes::new(),
         }
     }
 
@@ -71,6 +102,7 @@ impl ClaimCounts {
 
     pub(super) fn refused(&self, code: Code) {
         self.refused[code as usize].increment(1);
+        self.refused_totals[code as usize].fetch_add(1, Ordering::Relaxed);
         self.answered(code.status());
     }
 
@@ -81,6 +113,25 @@ impl ClaimCounts {
 
     pub(super) fn decided_after(&self, time: Duration) {
         self.seconds.record(time.as_secs_f64());
+        self.times.record(time);
+    }
+
+    /// What was decided before the gate was asked.
+    pub(super) fn decided_early(&self, decision: &Decision) {
+        if matches!(decision, Decision::SoldOut { .. }) {
+            self.cached_total.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn counted(&self) -> ClaimCounted {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        ClaimCounted {
+            asked: read(&self.asked_total),
+            admitted: read(&self.admitted_total),
+            cached: read(&self.cached_total),
+            refused: self.refused_totals.iter().map(read).collect(),
+            times: self.times.counted(),
+        }
     }
 
     pub(super) fn asked_total(&self) -> u64 {
@@ -105,6 +156,13 @@ mod tests {
         counts.admitted();
         counts.refused(Code::Internal);
         assert_eq!((counts.asked_total(), counts.admitted_total()), (2, 1));
+        let before = counts.counted();
+        counts.refused(Code::SoldOut);
+        counts.decided_early(&Decision::SoldOut { left: 0, version: 1 });
+        counts.decided_early(&Decision::TooHot);
+        let now = counts.counted();
+        assert_eq!(now.refused_since(&before).collect::<Vec<_>>(), [("sold_out", 1)]);
+        assert_eq!((now.asked - before.asked, now.cached - before.cached), (1, 1));
     }
 
     #[test]

@@ -162,6 +162,7 @@ impl FastPath for Claims {
         };
         match engine.claims().enter(claim, now.at) {
             Err(decision) => {
+                self.app.claims.decided_early(&decision);
                 self.tell(decision, &ticket, now.ms, out);
                 None
             }

@@ -24,8 +24,10 @@ mod events;
 mod external;
 mod fast_path;
 mod finish;
+mod gate_times;
 mod idempotency;
 mod item_metrics;
+pub(crate) mod live;
 pub(crate) mod machine;
 mod news;
 mod openapi;
@@ -48,7 +50,7 @@ mod websocket;
 
 use std::{ops::Deref, sync::Arc, time::Duration};
 
-use auth::{Admins, Buyers, KeyError, TokenLookup};
+use auth::{Admins, Buyers, ConsoleSessions, KeyError, SessionLookup, TokenLookup};
 use axum::{
     Router,
     extract::{FromRef, Request, State},
@@ -77,12 +79,14 @@ pub struct App {
     pub engine: Arc<Engine>,
     pub buyers: Arc<Buyers>,
     pub admins: Arc<Admins>,
+    pub sessions: Arc<ConsoleSessions>,
     pub(crate) door: Arc<FrontDoor>,
     /// Whose pages may ask beside our own.
     pub origins: Origins,
     /// Absent where nobody installed a recorder, as in tests.
     metrics: Option<Metrics>,
     claims: ClaimCounts,
+    pub(crate) live: live::Live,
     started_ms: sale::Millis,
 }
 
@@ -104,14 +108,22 @@ impl App {
             Box::pin(async move { tokens.by_hash(&hash).await })
         });
         let admins = Admins::new(auth, lookup, clock.clone());
+        let console = engine.console().clone();
+        let lookup: SessionLookup = Arc::new(move |hash| {
+            let console = console.clone();
+            Box::pin(async move { console.session(&hash).await })
+        });
+        let sessions = ConsoleSessions::new(auth, lookup, clock.clone());
         Ok(Arc::new(App {
             door: Arc::new(FrontDoor::new(&config, engine.clone())),
             origins: Origins::new(&config.http.allowed_origins),
             config,
             buyers: Arc::new(buyers),
             admins: Arc::new(admins),
+            sessions: Arc::new(sessions),
             metrics,
             claims: ClaimCounts::new(),
+            live: live::Live::new(),
             started_ms: clock.now_ms(),
             engine,
         }))
@@ -152,7 +164,9 @@ impl FromRef<Shared> for Arc<Admins> {
 /// that is not for buyers answers machines and operators only.
 pub fn router(app: Arc<App>) -> Router {
     let inner = inner_table(&app.config.http);
-    with_buyers(&app, inner)
+    // The pages of buyers bring the scripts of all pages.
+    let alone = !app.engine.settings().does(ProcessRole::Web);
+    with_buyers(&app, inner).merge(web::console(alone))
 }
 
 /// What is answered at the door of buyers where operators have one of their own.
@@ -195,7 +209,7 @@ pub fn public_service(app: Arc<App>) -> Edge<Router> {
 /// The same for the door of operators and machines alone.
 pub fn admin_service(app: Arc<App>) -> Edge<Router> {
     let routes: Router<Shared> = inner_table(&app.config.http).into();
-    edge(&app, routes.with_state(Shared(app.clone())))
+    edge(&app, routes.with_state(Shared(app.clone())).merge(web::console(true)))
 }
 
 fn edge(app: &App, router: Router) -> Edge<Router> {
@@ -270,6 +284,7 @@ fn operators() -> OpenApiRouter<Shared> {
         .routes(routes!(admin::activities::list, admin::activities::create))
         .routes(routes!(admin::activities::show, admin::plans::edit))
         .routes(routes!(admin::totals::show))
+        .routes(routes!(admin::preflight::show))
         .routes(routes!(admin::activities::publish))
         .routes(routes!(admin::activities::pause))
         .routes(routes!(admin::activities::resume))
@@ -285,6 +300,7 @@ fn operators() -> OpenApiRouter<Shared> {
         .routes(routes!(admin::lists::let_go))
         .routes(routes!(admin::orders::list))
         .routes(routes!(admin::orders::show))
+        .routes(routes!(admin::story::show))
         .routes(routes!(admin::orders::cancel))
         .routes(routes!(admin::orders::refund))
         .routes(routes!(admin::by_hand::mark_paid))
@@ -297,6 +313,9 @@ fn operators() -> OpenApiRouter<Shared> {
         .routes(routes!(admin::sandbox::bill))
         .routes(routes!(admin::audit::list))
         .routes(routes!(admin::overview::overview))
+        .routes(routes!(live::follow))
+        .routes(routes!(admin::session::show, admin::session::sign_in, admin::session::sign_out))
+        .routes(routes!(admin::session::link))
         .routes(routes!(admin::tokens::list, admin::tokens::create))
         .routes(routes!(admin::tokens::revoke))
         .routes(routes!(admin::keys::list, admin::keys::rotate))

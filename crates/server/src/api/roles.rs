@@ -3,6 +3,7 @@
 //! As extractors, so that a wrong role is refused before the body is read, and so that forgetting
 //! the check is not possible: the handler gets the operator's name only from here.
 
+use auth::Operator;
 use axum::extract::FromRequestParts;
 use http::request::Parts;
 use ledger::{Origin, Role};
@@ -27,7 +28,7 @@ pub(super) async fn with_role(
     state: &Shared,
     role: Role,
 ) -> Result<Actor, Problem> {
-    let operator = operator(parts, &state.admins).await?;
+    let operator = operator(parts, &state.admins, &state.sessions).await?;
     if !operator.may(role) {
         let (needed, own) = (role.as_str(), operator.role.as_str());
         let problem = Problem::new(Code::Forbidden).detail(
@@ -37,11 +38,16 @@ pub(super) async fn with_role(
         note(AccessRefusal::Role, Some(&operator.name), parts, &problem);
         return Err(problem);
     }
+    Ok(actor(&operator, parts))
+}
+
+/// Whoever asks, and from where, for the audit.
+pub(super) fn actor(operator: &Operator, parts: &Parts) -> Actor {
     let peer = parts.extensions.get::<Peer>().map(|peer| peer.0.to_string());
     // Without one it is a command that runs the router in its own process.
     let address = peer.or_else(|| Actor::from(&*operator.name).origin.address);
     let request_id = parts.extensions.get::<RequestId>().map(ToString::to_string);
-    Ok(Actor { name: operator.name.to_string(), origin: Origin { address, request_id } })
+    Actor { name: operator.name.to_string(), origin: Origin { address, request_id } }
 }
 
 impl FromRequestParts<Shared> for AsViewer {

@@ -25,7 +25,7 @@ use utoipa::{
 };
 
 use super::{
-    admin::{LISTED_DEFAULT, PlannedItem, REFUND_NOTE_CHARS_MAX},
+    admin::{AUDIT_WORD_CHARS_MAX, LISTED_DEFAULT, PlannedItem, REFUND_NOTE_CHARS_MAX},
     catalogue,
     claims::IDEMPOTENCY_KEY_CHARS_MAX,
     news::LAST_EVENT_ID_CHARS_MAX,
@@ -619,6 +619,31 @@ fn last_event_id() -> Schema {
     id.description(Some(about)).into()
 }
 
+/// One event of the live board's stream. Its data is JSON.
+pub(super) struct LiveEvent;
+
+impl PartialSchema for LiveEvent {
+    fn schema() -> RefOr<Schema> {
+        let data = of(Type::String).content_media_type("application/json");
+        of(Type::Object)
+            .property("event", one_of("What it is about.", ["sample", "state"]))
+            .property("data", data)
+            .required("event")
+            .required("data")
+            .into()
+    }
+}
+
+impl ToSchema for LiveEvent {}
+
+fn audit_word() -> Schema {
+    short_text(&plain(), AUDIT_WORD_CHARS_MAX).into()
+}
+
+fn provider_txn() -> Schema {
+    short_text(&plain(), TRANSACTION_ID_CHARS_MAX).into()
+}
+
 /// Whatever the action has to say for itself.
 pub(super) fn audit_detail() -> Schema {
     or_null(Type::Object).description(Some("What there is to say of it.")).into()
@@ -657,4 +682,6 @@ written_as! {
     WatchedItems = watched_items,
     LastEventId = last_event_id,
     ListKindName = list_kind,
+    AuditWord = audit_word,
+    ProviderTxn = provider_txn,
 }

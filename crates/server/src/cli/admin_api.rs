@@ -105,6 +105,11 @@ impl AdminApi {
         &self.place
     }
 
+    /// Does a server answer, and not this process?
+    pub(super) fn is_at_server(&self) -> bool {
+        matches!(self.at, At::Server(_))
+    }
+
     pub(super) async fn close(self) {
         if let At::Here { opened, .. } = self.at {
             opened.engine.stop().await;

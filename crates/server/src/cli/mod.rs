@@ -7,6 +7,7 @@
 
 mod admin_api;
 mod backup;
+mod console;
 mod dead_letters;
 mod doctor;
 mod durations;
@@ -98,6 +99,10 @@ enum Command {
     /// One order: look at it, give it up, refund it, write down money by hand
     #[command(subcommand)]
     Order(OrderCommand),
+    /// Print a link that signs a browser in to the console, once, within five minutes
+    ///
+    /// It needs a server that runs on the data directory; elsewhere sign in with an admin token.
+    Console,
     /// Admin tokens
     #[command(subcommand)]
     Token(Token),
@@ -213,6 +218,7 @@ fn run(cli: Cli, config: Config) -> Result<(), Failure> {
             let held = runtime.block_on(rehearse::run(*command, &config))?;
             if held { Ok(()) } else { Err(Failure::No) }
         }
+        Command::Console => runtime.block_on(console::console(config)),
         other => runtime.block_on(async {
             let api = AdminApi::open(config).await?;
             // Beside the answer, which may be read by a program: where it comes from.
@@ -257,6 +263,7 @@ async fn ask(api: &AdminApi, command: Command) -> Result<(), Failure> {
         | Command::Doctor
         | Command::Backup { .. }
         | Command::Rehearse(_)
+        | Command::Console
         | Command::Config { .. } => Ok(()),
     }
 }

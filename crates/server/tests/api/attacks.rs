@@ -152,6 +152,10 @@ async fn every_route_of_operators_asks_for_its_role() {
         if !path.starts_with("/api/v1/admin/") {
             continue;
         }
+        // Whoever may look may sign in and out, and make a link for themselves; `console` attacks those.
+        if path.starts_with("/api/v1/admin/session") && method != Method::GET {
+            continue;
+        }
         for nobody in ["", "sk_admin_guessed", &ann] {
             let asked = shop.ask(method.clone(), &path).bearer(nobody).send().await;
             asked.is_refused(401, "unauthorized", None);

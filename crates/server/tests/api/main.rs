@@ -5,6 +5,7 @@
 mod attacks;
 mod buyers;
 mod claims;
+mod console;
 mod documents;
 mod door;
 mod draws;

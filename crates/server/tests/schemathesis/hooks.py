@@ -109,10 +109,13 @@ def edit(body):
 
 
 def search(query):
-    """One order is asked for alone, and claims on their way by their buyer."""
+    """One order is asked for alone, so is one payment, and claims on their way by their buyer."""
     if "order_no" in query:
         query.clear()
         query["order_no"] = THINGS["orders"]["show"]
+    if "payment" in query:
+        query.clear()
+        query["payment"] = "nobodys-payment"
     if query.get("status") == "queued":
         query["user_id"] = "contract"
     if "paid_from" in query or "paid_to" in query:
@@ -342,6 +345,7 @@ PATHS = {
     "GET /api/v1/admin/activities/{id}": activity("show"),
     "PATCH /api/v1/admin/activities/{id}": activity("edit"),
     "GET /api/v1/admin/activities/{id}/totals": activity("show"),
+    "GET /api/v1/admin/activities/{id}/preflight": activity("show"),
     "POST /api/v1/admin/activities/{id}/publish": activity("publish"),
     "POST /api/v1/admin/activities/{id}/pause": activity("pause"),
     "POST /api/v1/admin/activities/{id}/resume": activity("resume"),
@@ -352,6 +356,7 @@ PATHS = {
     STOCK: item,
     "GET /api/v1/admin/items/{id}/stock-log": item,
     "GET /api/v1/admin/orders/{no}": order("show"),
+    "GET /api/v1/admin/orders/{no}/story": order("show"),
     "POST /api/v1/admin/orders/{no}/refund": order("refund"),
     "POST /api/v1/admin/orders/{no}/cancel": order("cancel"),
     "POST /api/v1/admin/orders/{no}/mark-paid": order("by_hand"),

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::fixtures::{Deployment, Manner, Profile, Receiver};
 
-struct Said {
+pub(crate) struct Said {
     code: Option<i32>,
     out: String,
     err: String,
@@ -22,7 +22,7 @@ impl Said {
     }
 
     #[track_caller]
-    fn done(self) -> String {
+    pub(crate) fn done(self) -> String {
         assert_eq!(self.code, Some(0), "{}{}", self.out, self.err);
         self.out
     }
@@ -38,7 +38,7 @@ impl Said {
 }
 
 /// What an operator types on the machine of the first server.
-fn seckill(deployment: &Deployment, args: &[&str]) -> Said {
+pub(crate) fn seckill(deployment: &Deployment, args: &[&str]) -> Said {
     let output = Command::new(env!("CARGO_BIN_EXE_seckill"))
         .args(args)
         .arg("--data")
@@ -304,6 +304,7 @@ fn a_command_that_finds_no_data_says_so_and_makes_none() {
         );
         said.refused("give --data DIR or SECKILL_DATA");
     }
+    lost(folder.path(), &["console"]).refused("no server runs on");
     let doctor = lost(folder.path(), &["doctor"]);
     assert!(doctor.done().contains("data is not there yet: the first start makes it"));
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was made");

@@ -39,6 +39,7 @@ mod button;
 mod clients;
 mod cluster;
 mod commands;
+mod console;
 mod contract;
 mod disk;
 mod doors;

@@ -14,12 +14,16 @@ pub(super) mod lists;
 pub(super) mod orders;
 pub(super) mod overview;
 pub(super) mod plans;
+pub(super) mod preflight;
 pub(super) mod reconcile;
 mod report;
 pub(super) mod sandbox;
+pub(super) mod session;
+pub(super) mod story;
 pub(super) mod tokens;
 pub(super) mod totals;
 pub(super) mod webhooks;
 
 pub(super) use activities::{LISTED_DEFAULT, PlannedItem};
+pub(super) use audit::AUDIT_WORD_CHARS_MAX;
 pub(super) use orders::REFUND_NOTE_CHARS_MAX;

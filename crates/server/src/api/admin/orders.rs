@@ -39,7 +39,7 @@ use crate::{
     extract::{Json, MaybeJson, Path, Query, ShopId, plain_id},
     problem::Problem,
 };
-use engine::{Engine, OrderView, fits};
+use engine::{Engine, MANUAL, OrderView, TRANSACTION_ID_CHARS_MAX, fits};
 
 /// Orders read from the ledger at a time while a table is written.
 const CSV_PAGE_ROWS: usize = 500;
@@ -53,6 +53,10 @@ pub(in super::super) struct Search {
     /// One order or claim by its number, wherever it is; asked for alone.
     #[param(inline, value_type = Option<schemas::OrderNumber>)]
     order_no: Option<OrderNo>,
+    /// By the number that a payment provider gave its payment, or the reference of money by hand; asked for
+    /// alone.
+    #[param(inline, value_type = Option<schemas::ProviderTxn>)]
+    payment: Option<String>,
     /// With it, claims on their way to the ledger are found as well: `queued`, and those that `failed`.
     #[param(inline, value_type = Option<schemas::StoredUserId>)]
     user_id: Option<UserId>,
@@ -153,6 +157,10 @@ pub(in super::super) async fn list(
     Query(search): Query<Search>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
+    if let Some(txn) = search.payment.clone() {
+        let orders = paid_by(&app.engine, &txn, search.filter(0)?).await?;
+        return Ok(([(VARY, "accept")], Json(Orders { orders, next: None })).into_response());
+    }
     if search.wants_csv(&headers) {
         let filter = search.filter(CSV_PAGE_ROWS)?;
         app.engine.operations().note_reading(&who, "orders.export", asked_for(&filter)).await?;
@@ -169,6 +177,29 @@ pub(in super::super) async fn list(
     };
     let next = paging::next(&orders, rows, |order| order.order_no);
     Ok(([(VARY, "accept")], Json(Orders { orders, next })).into_response())
+}
+
+/// The orders that one payment is for: one, unless somebody has told of it twice.
+async fn paid_by(
+    engine: &Engine,
+    txn: &str,
+    filter: OrderFilter,
+) -> Result<Vec<OrderJson>, Problem> {
+    if filter != OrderFilter::default() {
+        let rule = "names one payment: ask for it alone";
+        return Err(Problem::invalid_in("payment", rule, "已指定支付单号，请勿同时使用其他条件"));
+    }
+    if !is_plain_id(txn, TRANSACTION_ID_CHARS_MAX) {
+        let rule = format_args!("must be 1 to {TRANSACTION_ID_CHARS_MAX} visible characters");
+        return Err(Problem::invalid("payment", rule));
+    }
+    let mut providers = engine.payments().provider_names();
+    providers.push(MANUAL.to_owned());
+    let mut orders = Vec::new();
+    for no in engine.records().orders_of_payment(&providers, txn).await? {
+        orders.extend(numbered(engine, no).await?);
+    }
+    Ok(orders)
 }
 
 async fn numbered(engine: &Engine, no: OrderNo) -> Result<Vec<OrderJson>, Problem> {

@@ -84,7 +84,7 @@ pub(in super::super) struct OpenAlertView {
     todo: &'static str,
 }
 
-fn health(app: &App, readiness: Readiness) -> HealthView {
+pub(in super::super) fn health(app: &App, readiness: Readiness) -> HealthView {
     let part = |part: Part| PartView {
         name: part.name,
         status: part.status.as_str(),
@@ -100,7 +100,7 @@ fn health(app: &App, readiness: Readiness) -> HealthView {
     }
 }
 
-fn open_alerts(app: &App) -> Vec<OpenAlertView> {
+pub(in super::super) fn open_alerts(app: &App) -> Vec<OpenAlertView> {
     let view = |open: OpenAlert| OpenAlertView {
         kind: open.kind.as_str(),
         about: open.about,

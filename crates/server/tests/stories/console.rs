@@ -1,0 +1,167 @@
+//! The operator's midnight, in a real Chromium: sign in by a link, plan a sale, look at the pre-flight,
+//! publish, watch, pause, find an order, replay a dead letter, reconcile, export, sign out.
+
+use client::NewSale;
+use serde_json::{Value, json};
+
+use crate::{
+    commands::seckill,
+    failures::{POISON_MYSQL, POISON_SQLITE, dead_letter_becomes},
+    fixtures::{Browser, Deployment, Profile, Sale},
+};
+
+const STOCK: i64 = 50;
+
+/// Press the button with these words, in a dialog if there is one, once it can be pressed.
+async fn press(browser: &mut Browser, words: &str) {
+    let script = format!(
+        "const place = document.querySelector('dialog[open]') ?? document.querySelector('#main');
+         const all = [...place.querySelectorAll('button')];
+         const found = all.find((one) => one.textContent === '{words}' && !one.disabled && one.offsetParent);
+         found?.click();
+         return !!found"
+    );
+    browser.until(&script).await;
+}
+
+async fn view(browser: &mut Browser, path: &str) {
+    browser.run(&format!("location.hash = '{path}'")).await;
+}
+
+/// Until the view says this.
+async fn says(browser: &mut Browser, words: &str) {
+    let text = "document.querySelector('#main').innerText";
+    browser.until(&format!("return {text}.includes('{words}')")).await;
+}
+
+/// At the console, by a link that is good once.
+async fn signed_in(sale: &Sale) -> Browser {
+    let printed = seckill(&sale.deployment, &["console"]).done();
+    let (page, link) = printed.trim().split_once('#').unwrap();
+    assert_eq!(page, format!("http://{}/console", sale.server().address));
+    let mut browser = Browser::open().await;
+    browser.go(printed.trim()).await;
+    browser.until("return !document.querySelector('#shell').hidden").await;
+    let hash = browser.run("return location.hash").await;
+    assert!(!hash.as_str().unwrap().contains(link), "the link is not kept in the address");
+    browser
+}
+
+/// A draft with two items from a table, through the wizard; its id.
+async fn plan(browser: &mut Browser) -> i64 {
+    view(browser, "#/sales/new").await;
+    browser.until("return !!document.querySelector('fieldset input[maxlength]')").await;
+    browser
+        .run(
+            "document.querySelector('fieldset input[maxlength]').value = 'Midnight sale';
+             document.querySelector('details').open = true;
+             document.querySelector('textarea').value =
+                 'name,price,stock,limit_per_user\\nPhone,6999.00,10,1\\n壳,\"1,299.50\",5,2\\n'",
+        )
+        .await;
+    press(browser, "Take these items").await;
+    browser.until("return document.querySelectorAll('.item-row').length === 2").await;
+    browser.is_sound().await;
+    press(browser, "Save as draft").await;
+    says(browser, "Midnight sale").await;
+    let id = browser.until("return location.hash.match(/^#.sale.(\\d+)$/)?.[1]").await;
+    says(browser, "¥1,299.50").await;
+    id.as_str().unwrap().parse().unwrap()
+}
+
+async fn publish(browser: &mut Browser) {
+    press(browser, "Publish").await;
+    browser.until("return document.querySelectorAll('dialog .checks li').length > 8").await;
+    let checks = browser.run("return document.querySelector('dialog').innerText").await;
+    let checks = checks.as_str().unwrap();
+    assert!(checks.contains("The window is in the future."), "{checks}");
+    assert!(checks.contains("Nobody is told when something goes wrong"), "{checks}");
+    browser.is_sound().await;
+    press(browser, "Publish").await;
+    browser
+        .until("return document.querySelector('dialog').innerText.includes('not rehearsed')")
+        .await;
+    browser.run("document.querySelector('dialog [type=checkbox]').click()").await;
+    press(browser, "Publish").await;
+    says(browser, "opens soon").await;
+}
+
+async fn watch_and_pause(browser: &mut Browser, sale: &Sale) -> String {
+    view(browser, &format!("#/live/{}", sale.activity)).await;
+    let left = "document.querySelector('.tile.wide > b').textContent";
+    browser.until(&format!("return {left} === '{STOCK}'")).await;
+    let mut buyer = sale.buyer("u1").await;
+    let no = buyer.buy().await;
+    browser.until(&format!("return {left} === '{}'", STOCK - 1)).await;
+    browser.until("return document.querySelectorAll('.plot canvas').length === 4").await;
+    browser.until("return document.querySelector('.funnel').innerText.includes('Admitted')").await;
+    browser.is_sound().await;
+    browser.click(".pause").await;
+    press(browser, "Pause now").await;
+    browser.until("return document.querySelector('.pause').textContent === 'Resume'").await;
+    let path = format!("/api/v1/admin/activities/{}", sale.activity);
+    let now: Value = sale.admin().read(&path).await.unwrap();
+    assert_eq!(now["state"], "paused");
+    browser.click(".pause").await;
+    press(browser, "Resume").await;
+    browser.until("return document.querySelector('.pause').textContent === 'Pause'").await;
+    no
+}
+
+async fn the_operators_midnight(profile: Profile) {
+    let deployment = Deployment::new(profile)
+        .env("SECKILL_ORDERS_RETRY_LADDER_MS", "100,100")
+        .env("SECKILL_ORDERS_RETRY_POLL_MS", 50);
+    let sale = deployment.open_sale(NewSale::of(STOCK)).await;
+    let mut browser = signed_in(&sale).await;
+    let planned = plan(&mut browser).await;
+    publish(&mut browser).await;
+    let path = format!("/api/v1/admin/activities/{planned}");
+    let published: Value = sale.admin().read(&path).await.unwrap();
+    assert_eq!(
+        (&published["state"], published["items"].as_array().unwrap().len()),
+        (&json!("published"), 2)
+    );
+    let no = watch_and_pause(&mut browser, &sale).await;
+
+    // An order is found by its buyer, and tells its story.
+    sale.settle().await;
+    view(&mut browser, "#/orders?user_id=u1").await;
+    browser.until(&format!("return !!document.querySelector('a[href=\"#/order/{no}\"]')")).await;
+    browser.click(&format!("a[href=\"#/order/{no}\"]")).await;
+    says(&mut browser, "Settled: it is an order").await;
+    says(&mut browser, "50 → 49").await;
+    browser.is_sound().await;
+
+    // A claim that cannot be written waits for a person, who mends the cause and replays it.
+    sale.deployment.change_ledger(POISON_SQLITE, POISON_MYSQL);
+    let letter = sale.buyer("poison1").await.buy().await;
+    dead_letter_becomes(&sale, &letter, "dead").await;
+    sale.deployment.change_ledger("DROP TRIGGER poison", "DROP TRIGGER poison");
+    view(&mut browser, "#/dead-letters").await;
+    says(&mut browser, &letter).await;
+    press(&mut browser, "Replay").await;
+    dead_letter_becomes(&sale, &letter, "settled").await;
+
+    sale.settle().await;
+    view(&mut browser, "#/reconcile").await;
+    press(&mut browser, "Compare now").await;
+    browser.until("return document.querySelector('.light').className === 'light good'").await;
+    browser.is_sound().await;
+    view(&mut browser, "#/orders").await;
+    press(&mut browser, "CSV").await;
+    view(&mut browser, "#/audit?action=orders.").await;
+    says(&mut browser, "orders.export").await;
+
+    browser.click("#sign-out").await;
+    browser.until("return !document.querySelector('#gate').hidden").await;
+    browser.go(&format!("http://{}/console", sale.server().address)).await;
+    browser.until("return !document.querySelector('#gate').hidden").await;
+    browser.is_sound().await;
+    browser.close().await;
+    sale.must_hold().await;
+}
+
+crate::in_every_profile! {
+    the_operators_midnight,
+}

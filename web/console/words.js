@@ -1,0 +1,10 @@
+// What the console says, in both languages, from one file for each kind of thing. The server's own words
+// (codes, states, parts) are keyed `group_word`.
+
+import { common } from "./words_common.js";
+import { views } from "./words_views.js";
+
+export const words = {
+  en: { ...common.en, ...views.en },
+  zh: { ...common.zh, ...views.zh },
+};

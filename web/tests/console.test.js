@@ -1,0 +1,95 @@
+// The console's own reckoning: what the stream says, where claims were stopped, and what a table of items means.
+
+import assert from "node:assert/strict";
+import { readFileSync, readdirSync } from "node:fs";
+import { test } from "node:test";
+import { cells, itemsOf, minor } from "../console/csv.js";
+import { Live, funnelOf, rate, reasonsOf, saleToWatch } from "../console/live.js";
+import { command } from "../console/rehearse.js";
+import { fromLocal, toLocal } from "../console/times.js";
+import { words } from "../console/words.js";
+
+const second = (t, fields = {}) => ({ t, ms: 1_000, asked: 0, admitted: 0, refused: {}, cached: 0, p50: null, p99: null, backlog: 0, settled: 0, left: {}, ...fields });
+
+test("a second is told once, and fifteen minutes of them are kept", () => {
+  const live = new Live();
+  const hear = (sample) => live.hear({ event: "sample", data: JSON.stringify(sample) });
+  for (let n = 1; n <= 950; n += 1) hear(second(n * 1_000));
+  hear(second(950_000));
+  hear(second(1_000));
+  assert.equal(live.samples.length, 900);
+  assert.deepEqual([live.samples[0].t, live.samples.at(-1).t], [51_000, 950_000]);
+  live.hear({ event: "state", data: "{\"items\":[]}" });
+  assert.deepEqual(live.state, { items: [] });
+});
+
+test("the funnel accounts for every claim, layer by layer", () => {
+  const samples = [
+    second(1, { asked: 100, admitted: 5, cached: 40, refused: { rate_limited: 20, bad_token: 10, sold_out: 50, too_hot: 5, already_bought: 10 } }),
+    second(2, { asked: 10, admitted: 1, cached: 9, refused: { sold_out: 9 } }),
+  ];
+  const { asked, admitted, layers } = funnelOf(samples);
+  assert.deepEqual([asked, admitted], [110, 6]);
+  assert.deepEqual(layers.map(({ name, came, stopped }) => [name, came, stopped]), [
+    ["door", 110, 20], ["token", 90, 10], ["cache", 80, 49], ["lane", 31, 5], ["gate", 26, 20],
+  ]);
+  assert.equal(layers.at(-1).came - layers.at(-1).stopped, admitted);
+  assert.deepEqual(layers.at(-1).codes, { sold_out: 10, already_bought: 10 });
+  assert.deepEqual(reasonsOf(samples)[0], ["sold_out", 59]);
+});
+
+test("a rate is per second, however long the seconds were", () => {
+  const samples = [second(1, { asked: 900 }), second(2, { asked: 10, ms: 500 }), second(3, { asked: 20, ms: 1_500 })];
+  assert.equal(rate(samples, (s) => s.asked, 2), 15);
+  assert.equal(rate([], (s) => s.asked), 0);
+});
+
+test("the sale to look at is the one that is open, else the next", () => {
+  const sale = (activity, opens_at, closes_at) => ({ activity, opens_at, closes_at });
+  assert.equal(saleToWatch([sale(1, 500, 600), sale(2, 10, 90), sale(3, 200, 300)], 50), 2);
+  assert.equal(saleToWatch([sale(1, 500, 600), sale(2, 10, 20), sale(3, 200, 300)], 50), 3);
+  assert.equal(saleToWatch([sale(2, 10, 20)], 50), 2);
+  assert.equal(saleToWatch([], 50), null);
+});
+
+test("a table is read as spreadsheets write it", () => {
+  assert.deepEqual(cells("a,\"b, \"\"c\"\"\"\r\n\r\n1,2\n"), [["a", "b, \"c\""], ["1", "2"]]);
+  assert.deepEqual(cells("a;b\n1;2,5"), [["a", "b"], ["1", "2,5"]]);
+  const { items } = itemsOf("\ufeffname,price,stock,limit,image\nPhone,\"6,999.00\",100,2,https://x.example/p.jpg\n壳,9.9,5,,\n", "CNY");
+  assert.deepEqual(items, [
+    { currency: "CNY", name: "Phone", price: 699_900, stock: 100, limit_per_user: 2, image_url: "https://x.example/p.jpg" },
+    { currency: "CNY", name: "壳", price: 990, stock: 5 },
+  ]);
+  assert.deepEqual(itemsOf("名称\t价格\t库存\nPhone\t1\t2", "JPY").items, [{ currency: "JPY", name: "Phone", price: 1, stock: 2 }]);
+});
+
+test("a table that cannot be meant says where", () => {
+  assert.deepEqual(itemsOf("name,price\nx,1", "CNY"), { error: "columns" });
+  assert.deepEqual(itemsOf("name,price,stock\nx,1,1\ny,cheap,1", "CNY"), { error: "price", line: 3, column: "price" });
+  assert.deepEqual(itemsOf("name,price,stock\n", "CNY"), { error: "empty" });
+  assert.deepEqual(itemsOf(`name,price,stock\n${"x,1,1\n".repeat(1_001)}`, "CNY"), { error: "rows" });
+});
+
+test("prices have the decimals of their currency and no others", () => {
+  assert.deepEqual(["1", "1.5", "1.50", "0.01"].map((text) => minor(text, "CNY")), [100, 150, 150, 1]);
+  assert.deepEqual(["1.555", "", "-1", "1.", "x", "9".repeat(13)].map((text) => minor(text, "CNY")), Array(6).fill(null));
+  assert.equal(minor("1.5", "JPY"), null);
+});
+
+test("a local time is read as it was written", () => {
+  const ms = 1_800_000_005_000;
+  assert.equal(fromLocal(toLocal(ms)), ms);
+  assert.match(toLocal(ms), /^\d{4}-\d\d-\d\dT\d\d:\d\d:05$/);
+});
+
+test("the rehearsal has the shape of the sale", () => {
+  assert.equal(command({ buyers: 9, items: 2, stock: 3, within: 5 }), "seckill rehearse --buyers 9 --items 2 --stock 3 --over 5s --html report.html");
+});
+
+test("every word that a view asks for is there, and the views of the navigation have names", () => {
+  const folder = new URL("../console/", import.meta.url);
+  const own = readdirSync(folder).filter((name) => name.endsWith(".js") && !name.startsWith("words"));
+  const source = own.map((name) => readFileSync(new URL(name, folder), "utf8")).join("\n");
+  for (const [, key] of source.matchAll(/\bt\("([^"]+)"/g)) assert.ok(key in words.en, key);
+  for (const [, section] of source.matchAll(/, "([a-z]+)"\],/g)) if (source.includes(`data-section="${section}"`)) assert.ok(`nav_${section}` in words.en, section);
+});
