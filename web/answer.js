@@ -46,6 +46,22 @@ function jsonOr(text, otherwise) {
   }
 }
 
+/**
+ * @typedef {object} Asked
+ * @property {string} [lang] the language of what people read
+ * @property {string | null} [bearer]
+ * @property {Record<string, string>} [headers]
+ * @property {unknown} [body] sent as JSON
+ * @property {RequestCache} [cache]
+ * @property {number} [answerWithinMs]
+ */
+
+/**
+ * @param {string} method
+ * @param {string} url
+ * @param {Asked} [asked]
+ * @returns {Promise<any>}
+ */
 export async function ask(method, url, {
   lang, bearer = null, headers = {}, body, cache, answerWithinMs = ANSWER_WITHIN_MS,
 } = {}) {

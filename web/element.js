@@ -1,5 +1,6 @@
 // Builds DOM without ever parsing HTML, so no name, detail or reason from the server can become markup.
 
+/** @type {(id: string) => any} */
 export const byId = (id) => document.getElementById(id);
 
 /** `el("a", {class: "pill", href: "/", onclick: go}, "text", child)`; null children are left out. */

@@ -48,7 +48,9 @@ export function setLanguage(lang) {
 export function speaks(words, draw) {
   const speak = () => {
     document.documentElement.lang = language() === "zh" ? "zh-CN" : "en";
-    for (const node of document.querySelectorAll("[data-t]")) {
+    /** @type {NodeListOf<HTMLElement>} */
+    const told = document.querySelectorAll("[data-t]");
+    for (const node of told) {
       node.textContent = say(words, node.dataset.t);
     }
     const button = document.getElementById("language");
@@ -65,7 +67,9 @@ export function say(words, key, values) {
   return fill(words[language()][key] ?? words.en[key] ?? key, values);
 }
 
+/** @type {Intl.DateTimeFormatOptions} */
 const TIME = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
+/** @type {Intl.DateTimeFormatOptions} */
 const DATE_TIME = { month: "short", day: "numeric", ...TIME };
 
 /** In the viewer's zone; without the date if that is today. */

@@ -2,11 +2,12 @@
 
 // ISO 4217's exceptions to two decimals. Intl has a table too, but it follows the habits of cash
 // (it gives the Iraqi dinar none), while the server's minor units follow the standard.
-const DECIMALS = new Map([
+/** @type {Map<string, number>} */
+const DECIMALS = new Map(/** @type {[string, number][]} */ ([
   ..."BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF".split(" ").map((c) => [c, 0]),
   ..."BHD IQD JOD KWD LYD OMR TND".split(" ").map((c) => [c, 3]),
   ["CLF", 4], ["UYW", 4],
-]);
+]));
 
 export const decimalsOf = (currency) => DECIMALS.get(currency) ?? 2;
 
@@ -28,7 +29,7 @@ export function formatMoney(minor, currency, locale, { short = false } = {}) {
   try {
     return new Intl.NumberFormat(locale, {
       style: "currency", currency, minimumFractionDigits: shown, maximumFractionDigits: shown,
-    }).format(text);
+    }).format(/** @type {any} */ (text));
   } catch {
     // Not a currency Intl can take: say plainly what the server said.
     return `${text} ${currency ?? ""}`.trim();

@@ -18,6 +18,8 @@ const ALLOWED = {
   pay_late: ["open", "failed", "closed"],
 };
 const LOOK_MS = [4_000, 6_000];
+/** Who has paid here is led back to the shop after this. */
+const BACK_AFTER_MS = 3_000;
 
 const txn = decodeURIComponent(location.pathname.split("/").filter(Boolean).at(-1) ?? "");
 /** The proof that this payment was opened for whoever looks at the page. */
@@ -26,12 +28,16 @@ const token = new URLSearchParams(location.search).get("token") ?? "";
 const back = ownPage(new URLSearchParams(location.search).get("return_url"));
 const path = `/cashier/${encodeURIComponent(txn)}?token=${encodeURIComponent(token)}`;
 const clock = new ServerClock(askTime);
+/** @type {NodeListOf<HTMLElement>} */
+const buttons = document.querySelectorAll("[data-action]");
 
 let payment = null;
 let problem = null;
 let busy = null;
 let lookAt = 0;
 let looking = false;
+/** When the buyer is led back, by the page's own clock. Somebody who finds it paid already may look around. */
+let leavesAt = null;
 
 function ownPage(url) {
   try {
@@ -65,12 +71,34 @@ async function act(action) {
   draw();
   try {
     payment = await call("POST", path, { body: { action }, answerWithinMs: 30_000 });
+    if (payment.state === "paid") leave();
   } catch (caught) {
     problem = caught;
   }
   busy = null;
   lookAt = 0;
   draw();
+}
+
+/** Back to the shop, with the seconds counted; not if the buyer opens something here meanwhile. */
+function leave() {
+  leavesAt = performance.now() + BACK_AFTER_MS;
+  const count = () => {
+    if (leavesAt === null) return draw();
+    const left = leavesAt - performance.now();
+    if (left <= 0) return location.assign(byId("back").href);
+    draw();
+    return setTimeout(count, 200);
+  };
+  count();
+}
+
+function drawDone() {
+  const paid = payment.state === "paid";
+  byId("done").hidden = !paid;
+  byId("pay").hidden = paid;
+  const seconds = leavesAt === null ? null : Math.max(1, Math.ceil((leavesAt - performance.now()) / 1_000));
+  setText(byId("going"), seconds === null ? "" : say(words, "going", { seconds }));
 }
 
 function drawDeadline(now = clock.now()) {
@@ -84,8 +112,8 @@ function drawDeadline(now = clock.now()) {
 function draw() {
   document.title = `${say(words, "title")} · Seckill`;
   byId("payment").hidden = payment === null;
-  const told = problem?.code === "bad_token" ? say(words, "wrongAddress") : problem && problemText(problem, language());
-  const trouble = told ?? (payment === null ? say(words, "loading") : "");
+  const failure = problem?.code === "bad_token" ? say(words, "wrongAddress") : problem && problemText(problem, language());
+  const trouble = failure ?? (payment === null ? say(words, "loading") : "");
   setText(byId("note"), trouble);
   byId("note").hidden = trouble === "";
   drawDeadline();
@@ -94,11 +122,17 @@ function draw() {
   setText(byId("amount"), formatMoney(payment.amount, payment.currency, locale()));
   setText(byId("order-no"), payment.order_no);
   setText(byId("txn"), payment.txn);
-  setText(byId("state"), busy ? say(words, "working") : say(words, `state_${payment.state}`));
+  const amount = formatMoney(payment.amount, payment.currency, locale());
+  setText(byId("pay"), busy ? say(words, "working") : say(words, payment.state === "failed" ? "payAgain" : "pay", { amount }));
+  setAttribute(byId("pay"), "class", busy ? "pay busy" : "pay");
+  const told = { failed: "state_failed", closed: "state_closed", refunded: "state_refunded" }[payment.state];
+  setText(byId("state"), told && !busy ? say(words, told) : "");
+  byId("tests").hidden = false;
+  drawDone();
   setAttribute(byId("payment"), "data-state", payment.state);
   // A provider sends back whoever has paid; who leaves before that goes where they came from.
-  setAttribute(document.querySelector(".back a"), "href", payment.state === "paid" && back ? back : "/#orders");
-  for (const button of document.querySelectorAll("[data-action]")) {
+  setAttribute(byId("back"), "href", payment.state === "paid" && back ? back : "/#orders");
+  for (const button of buttons) {
     const allowed = !busy && ALLOWED[button.dataset.action].includes(payment.state);
     setAttribute(button, "aria-disabled", allowed ? null : "true");
   }
@@ -115,9 +149,10 @@ function tick() {
   setTimeout(tick, nextTick(now, payment?.pay_deadline ? [payment.pay_deadline] : [], clock.now()));
 }
 
-for (const button of document.querySelectorAll("[data-action]")) {
+for (const button of buttons) {
   button.addEventListener("click", () => act(button.dataset.action));
 }
+byId("tests").addEventListener("toggle", () => { leavesAt = null; });
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden) clock.sync(2).then(() => { lookAt = 0; draw(); });
 });

@@ -39,7 +39,8 @@ sheet.replaceSync([
   "p{margin:.5em 0 0;font-size:.875em}p:empty{display:none}",
 ].join(""));
 
-const script = document.currentScript?.src ?? document.querySelector("script[src$='/embed.js']")?.src;
+/** @type {any} */
+const { src: script } = document.currentScript ?? document.querySelector("script[src$='/embed.js']") ?? {};
 const clocks = new Map();
 
 function clockOf(base) {
@@ -166,6 +167,7 @@ export class SeckillButton extends HTMLElement {
     return this.#ask(method, path, { bearer, ...options });
   }
 
+  /** @param {unknown} [detail] */
   #tell(name, detail) {
     this.dispatchEvent(new CustomEvent(`seckill-${name}`, { detail, bubbles: true, composed: true }));
   }
@@ -344,6 +346,7 @@ export class SeckillButton extends HTMLElement {
     this.#fail(problem);
   }
 
+  /** @param {{code?: string, status?: number, body?: {detail?: string}}} problem */
   #fail({ code = "failed", status = 0, body = {} }) {
     this.#said = body.detail ?? "";
     this.#tell("error", { code, status, ...body });

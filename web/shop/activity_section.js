@@ -1,58 +1,61 @@
-// One activity: its name, its countdown, its items.
+// One sale: a panel that says by its colour where it stands, its countdown, its items.
 
 import { split, twoDigits } from "../countdown.js";
 import { el, setAttribute, setChildren, setText } from "../element.js";
 import { dateTime, say } from "../i18n.js";
-import { phase } from "./phase.js";
+import { FINAL_MS, phase } from "./phase.js";
 import { words } from "./words.js";
 
-const UNITS = ["days", "hours", "minutes", "seconds"];
+/** What the panel shows: soon | final | open | paused | ended. */
+export function stageOf(activity, now, synced) {
+  if (!synced) return "soon";
+  const stage = phase(activity, now);
+  if (stage === "open" && activity.state === "paused") return "paused";
+  return stage === "soon" && activity.opens_at - now <= FINAL_MS ? "final" : stage;
+}
 
 export class ActivitySection {
   #parts;
 
   constructor(id) {
-    const digits = Object.fromEntries(UNITS.map((unit) => [unit, { number: el("b"), label: el("small") }]));
-    this.#parts = {
+    const p = {
       name: el("h2", { id: `activity-${id}` }),
       opens: el("time"),
       closes: el("time"),
+      members: el("p", { class: "members" }),
       label: el("span", { class: "phase" }),
-      days: el("span", { class: "unit" }, digits.days.number, digits.days.label),
-      clock: null,
-      digits,
+      digits: el("span", { class: "digits", role: "timer" }),
       items: el("div", { class: "items" }),
     };
-    const p = this.#parts;
-    p.clock = el("span", { class: "digits" }, p.days,
-      UNITS.slice(1).map((unit) => el("span", { class: "unit" }, digits[unit].number, digits[unit].label)));
+    this.#parts = p;
     this.node = el("section", { class: "activity", "data-activity": id, "aria-labelledby": `activity-${id}` },
-      el("header", {},
-        el("div", {}, p.name, el("p", { class: "when" }, p.opens, " – ", p.closes)),
-        el("div", { class: "countdown", role: "timer" }, p.label, p.clock)),
+      el("header", { class: "panel" },
+        el("div", {}, p.name, el("p", { class: "when" }, p.opens, " – ", p.closes), p.members),
+        el("div", { class: "countdown" }, p.label, p.digits)),
       p.items);
   }
 
   update({ activity, now, synced, cards }) {
     const p = this.#parts;
-    const stage = synced ? phase(activity, now) : "soon";
+    const stage = stageOf(activity, now, synced);
     setAttribute(this.node, "data-phase", stage);
-    setText(p.name, activity.name);
-    const { opens_at: opens, closes_at: closes } = activity;
+    setText(p.name, activity.name || say(words, "title"));
+    const { opens_at: opens, closes_at: closes, members_from: members, members_only: only } = activity;
     // The end needs its date only if that is another day than the beginning's.
     for (const [node, at, seenFrom] of [[p.opens, opens, now], [p.closes, closes, opens]]) {
       setAttribute(node, "datetime", new Date(at).toISOString());
       setText(node, dateTime(at, seenFrom));
     }
-    const paused = activity.state === "paused" && stage === "open";
-    setText(p.label, say(words, paused ? "paused" : { soon: "opensIn", open: "endsIn", ended: "over" }[stage]));
-    p.clock.hidden = stage === "ended" || !synced;
-    const left = split((stage === "soon" ? activity.opens_at : activity.closes_at) - now);
-    p.days.hidden = left.days === 0;
-    for (const unit of UNITS) {
-      setText(p.digits[unit].number, unit === "days" ? String(left.days) : twoDigits(left[unit]));
-      setText(p.digits[unit].label, say(words, unit));
-    }
+    const times = { members: dateTime(members ?? opens, now), everybody: dateTime(opens, now) };
+    const early = Number.isFinite(members) && members < opens && stage !== "ended";
+    setText(p.members, only ? say(words, "membersOnly") : early ? say(words, "membersFirst", times) : "");
+    const before = stage === "soon" || stage === "final";
+    const left = split((before ? opens : closes) - now);
+    const label = { soon: "opensIn", final: "opensIn", open: "endsIn", paused: "paused", ended: "over" }[stage];
+    const daysToo = left.days > 0 && ["opensIn", "endsIn"].includes(label);
+    setText(p.label, say(words, daysToo ? `${label}Days` : label, { days: left.days }));
+    setAttribute(p.digits, "data-off", stage === "ended" || !synced);
+    setText(p.digits, [left.hours, left.minutes, left.seconds].map(twoDigits).join(":"));
     setChildren(p.items, cards);
   }
 }

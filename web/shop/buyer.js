@@ -37,6 +37,8 @@ export class Buyer {
   #onChange;
   #now;
   user = null;
+  /** The shop no longer knows who was signed in here. */
+  expired = false;
 
   constructor({ now, onChange }) {
     this.#now = now;
@@ -54,6 +56,7 @@ export class Buyer {
     const changed = this.user !== userId || !this.signedIn;
     this.#jwt = token;
     this.user = userId;
+    this.expired = false;
     keep(JWT, token);
     keep(USER, userId);
     keep(DEMO, "1");
@@ -93,6 +96,7 @@ export class Buyer {
       // The demo's keys may have changed with a restart; one silent sign-in tells.
       const again = demo && (await this.#signInAgain().then(() => true, () => false));
       if (again) return call(method, path, { ...options, bearer: this.#jwt });
+      this.expired = this.signedIn;
       this.signOut();
       throw problem;
     }

@@ -20,17 +20,19 @@ export function nextLookAt(now, activities, { failures = 0, retryAfterMs = 0, ra
 const ORDER = { open: 0, soon: 1, ended: 2 };
 
 /** Open sales first, then the coming ones, then those that are over, the latest first. */
-export function inShopOrder(activities, now) {
+export function shopOrder(now) {
   const key = (activity) => {
     const stage = phase(activity, now);
     return [ORDER[stage], stage === "ended" ? -activity.closes_at : activity.opens_at, activity.id];
   };
-  return [...activities].sort((a, b) => {
+  return (a, b) => {
     const [x, y] = [key(a), key(b)];
     const i = x.findIndex((part, at) => part !== y[at]);
-    return i < 0 ? 0 : x[i] < y[i] ? -1 : 1;
-  });
+    return i < 0 ? 0 : x[i] - y[i];
+  };
 }
+
+export const inShopOrder = (activities, now) => [...activities].sort(shopOrder(now));
 
 export class Catalog {
   #ask;
@@ -40,6 +42,8 @@ export class Catalog {
   #failures = 0;
   activities = [];
   loaded = false;
+  /** There is no such item. */
+  missing = false;
 
   /** `ask()` resolves to `{activities}`. */
   constructor({ ask, now }) {
@@ -48,7 +52,7 @@ export class Catalog {
   }
 
   get stale() {
-    return this.#failures > 1;
+    return this.#failures > 1 && !this.missing;
   }
 
   item(itemId) {
@@ -67,9 +71,11 @@ export class Catalog {
       const { activities } = await this.#ask();
       this.activities = activities.map((activity) => ({ ...activity, items: activity.items ?? [] }));
       this.loaded = true;
+      this.missing = false;
       this.#failures = 0;
       this.#at = nextLookAt(this.#now(), this.activities);
     } catch (problem) {
+      this.missing = problem.status === 404;
       this.#failures += 1;
       this.#at = nextLookAt(this.#now(), this.activities, {
         failures: this.#failures, retryAfterMs: problem.retryAfterMs,
@@ -84,6 +90,10 @@ export class Catalog {
   replan() {
     if (this.loaded) this.#at = Math.min(this.#at, nextLookAt(this.#now(), this.activities));
     else this.#at = 0;
+  }
+
+  lookNow() {
+    this.#at = 0;
   }
 
   lookSoon() {

@@ -17,7 +17,7 @@ async function keyOf({ cost, keyLength, nonce, salt }, counter) {
 }
 
 /** The solution as the server wants it. `progress` hears, from 0 to 1, how likely it would be found by now. */
-export async function solved(challenge, progress = () => {}) {
+export async function solved(challenge, progress = (_part) => {}) {
   const { parameters, signature } = challenge;
   const { keyPrefix } = parameters;
   const numbers = { ...parameters, nonce: bytesOf(parameters.nonce), salt: bytesOf(parameters.salt) };

@@ -7,6 +7,7 @@ import { formatMoney } from "../money.js";
 import { problemText } from "../problem.js";
 import { CodePanel } from "./code_panel.js";
 import { moneyState } from "./pay_ways.js";
+import { ReceiptFold } from "./receipt_box.js";
 import { refundText, titleOf } from "./refund_text.js";
 import { words } from "./words.js";
 
@@ -39,7 +40,7 @@ export class OrderCard {
       reason: el("p", { class: "note" }),
       money: el("p", { class: "note money", role: "status" }),
       refunds: el("ul", { class: "refunds" }),
-      pay: button({ class: "pay", "data-pay": orderNo }, () => this.#pressPay()),
+      pay: button({ class: "pay", "data-pay": orderNo }, () => this.pressPay()),
       scan: button({ class: "quiet", "data-pay-code": orderNo }, () => this.#payBy(this.#view.ways[1])),
       ways: el("ul", { class: "ways" }),
       cancel: button({ class: "quiet", "data-cancel": orderNo }, () => this.#ask(true)),
@@ -52,10 +53,11 @@ export class OrderCard {
     this.#onPay = onPay;
     this.#parts = p;
     p.code = new CodePanel({ onClose: () => this.#closeCode() });
+    p.receipt = new ReceiptFold(orderNo);
     this.node = el("li", { class: "order", "data-order": orderNo, tabindex: "-1" },
       el("div", { class: "row" }, el("div", {}, p.name, p.quantity), p.status),
       el("div", { class: "row" }, p.no, p.amount),
-      p.due, p.money, p.reason, p.refunds, p.code.node, p.actions, p.ways);
+      p.due, p.money, p.reason, p.refunds, p.code.node, p.actions, p.ways, p.receipt.node);
   }
 
   update(view) {
@@ -84,6 +86,7 @@ export class OrderCard {
     this.#drawCode(unpaid && left > 0);
     this.#drawActions(unpaid);
     this.#drawWays(unpaid);
+    p.receipt.update(this.#view.receipt);
   }
 
   #title(provider) {
@@ -132,7 +135,8 @@ export class OrderCard {
     this.#parts.pay.focus();
   }
 
-  #pressPay() {
+  /** The button of this order, or another one that stands for it, was pressed. */
+  pressPay() {
     if (this.#severalProviders()) {
       this.#choosing = !this.#choosing;
       this.#draw();

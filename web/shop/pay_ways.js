@@ -5,6 +5,7 @@
 const FITTING = { desk: ["page", "qr", "phone"], phone: ["phone", "page", "qr"] };
 
 /** A phone or a desk, and whose app the page is shown in. */
+/** @param {{userAgent?: string, userAgentData?: {mobile: boolean}}} navigator */
 export function deviceOf({ userAgent = "", userAgentData } = {}) {
   const phone = userAgentData?.mobile ?? /Mobi|Android|iPhone|iPad/.test(userAgent);
   const app = /MicroMessenger/.test(userAgent) ? "wechat" : null;

@@ -52,6 +52,11 @@ export class SaleTokens {
     this.#plans.clear();
   }
 
+  /** From when the token's buyer may claim, if there is a token that says so. */
+  opensAt(itemId) {
+    return this.#tokens.get(itemId)?.opensAt;
+  }
+
   drop(itemId) {
     this.#tokens.delete(itemId);
   }
@@ -70,7 +75,7 @@ export class SaleTokens {
     const fetching = this.#fetchToken(itemId).then((answer) => {
       if (buyer === this.#buyer) {
         this.#tokens.set(itemId, {
-          token: answer.token, expiresAt: answer.expires_at, fetchedAt: this.#now(),
+          token: answer.token, expiresAt: answer.expires_at, fetchedAt: this.#now(), opensAt: answer.opens_at,
         });
         this.#plans.delete(itemId);
       }

@@ -4,34 +4,43 @@
 import { askTime, call } from "../api.js";
 import { between } from "../backoff.js";
 import { ServerClock } from "../clock.js";
-import { nextTick } from "../countdown.js";
+import { clockText, nextTick } from "../countdown.js";
 import { byId, setAttribute, setChildren, setText } from "../element.js";
 import { say, speaks } from "../i18n.js";
 import { Problem } from "../problem.js";
 import { recall } from "../storage.js";
-import { ActivitySection } from "./activity_section.js";
+import { ActivitySection, stageOf } from "./activity_section.js";
 import { coolDownMs } from "./buy_state.js";
 import { Buyer } from "./buyer.js";
-import { Catalog, inShopOrder } from "./catalog.js";
+import { Catalog, shopOrder } from "./catalog.js";
 import { solution } from "./challenge.js";
 import { claim, newKey } from "./claim.js";
 import { Follower } from "./follower.js";
+import { Places, hottestFirst } from "./heat.js";
 import { ItemCard } from "./item_card.js";
+import { ItemPage, itemOf, saleOf } from "./item_page.js";
 import { OrderBook } from "./order_book.js";
 import { OrderCard } from "./order_card.js";
 import { deviceOf, payInsideApp, returnedOrder, waysToPay, webAddress } from "./pay_ways.js";
-import { phase } from "./phase.js";
+import { FINAL_MS, phase } from "./phase.js";
 import { readPicture } from "./picture.js";
-import { dropPending, keepPending, keepReceipt, pendingOf } from "./receipts.js";
+import { ReceiptBox } from "./receipt_box.js";
+import { dropPending, keepPending, keepReceipt, pendingOf, receiptFor } from "./receipts.js";
 import { SaleTokens } from "./sale_token.js";
 import { SignInBox } from "./sign_in.js";
 import { saleToken } from "./token_request.js";
+import { drawTrouble } from "./trouble.js";
+import { WonBar } from "./won_bar.js";
 import { words } from "./words.js";
 
 const RESYNC_MS = [120_000, 240_000];
+/** A clock that was set longer ago is set again in the last minute before an opening, each page at its own moment. */
+const FRESH_MS = 45_000;
+const LAST_SYNC_MS = [15_000, 40_000];
 /** More tokens than anybody can use at once would only load the server before the opening. */
 const TOKENS_TENDED_MAX = 6;
 const ORDERS_SHOWN_MAX = 50;
+const CLAIM_WITHIN_MS = 10_000;
 /** Who pays, as WeChat knows them (openid); the shop that shows this page inside WeChat hands it over. */
 const PAYER = "seckill_payer";
 /** Reading a picture takes people a while; they are asked so much earlier. */
@@ -40,7 +49,13 @@ const READING_MS = 60_000;
 const clock = new ServerClock(askTime);
 const now = () => clock.now();
 const book = new OrderBook();
-const catalog = new Catalog({ ask: () => call("GET", "/activities"), now });
+/** The one item that this page is about, if its address names one. */
+const only = itemOf(location.pathname);
+const catalog = new Catalog({
+  ask: only === null ? () => call("GET", "/activities")
+    : async () => ({ activities: [saleOf(await call("GET", `/items/${only}`))] }),
+  now,
+});
 const buyer = new Buyer({ now, onChange: buyerChanged });
 const tokens = new SaleTokens({
   fetchToken: (itemId) => saleToken({
@@ -48,16 +63,24 @@ const tokens = new SaleTokens({
     solve: (asked) => solution({
       ...asked, read: readPicture, progress: (part) => { attemptOf(itemId).solving = part; },
     }),
+  }).catch((problem) => {
+    // Final for this buyer: asking again would not change it.
+    if (problem.code === "not_eligible") Object.assign(attemptOf(itemId), { barred: true, problem });
+    throw problem;
   }).finally(() => { attemptOf(itemId).solving = 1; }),
   now,
 });
 const follower = new Follower({ buyer, book, now, onNews: draw });
 const signInBox = new SignInBox(buyer);
+const wonBar = new WonBar({ onPay: (no) => payFromBar(no) });
+const itemPage = new ItemPage({ onPicture: (url) => cards.get(only)?.show(url) });
+const receiptBox = new ReceiptBox({ onShow: showReceipt });
 
 const sections = new Map();
 const cards = new Map();
 const orderCards = new Map();
-/** What this page did about each item: {sending, position, coolUntil, problem, solving}. */
+const places = { activities: new Places(), items: new Places() };
+/** What this page did about each item: {sending, position, expectedAt, coolUntil, problem, solving, barred}. */
 const attempts = new Map();
 const phases = new Map();
 /** Orders whose buyers came back from a provider's page, and when. */
@@ -67,7 +90,7 @@ const onScreen = new Set();
 
 const watcher = new IntersectionObserver((entries) => {
   for (const { target, isIntersecting } of entries) {
-    const id = Number(target.dataset.item);
+    const id = Number(target.getAttribute("data-item"));
     if (isIntersecting) onScreen.add(id);
     else onScreen.delete(id);
   }
@@ -115,14 +138,20 @@ async function buy(itemId, quantity) {
   draw();
 }
 
-const sendClaim = (itemId, quantity, key, token) => call("POST", `/items/${itemId}/claims`, {
-  headers: { "X-Sale-Token": token, "Idempotency-Key": key },
-  body: { quantity },
-});
+/** In a draw everybody is answered together, when it is over. */
+function sendClaim(itemId, quantity, key, token) {
+  const drawMs = catalog.item(itemId)?.item.draw?.shuffle_ms ?? 0;
+  return call("POST", `/items/${itemId}/claims`, {
+    headers: { "X-Sale-Token": token, "Idempotency-Key": key },
+    body: { quantity },
+    answerWithinMs: CLAIM_WITHIN_MS + drawMs,
+  });
+}
 
 function admitted(itemId, quantity, attempt, answer) {
   const item = catalog.item(itemId)?.item;
   attempt.position = answer.position ?? null;
+  attempt.expectedAt = now() + (answer.eta_ms ?? 0);
   follower.admitted({
     order_no: answer.order_no, item_id: itemId, quantity, status: answer.status ?? "queued",
     amount: item ? item.price * quantity : null, currency: item?.currency, item_name: item?.name,
@@ -190,6 +219,19 @@ function welcomeBack() {
   follower.expect(back.order);
 }
 
+/** The bar is short: several ways to pay are chosen from at the order. */
+function payFromBar(orderNo) {
+  showOrder(orderNo);
+  orderCards.get(orderNo)?.pressPay();
+}
+
+async function showReceipt(receipt) {
+  const order = await buyer.ask("POST", "/receipts", { body: { receipt } });
+  keepReceipt(buyer.user, { order_no: order.order_no, receipt, item_id: order.item_id, claimed_at: now() });
+  book.hear(order);
+  draw();
+}
+
 async function cancel(orderNo) {
   try {
     await buyer.ask("POST", `/orders/${encodeURIComponent(orderNo)}/cancel`);
@@ -220,25 +262,35 @@ function showOrder(orderNo) {
   node.focus({ preventScroll: true });
 }
 
+/** From when this buyer may buy: members come before the others, and their token says so. */
+const opensFor = (item, activity) => tokens.opensAt(item.id) ?? activity.opens_at;
+
 function drawActivities(time) {
-  const activities = inShopOrder(catalog.activities, time);
+  const activities = places.activities.inOrder(catalog.activities, shopOrder(time));
   for (const activity of activities) {
     if (!sections.has(activity.id)) sections.set(activity.id, new ActivitySection(activity.id));
-    sections.get(activity.id).update({
-      activity, now: time, synced: clock.synced, cards: activity.items.map((item) => cardOf(item).node),
-    });
-    for (const item of activity.items) {
+    const items = places.items.inOrder(activity.items, hottestFirst);
+    for (const item of items) {
       cardOf(item).update({
         item, activity, now: time, synced: clock.synced, attempt: attemptOf(item.id), order: book.liveOf(item.id),
+        opensAt: opensFor(item, activity), signedIn: buyer.signedIn,
       });
     }
+    sections.get(activity.id).update({
+      activity, now: time, synced: clock.synced, cards: items.map((item) => cardOf(item).node),
+    });
   }
   setChildren(byId("activities"), activities.map(({ id }) => sections.get(id).node));
-  const empty = !catalog.loaded ? "loading" : activities.length === 0 ? "nothing" : null;
-  const note = catalog.stale ? "stale" : empty;
+  const shown = only === null ? null : catalog.item(only);
+  if (shown) itemPage.update(shown.item);
+  const missing = catalog.missing ? "noItem" : null;
+  const note = missing ?? (!catalog.loaded ? "loading" : activities.length === 0 ? "nothing" : null);
   setText(byId("sale-note"), note ? say(words, note) : "");
   byId("sale-note").hidden = note === null;
 }
+
+const nameOf = (order) => order.item_name ?? catalog.item(order.item_id)?.item.name
+  ?? say(words, "itemNo", { id: order.item_id });
 
 function drawOrders(time) {
   const orders = book.shown().slice(0, ORDERS_SHOWN_MAX);
@@ -247,11 +299,10 @@ function drawOrders(time) {
     if (!orderCards.has(no)) {
       orderCards.set(no, new OrderCard(no, { onPay: (way) => pay(no, way), onCancel: () => cancel(no) }));
     }
-    const itemName = order.item_name ?? catalog.item(order.item_id)?.item.name ?? say(words, "itemNo", { id: order.item_id });
     const payWith = order.pay_with ?? shop.pay_with;
     const ways = order.status === "unpaid" ? waysToPay(payWith, device, recall(PAYER)) : [];
     orderCards.get(no).update({
-      order, itemName, now: time, ways, titles: shop.titles, returnedAt: returned.get(no) ?? null,
+      order, itemName: nameOf(order), receipt: receiptFor(buyer.user, no), now: time, ways, titles: shop.titles, returnedAt: returned.get(no) ?? null,
     });
   }
   setChildren(byId("order-list"), orders.map(({ order_no }) => orderCards.get(order_no).node));
@@ -259,6 +310,25 @@ function drawOrders(time) {
   setText(byId("orders-count"), toPay > 0 ? String(toPay) : "");
   setText(byId("orders-note"), say(words, buyer.signedIn ? "noOrders" : "ordersSignedOut"));
   byId("orders-note").hidden = orders.length > 0;
+  setChildren(byId("receipts"), [receiptBox.node]);
+  receiptBox.draw(buyer.signedIn);
+}
+
+/** The tab's title: what is to be paid, the last minute before an opening, or just the shop's name. */
+function titleAt(time, won) {
+  if (won) return won;
+  const openings = clock.synced ? catalog.activities.filter((one) => stageOf(one, time, true) === "final") : [];
+  const next = Math.min(...openings.map((one) => one.opens_at));
+  if (openings.length > 0) return say(words, "titleFinal", { time: clockText(next - time) });
+  const just = catalog.activities.some((one) => phase(one, time) === "open" && time - one.opens_at < FINAL_MS);
+  const name = only === null ? null : catalog.item(only)?.item.name;
+  return just && clock.synced ? say(words, "titleOpen") : name ?? say(words, "title");
+}
+
+function drawWon(time) {
+  const queued = book.moving().find(({ status }) => status === "queued");
+  const expectedAt = queued ? attemptOf(queued.item_id).expectedAt : null;
+  return wonBar.update({ orders: book.moving(), nameOf, expectedAt, now: time });
 }
 
 /** Says aloud, once, that a sale has opened: a countdown is silent to a screen reader. */
@@ -266,7 +336,7 @@ function announce(time) {
   for (const activity of clock.synced ? catalog.activities : []) {
     const stage = phase(activity, time);
     if (phases.get(activity.id) === "soon" && stage === "open") {
-      setText(byId("announce"), say(words, "isOpen", { name: activity.name }));
+      setText(byId("announce"), say(words, "isOpen", { name: activity.name || nameOf({ item_id: only }) }));
     }
     phases.set(activity.id, stage);
   }
@@ -277,10 +347,11 @@ let drawnAt = 0;
 function draw() {
   const time = now();
   drawnAt = time;
-  document.title = `${say(words, "title")} · Seckill`;
   signInBox.draw();
   drawActivities(time);
   drawOrders(time);
+  document.title = `${titleAt(time, drawWon(time))} · Seckill`;
+  drawTrouble({ online: navigator.onLine, stale: catalog.stale, expired: buyer.expired });
   announce(time);
   setAttribute(document.body, "data-ready", catalog.loaded && clock.synced);
 }
@@ -305,10 +376,20 @@ async function learnShop() {
 // --- time ---
 
 let resyncAt = 0;
+let syncedAt = -Infinity;
+/** How long before an opening this page sets its clock for the last time; a crowd does not do so at once. */
+const lastSyncMs = between(...LAST_SYNC_MS);
+
+/** In the last minute the clock should be fresh. */
+function opensSoon(time) {
+  const soon = ({ opens_at: opens }) => opens > time && opens - time < lastSyncMs;
+  return time - syncedAt > FRESH_MS && catalog.activities.some(soon);
+}
 
 async function syncClock(samples) {
   resyncAt = Infinity;
   const good = await clock.sync(samples);
+  syncedAt = good ? now() : -Infinity;
   resyncAt = now() + (good ? between(...RESYNC_MS) : between(2_000, 5_000));
   catalog.replan();
   draw();
@@ -319,17 +400,20 @@ function tendTokens() {
   const wanted = [...onScreen].slice(0, TOKENS_TENDED_MAX);
   for (const itemId of wanted) {
     const known = catalog.item(itemId);
-    if (!known || known.activity.state === "ended" || book.liveOf(itemId)) continue;
+    if (!known || known.activity.state === "ended" || book.liveOf(itemId) || attemptOf(itemId).barred) continue;
     // Nobody needs a pass to an empty shelf; should units come back, the press itself fetches one.
     if (known.item.left <= 0) continue;
     const early = known.item.challenge === "captcha" ? READING_MS : 0;
-    tokens.tend(itemId, { opensAt: known.activity.opens_at - early, closesAt: known.activity.closes_at });
+    const { opens_at: opens, members_from: members, closes_at: closesAt } = known.activity;
+    tokens.tend(itemId, { opensAt: Math.min(opens, members ?? opens) - early, closesAt });
   }
 }
 
 function moments() {
   const all = [];
-  for (const { opens_at: opens, closes_at: closes } of catalog.activities) all.push(opens, closes);
+  for (const { opens_at: opens, closes_at: closes, members_from: members } of catalog.activities) {
+    all.push(opens, closes, members ?? opens);
+  }
   for (const { coolUntil } of attempts.values()) all.push(coolUntil);
   for (const { pay_deadline: deadline } of book.moving()) if (deadline) all.push(deadline);
   return all;
@@ -341,7 +425,7 @@ function tick() {
   clearTimeout(ticker);
   if (document.hidden) drawnAt = now();
   else {
-    if (now() >= resyncAt || clock.slept()) {
+    if (now() >= resyncAt || clock.slept() || opensSoon(now())) {
       if (resyncAt !== Infinity) syncClock(2);
     }
     draw();
@@ -360,10 +444,22 @@ function visibilityChanged() {
   follower.visibilityChanged(!document.hidden);
 }
 
+/** The network is there again: everything that was waiting for its turn asks now. */
+function backOnline() {
+  draw();
+  syncClock(3);
+  catalog.lookNow();
+  if (buyer.signedIn) follower.refresh();
+  tick();
+}
+
 document.addEventListener("visibilitychange", visibilityChanged);
+window.addEventListener("online", backOnline);
+window.addEventListener("offline", draw);
 // Back from the cashier by the back button: browsers may show the page as it was left.
 window.addEventListener("pageshow", (event) => { if (event.persisted) visibilityChanged(); });
 
+document.body.classList.toggle("one", only !== null);
 speaks(words, draw);
 learnShop();
 syncClock(4);

@@ -1,6 +1,6 @@
 // The demo's sign-in box. A real shop has its own login and hands its token over.
 
-import { byId, setText } from "../element.js";
+import { byId, setAttribute, setText } from "../element.js";
 import { language, say } from "../i18n.js";
 import { problemText } from "../problem.js";
 import { isUserId, suggestedUserId } from "./buyer.js";
@@ -33,8 +33,10 @@ export class SignInBox {
     byId("sign-in-form").hidden = signedIn || this.#absent;
     byId("signed-in").hidden = !signedIn;
     setText(byId("user"), user ?? "");
-    const note = signedIn ? "" : this.#note?.() ?? (this.#absent ? "" : say(words, "demoLogin"));
+    const over = this.#buyer.expired ? say(words, this.#absent ? "expiredShop" : "expiredDemo") : null;
+    const note = signedIn ? "" : over ?? this.#note?.() ?? (this.#absent ? "" : say(words, "demoLogin"));
     setText(byId("sign-in-note"), note);
+    setAttribute(byId("sign-in-note"), "data-tone", over && "bad");
     byId("sign-in-note").hidden = note === "";
   }
 

@@ -15,8 +15,10 @@ use std::{
 
 use parking_lot::Mutex;
 use sale::{
-    ActivityEdit, ActivityId, ActivityMove, ActivityState, Currency, Millis, NewActivity, NewItem,
+    ActivityEdit, ActivityId, ActivityMove, ActivityState, Currency, ItemWords, Millis,
+    NewActivity, NewItem,
 };
+use serde_json::{Value, json};
 
 use crate::{OperateError, Operations, Plans, shared::Shared};
 
@@ -103,18 +105,48 @@ impl Demo {
     }
 }
 
+/// The drawings of the demo's items: one file in `web`, which has a scene for each, asked for by its plain name.
+fn drawing(scene: &str) -> String {
+    format!("/assets/art/demo.svg#{scene}")
+}
+
+/// What the page of an item says of it, beside its name.
+fn words(more_images: &[&str], description: &str, attributes: Value) -> ItemWords {
+    ItemWords {
+        sku: None,
+        description: description.into(),
+        more_images: more_images.iter().map(|scene| drawing(scene)).collect(),
+        attributes: attributes.as_object().cloned().unwrap_or_default(),
+    }
+}
+
 fn demo_sale(opens_ms: Millis) -> NewActivity {
-    let item = |name: &str, price, origin_price, stock, limit_per_user| NewItem {
+    let item = |name: &str, scene, price, origin_price, stock, limit_per_user, words| NewItem {
         name: name.into(),
-        image_url: String::new(),
+        image_url: drawing(scene),
         price,
         origin_price: Some(origin_price),
         currency: Currency::CNY,
         stock,
         limit_per_user,
         shards: 1,
-        words: Default::default(),
+        words,
     };
+    let phone = words(
+        &["phone-back"],
+        "钛金属机身，双摄像头，一切都在口袋里。\nTitanium, two cameras, and room for everything in a pocket.",
+        json!({"颜色 · Colour": "夜蓝 · Night blue", "容量 · Storage (GB)": 256, "5G": true}),
+    );
+    let earphones = words(
+        &[],
+        "戴上，世界安静了。\nPut them in, and the world is quiet.",
+        json!({"颜色 · Colour": "珍珠白 · Pearl", "续航 · Hours": 30, "降噪 · Noise cancelling": true}),
+    );
+    let coffee = words(
+        &["coffee-beans"],
+        "滤杯、分享壶和一袋当季的豆子。\nA dripper, a server and a bag of this season's beans.",
+        json!({"净含量 · Net weight (g)": 250, "烘焙 · Roast": "中度 · Medium"}),
+    );
     NewActivity {
         external_id: None,
         name: NAME.into(),
@@ -125,9 +157,9 @@ fn demo_sale(opens_ms: Millis) -> NewActivity {
         door: Default::default(),
         shuffle_ms: 0,
         items: vec![
-            item("iPhone 15 Pro 256GB", 699_900, 799_900, 10_000, 1),
-            item("AirPods Pro 2", 149_900, 189_900, 500, 2),
-            item("手冲咖啡礼盒 · Coffee gift box", 9_900, 19_900, 20, 1),
+            item("iPhone 15 Pro 256GB", "phone", 699_900, 799_900, 10_000, 1, phone),
+            item("AirPods Pro 2", "earphones", 149_900, 189_900, 500, 2, earphones),
+            item("手冲咖啡礼盒 · Coffee gift box", "coffee", 9_900, 19_900, 20, 1, coffee),
         ],
     }
 }

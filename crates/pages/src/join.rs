@@ -78,11 +78,12 @@ impl Module {
         let mut module = Module::default();
         let mut lines = text.lines();
         let mut in_comment = false;
-        while let Some(line) = lines.next() {
-            let begins = line.trim_start().starts_with("/**");
-            if in_comment || begins {
-                in_comment = !line.trim_end().ends_with("*/");
-                continue;
+        while let Some(mut line) = lines.next() {
+            if in_comment || line.trim_start().starts_with("/**") {
+                let end = line.split_once("*/");
+                in_comment = end.is_none();
+                // Code may stand behind a type.
+                line = end.map_or("", |(_, behind)| behind);
             }
             if line.starts_with("import ") || line.starts_with("export {") {
                 let mut statement = line.to_owned();
@@ -149,9 +150,12 @@ mod tests {
                 "b.js",
                 "import { c } from \"./a/c.js\";\nexport { c } from \"./a/c.js\";\nexport const b = c;\n",
             ),
-            ("a/c.js", "/** What\n * it is. */\nexport async function c() {\n  return 1;\n}\n"),
+            (
+                "a/c.js",
+                "/** What\n * it is. */\n  /** @type {A} */ (d).e();\nexport async function c() {\n  return 1;\n}\n",
+            ),
         ]);
-        let text = "async function c() {\nreturn 1;\n}\n\nconst b = c;\n\nb(c);\n\n";
+        let text = "(d).e();\nasync function c() {\nreturn 1;\n}\n\nconst b = c;\n\nb(c);\n\n";
         assert_eq!(joined(&files, "a/a.js").unwrap(), text);
     }
 
