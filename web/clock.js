@@ -68,6 +68,7 @@ export class ServerClock {
 
   async #round(count) {
     const samples = [];
+    let good = false;
     for (let i = 0; i < count; i += 1) {
       if (i > 0) await this.#pause(PAUSE_BETWEEN_SAMPLES_MS);
       const sentAt = this.#local();
@@ -77,14 +78,16 @@ export class ServerClock {
       } catch {
         continue;
       }
-      if (samples.length > 1 && bestOffset(samples).errorMs < GOOD_ENOUGH_MS) break;
+      // The first answer is good enough to begin with; better ones correct it.
+      const best = bestOffset(samples);
+      if (best === null) continue;
+      this.#offset = best.offset;
+      this.#wallAtSync = this.#wall() - this.#local();
+      this.errorMs = best.errorMs;
+      this.synced = true;
+      good = true;
+      if (samples.length > 1 && best.errorMs < GOOD_ENOUGH_MS) break;
     }
-    const best = bestOffset(samples);
-    if (best === null) return false;
-    this.#offset = best.offset;
-    this.#wallAtSync = this.#wall() - this.#local();
-    this.errorMs = best.errorMs;
-    this.synced = true;
-    return true;
+    return good;
   }
 }

@@ -24,6 +24,7 @@ function fieldList(list) {
     facts(field), fieldList(field.fields))));
 }
 
+/** @param {{values?: any[], fallback?: any, example?: any}} schema */
 function facts({ values = [], fallback, example: sample }) {
   const lines = [];
   if (values.length > 0) lines.push([say(words, "values"), values.map((value) => JSON.stringify(value)).join(" | ")]);

@@ -17,7 +17,6 @@ const BACK_MS = 30_000;
 const TO_THE_SECOND = { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" };
 
 export class ItemCard {
-  #id;
   #quantity = 1;
   #limit = 1;
   #state = "waiting";
@@ -27,7 +26,6 @@ export class ItemCard {
 
   /** `onBuy(quantity)` when the lit button is pressed, `onOrder()` when the buyer wants their order. */
   constructor(id, { onBuy, onOrder }) {
-    this.#id = id;
     const photo = el("img", {
       alt: "", decoding: "async", width: 400, height: 300, src: PLACEHOLDER, class: "placeholder",
     });

@@ -69,6 +69,7 @@ fn test() -> Result<(), String> {
     cargo(&["fmt", "--all", "--check"])?;
     cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
     run("node", &["--test", "web/tests/"])?;
+    npm::check_types()?;
     // One that fails does not hide the others.
     let all = ["test", "--workspace", "--no-fail-fast"];
     run_within(TESTS_MAX, &cargo_program(), &all, &[])?;

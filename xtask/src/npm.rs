@@ -17,6 +17,12 @@ pub(crate) fn ensure_browser() -> Result<(), String> {
     environment(name, pinned)
 }
 
+/// What the remarks of our scripts say of their types is true: checked by the TypeScript that clients are made with.
+pub(crate) fn check_types() -> Result<(), String> {
+    let tsc = target().join("clients/typescript/node_modules/.bin/tsc");
+    run(&tsc.to_string_lossy(), &["-p", "web"])
+}
+
 /// Make sure that a folder is there with what the pins name.
 pub(crate) fn environment(name: &str, pinned: &str) -> Result<(), String> {
     let (folder, source) = (target().join(name), root().join(pinned));

@@ -1,0 +1,128 @@
+//! The pictures of the shop that README shows, taken from the page as it is. Every run takes them and looks at
+//! their size; `UPDATE_PICTURES=1` also keeps them in `docs/images`.
+
+use std::{fs, path::Path};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use client::{Api, NewSale};
+use serde_json::{Value, json};
+
+use crate::{
+    browser::signed_in,
+    fixtures::{Browser, Deployment, Profile, Sale, now_ms},
+};
+
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/images");
+/// Whoever reads README on a train should not wait for it.
+const PICTURE_BYTES_MAX: usize = 150 * 1_024;
+const QUALITY: u32 = 84;
+const DESK: Screen = Screen { name: "desk", width: 1_280, height: 860, phone: false };
+const PHONE: Screen = Screen { name: "phone", width: 390, height: 800, phone: true };
+
+struct Screen {
+    name: &'static str,
+    width: u32,
+    height: u32,
+    phone: bool,
+}
+
+impl Browser {
+    async fn on(&mut self, screen: &Screen) {
+        let params = json!({"width": screen.width, "height": screen.height, "deviceScaleFactor": 1,
+            "mobile": screen.phone});
+        self.devtools("Emulation.setDeviceMetricsOverride", params).await;
+    }
+
+    /// What can be seen, as a picture of this name.
+    async fn picture(&mut self, name: &str) {
+        let still = "return document.getAnimations()
+            .every((one) => one.playState !== 'running' || one.effect.getComputedTiming().endTime === Infinity)
+            && [...document.images].every((one) => one.complete)";
+        self.until(still).await;
+        let params = json!({"format": "webp", "quality": QUALITY});
+        let taken = self.devtools("Page.captureScreenshot", params).await;
+        let picture = BASE64_STANDARD.decode(taken["data"].as_str().unwrap()).unwrap();
+        println!("{name}: {} bytes", picture.len());
+        assert!((10_000..PICTURE_BYTES_MAX).contains(&picture.len()), "{name}: {}", picture.len());
+        if std::env::var_os("UPDATE_PICTURES").is_some() {
+            fs::create_dir_all(FOLDER).unwrap();
+            fs::write(Path::new(FOLDER).join(format!("{name}.webp")), picture).unwrap();
+        }
+    }
+}
+
+/// A sale as the demo has it, open for a while: one thing is gone, one nearly.
+async fn evening(sale: &Sale, language: &str) -> Vec<i64> {
+    let words = |en: &'static str, zh: &'static str| if language == "zh" { zh } else { en };
+    let item = |name: &str, scene: &str, price: i64, before: i64, stock: i64, limit: u32| {
+        json!({"name": name, "price": price, "origin_price": before, "currency": "CNY",
+            "stock": stock, "limit_per_user": limit, "image_url": format!("/assets/art/demo.svg#{scene}")})
+    };
+    let plan = json!({"name": words("Tonight at eight", "今晚八点"),
+        "opens_at": now_ms() - 1_000, "closes_at": now_ms() + 3_600_000, "items": [
+        item(words("Phone, 256 GB", "手机 256GB"), "phone", 699_900, 799_900, 20, 1),
+        item(words("Earphones", "降噪耳机"), "earphones", 149_900, 189_900, 25, 2),
+        item(words("Coffee gift box", "手冲咖啡礼盒"), "coffee", 9_900, 19_900, 6, 1)]});
+    let mut admin = sale.admin();
+    let created: Value = admin.write("/api/v1/admin/activities", &plan).await.unwrap();
+    for step in ["publish", "warm"] {
+        let path = format!("/api/v1/admin/activities/{}/{step}", created["id"]);
+        let _: Value = admin.write(&path, &json!({})).await.unwrap();
+    }
+    let items = created["items"].as_array().unwrap();
+    let items: Vec<i64> = items.iter().map(|item| item["id"].as_i64().unwrap()).collect();
+    let mut api = Api::new(sale.server().address, None);
+    for (item, claims) in items.iter().zip([8, 21, 6]) {
+        for n in 0..claims {
+            let jwt = sale.deployment.login().token(&mut api, &format!("crowd{n}")).await.unwrap();
+            let mut buyer = Api::new(sale.server().address, Some(&jwt));
+            let path = format!("/api/v1/items/{item}");
+            let token: Value = buyer.write(&format!("{path}/token"), &json!({})).await.unwrap();
+            let headers = [("X-Sale-Token", token["token"].as_str().unwrap())];
+            let claim =
+                buyer.send("POST", &format!("{path}/claims"), &headers, b"{}").await.unwrap();
+            assert_eq!(claim.status, 202, "{}", claim.json());
+        }
+    }
+    items
+}
+
+async fn pictures_in(language: &str) {
+    let sale = Deployment::new(Profile::Solo).open_sale(NewSale::of(1)).await;
+    sale.act("end").await;
+    let items = evening(&sale, language).await;
+    let mut browser = signed_in(&sale, "ann").await;
+    browser.run(&format!("localStorage.seckill_lang = '{language}'")).await;
+    browser.devtools("Emulation.setLocaleOverride", json!({"locale": language})).await;
+    browser.prefers("prefers-reduced-motion", "reduce").await;
+    let page = format!("http://{}/", sale.server().address);
+    for screen in [&DESK, &PHONE] {
+        browser.on(screen).await;
+        browser.go(&page).await;
+        let shown = format!(
+            "return document.querySelector('[data-buy=\"{}\"]')?.dataset.state === 'sold_out'
+                && 'ready' in document.body.dataset",
+            items[2]
+        );
+        browser.until(&shown).await;
+        if screen.phone {
+            browser.click(&format!("[data-buy=\"{}\"]", items[0])).await;
+            browser
+                .until("return document.querySelector('#won:not([hidden]) .pay:not([hidden])')")
+                .await;
+            browser.run("scrollTo(0, 0)").await;
+        }
+        browser.picture(&format!("shop-{}-{language}", screen.name)).await;
+    }
+    browser.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_shop_can_be_shown_in_english() {
+    pictures_in("en").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_shop_can_be_shown_in_chinese() {
+    pictures_in("zh").await;
+}

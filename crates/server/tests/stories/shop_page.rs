@@ -1,0 +1,377 @@
+//! The shop's page in a real Chromium, at the moments that matter: the opening, the click, what was won, and
+//! whatever stands between a buyer and the shop.
+
+use checker::Answer;
+use client::{Api, NewSale};
+use serde_json::{Value, json};
+
+use crate::{
+    browser::{before_the_opening, signed_in},
+    fixtures::{Browser, Deployment, JWT_SECRET, PACES_S, Profile, Sale, now_ms},
+};
+
+/// Notes everything that moves without being asked to, from now on; not only what comes long after a click.
+const WATCH_SHIFTS: &str = "
+    window.shifts = [];
+    new PerformanceObserver((list) => window.shifts.push(...list.getEntries().flatMap((entry) =>
+        entry.sources.map(({node, previousRect: a, currentRect: b}) =>
+            `${node?.className || node?.nodeName} from ${a.x},${a.y} ${a.width}x${a.height} to ${b.x},${b.y}`
+            + ` ${b.width}x${b.height}`)))).observe({type: 'layout-shift', buffered: false});";
+/// A page of a crowd has so much time to show the opening, on a machine that shows twenty at once.
+const SAME_INSTANT_MS: f64 = 500.0;
+const PAGES: usize = 20;
+const FIRST_LOAD_REQUESTS_MAX: u64 = 8;
+const FIRST_LOAD_BYTES_MAX: u64 = 40_000;
+/// On a phone four times slower than this machine, behind a network of the third generation.
+const INTERACTIVE_MS_MAX: f64 = 6_000.0;
+const NETWORK_3G: (u64, u64, u64) = (150, 200_000, 94_000);
+const TEN_MINUTES_MS: i64 = 600_000;
+
+fn page(sale: &Sale) -> String {
+    format!("http://{}/", sale.server().address)
+}
+
+async fn shows(browser: &mut Browser, url: &str) {
+    browser.go(url).await;
+    browser.until("return 'ready' in document.body.dataset").await;
+}
+
+fn state_is(item: i64, state: &str) -> String {
+    format!("return document.querySelector('[data-buy=\"{item}\"]')?.dataset.state === '{state}'")
+}
+
+async fn note_on_every_page(browser: &mut Browser, script: &str) {
+    let source = json!({"source": script});
+    browser.devtools("Page.addScriptToEvaluateOnNewDocument", source).await;
+}
+
+async fn nothing_moved(browser: &mut Browser) {
+    let shifts = browser.run("return window.shifts").await;
+    assert_eq!(shifts, json!([]));
+}
+
+/// From the countdown to the tick, in each language: what is said at each moment, and nothing moves.
+async fn somebody_waits_wins_and_pays(language: &str, says: [&str; 4]) {
+    let [opens_in, yours, pay, paid] = says;
+    let mut sale = Deployment::new(Profile::Solo).open_sale(NewSale::of(5)).await;
+    let mut browser = signed_in(&sale, "u88").await;
+    browser.run(&format!("localStorage.seckill_lang = '{language}'")).await;
+    let (buy, opens_ms) = before_the_opening(&mut sale, &mut browser).await;
+    browser.run(WATCH_SHIFTS).await;
+    let counted = format!(
+        "const button = document.querySelector('{buy}').textContent, title = document.title;
+         const at = (text) => /00:(\\d\\d)/.exec(text)?.[1];
+         return document.querySelector('[data-phase=\"final\"]') && button.includes('{opens_in}')
+            && at(button) && at(button) === at(title) && button"
+    );
+    browser.until(&counted).await;
+    browser.until(&state_is(sale.item, "ready")).await;
+    assert!(now_ms() >= opens_ms, "lit before the opening");
+    let open = "return !!document.querySelector('[data-phase=\"open\"]')";
+    assert_eq!(browser.run(open).await, true, "the panel changed in the same instant");
+
+    // Two clicks and a key are one claim.
+    let thrice = format!(
+        "const button = document.querySelector('{buy}');
+         button.click(); button.click(); button.focus();
+         button.dispatchEvent(new KeyboardEvent('keydown', {{key: 'Enter', bubbles: true}}));
+         return button.textContent"
+    );
+    browser.run(&thrice).await;
+    let won = format!(
+        "const bar = document.querySelector('#won'), loud = bar.querySelector('.loud').textContent;
+         return !bar.hidden && loud.includes('{yours}') && /\\d\\d:\\d\\d/.test(loud)
+            && document.title.match(/\\d\\d:\\d\\d/)?.[0] === loud.match(/\\d\\d:\\d\\d/)[0]"
+    );
+    browser.until(&won).await;
+    let claims = "return performance.getEntriesByType('resource')
+        .filter(({name}) => name.endsWith('/claims')).length";
+    assert_eq!(browser.run(claims).await, 1);
+    nothing_moved(&mut browser).await;
+    browser.is_sound().await;
+
+    browser.click("[data-won]").await;
+    let cashier = format!("return document.querySelector('#pay')?.textContent.includes('{pay}')");
+    browser.until(&cashier).await;
+    browser.is_sound().await;
+    browser.run("document.querySelector('#tests').open = true").await;
+    browser.is_sound().await;
+    browser.run("document.querySelector('#tests').open = false").await;
+    browser.click("#pay").await;
+    let ticked = format!(
+        "return document.querySelector('#done:not([hidden])')?.textContent.includes('{paid}')"
+    );
+    browser.until(&ticked).await;
+    browser.until("return !!document.querySelector('[data-order][data-status=\"paid\"]')").await;
+    assert_eq!(browser.run("return document.querySelector('#won').hidden").await, true);
+    browser.is_sound().await;
+    browser.close().await;
+    sale.must_hold().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn somebody_waits_wins_and_pays_in_english() {
+    let says = ["Opens in", "It is yours", "Pay", "Paid"];
+    somebody_waits_wins_and_pays("en", says).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn somebody_waits_wins_and_pays_in_chinese() {
+    somebody_waits_wins_and_pays("zh", ["后开抢", "抢到了", "确认付款", "已付款"]).await;
+}
+
+/// Notes when its sale is seen to open, by the machine's own clock.
+const NOTE_THE_OPENING: &str = "
+    new MutationObserver(() => {
+        if (window.openedAt || !document.querySelector('[data-phase=\"open\"]')) return;
+        window.openedAt = performance.timeOrigin + performance.now();
+    }).observe(document, {subtree: true, childList: true, attributes: true, attributeFilter: ['data-phase']});";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn twenty_pages_see_the_same_opening() {
+    let mut sale = Deployment::new(Profile::Solo).open_sale(NewSale::of(5)).await;
+    let mut browser = Browser::open().await;
+    // The first pace leaves no time for so many.
+    for pace_s in &PACES_S[1..] {
+        let opens_ms = now_ms() + pace_s * 1_000;
+        sale.instead(NewSale { opens_ms, ..NewSale::of(5) }).await;
+        let mut windows = Vec::new();
+        for _ in 0..PAGES {
+            let window = browser.new_window().await;
+            browser.run(NOTE_THE_OPENING).await;
+            shows(&mut browser, &page(&sale)).await;
+            browser.run(NOTE_THE_OPENING).await;
+            windows.push(window);
+        }
+        if now_ms() > opens_ms - 1_000 {
+            continue;
+        }
+        let mut seen = Vec::new();
+        for window in &windows {
+            browser.switch_to(window).await;
+            seen.push(browser.until("return window.openedAt").await.as_f64().unwrap());
+        }
+        let late: Vec<f64> = seen.iter().map(|at| at - opens_ms as f64).collect();
+        let (first, last) =
+            late.iter().fold((f64::MAX, f64::MIN), |(low, high), at| (low.min(*at), high.max(*at)));
+        println!("{PAGES} pages saw the opening {first:.0} to {last:.0} ms after it");
+        assert!(first > -50.0, "somebody saw it too early: {late:?}");
+        assert!(last - first < SAME_INSTANT_MS, "{late:?}");
+        return browser.close().await;
+    }
+    panic!("this machine does not show {PAGES} pages in {PACES_S:?} s");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_in_the_middle_of_a_claim_loses_and_doubles_nothing() {
+    let sale = Deployment::new(Profile::Solo).open_sale(NewSale::of(5)).await;
+    let mut browser = signed_in(&sale, "u5").await;
+    browser.until(&state_is(sale.item, "ready")).await;
+    let press = format!("document.querySelector('[data-buy=\"{}\"]').click()", sale.item);
+    browser.run(&format!("{press}; location.reload()")).await;
+    browser.until("return 'ready' in document.body.dataset").await;
+    // Whether it arrived before the page was gone nobody knows; pressing again is the same claim.
+    browser.until("const order = document.querySelector('[data-order]');
+        return !!order || [...document.querySelectorAll('[data-buy]')].some((one) => one.dataset.state === 'ready')")
+        .await;
+    let again = format!(
+        "const button = document.querySelector('[data-buy=\"{}\"]');
+         if (button.dataset.state === 'ready') button.click();
+         return document.querySelectorAll('[data-order][data-status=\"unpaid\"]').length === 1",
+        sale.item
+    );
+    browser.until(&again).await;
+    let mut buyer = sale.buyer("u5").await;
+    let orders: Value = buyer.api.read("/api/v1/orders").await.unwrap();
+    assert_eq!(orders["orders"].as_array().unwrap().len(), 1, "{orders}");
+    browser.no_complaints().await;
+    browser.close().await;
+    sale.must_hold().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_sold_out_comes_back_without_a_reload() {
+    let sale = Deployment::new(Profile::Solo).open_sale(NewSale::of(1)).await;
+    let mut faster = sale.buyer("faster").await;
+    let no = faster.buy().await;
+    faster.order_becomes(&no, "unpaid").await;
+    let mut browser = signed_in(&sale, "slower").await;
+    browser.until(&state_is(sale.item, "sold_out")).await;
+    browser.run("window.sameVisit = true").await;
+    browser.run(WATCH_SHIFTS).await;
+    let stamp = "return document.querySelector('.stamp b').textContent";
+    assert_eq!(browser.run(stamp).await, "Sold out");
+    browser.is_sound().await;
+
+    faster.cancel(&no).await;
+    browser.until(&state_is(sale.item, "ready")).await;
+    let back =
+        "return window.sameVisit && document.querySelector('[data-back] .note')?.textContent";
+    assert_eq!(browser.until(back).await, "Back in stock!");
+    nothing_moved(&mut browser).await;
+    browser.is_sound().await;
+    browser.close().await;
+    sale.must_hold().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_and_a_refusal_say_what_to_do() {
+    let sale = Deployment::new(Profile::Solo).open_sale(NewSale::of(5)).await;
+    let mut browser = signed_in(&sale, "u6").await;
+    browser.until(&state_is(sale.item, "ready")).await;
+    browser.run(WATCH_SHIFTS).await;
+    sale.act("pause").await;
+    let paused = "return document.querySelector('[data-phase=\"paused\"] .note')?.textContent
+        .includes('comes back by itself')";
+    browser.until(paused).await;
+    browser.is_sound().await;
+    sale.act("resume").await;
+    browser.until(&state_is(sale.item, "ready")).await;
+    nothing_moved(&mut browser).await;
+    browser.close().await;
+    sale.must_hold().await;
+}
+
+async fn connection(browser: &mut Browser, offline: bool) {
+    let network =
+        json!({"offline": offline, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1});
+    browser.devtools("Network.emulateNetworkConditions", network).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_loses_the_network_is_told_and_is_back_at_once() {
+    let sale = Deployment::new(Profile::Solo).open_sale(NewSale::of(5)).await;
+    let mut browser = signed_in(&sale, "u9").await;
+    browser.until(&state_is(sale.item, "ready")).await;
+    browser.run(WATCH_SHIFTS).await;
+    connection(&mut browser, true).await;
+    browser
+        .until(
+            "return document.querySelector('#trouble:not([hidden])')?.dataset.kind === 'offline'",
+        )
+        .await;
+    let mut faster = sale.buyer("faster").await;
+    for n in 0..5 {
+        let mut buyer = sale.buyer(&format!("f{n}")).await;
+        buyer.buy().await;
+    }
+    assert_eq!(faster.claim().await, Answer::SoldOut);
+    connection(&mut browser, false).await;
+    browser.until("return document.querySelector('#trouble').hidden").await;
+    browser.until(&state_is(sale.item, "sold_out")).await;
+    nothing_moved(&mut browser).await;
+    browser.close().await;
+    sale.must_hold().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_the_shop_no_longer_knows_is_asked_to_sign_in() {
+    let deployment = Deployment::new(Profile::Solo).env("SECKILL_JWT_SECRET", JWT_SECRET);
+    let sale = deployment.open_sale(NewSale::of(5)).await;
+    let mut browser = Browser::open().await;
+    browser.go(&page(&sale)).await;
+    browser.run("localStorage.seckill_jwt = 'e30.eyJzdWIiOiJ1MyIsImV4cCI6MX0.x'").await;
+    shows(&mut browser, &page(&sale)).await;
+    let told = "return document.querySelector('#trouble:not([hidden])')?.dataset.kind === 'expired'
+        && document.querySelector('#sign-in-note').textContent";
+    let note = browser.until(told).await;
+    assert!(note.as_str().unwrap().contains("your orders are kept"), "{note}");
+    browser.is_sound().await;
+    let mut api = Api::new(sale.server().address, None);
+    let jwt = sale.deployment.login().token(&mut api, "u3").await.unwrap();
+    browser.run(&format!("localStorage.seckill_jwt = '{jwt}'")).await;
+    shows(&mut browser, &page(&sale)).await;
+    browser.until("return document.querySelector('#user').textContent === 'u3'").await;
+    browser.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_is_ten_minutes_wrong_changes_nothing() {
+    let mut sale = Deployment::new(Profile::Solo).open_sale(NewSale::of(5)).await;
+    for wrong_ms in [TEN_MINUTES_MS, -TEN_MINUTES_MS] {
+        let mut browser = signed_in(&sale, "u4").await;
+        let clock = format!(
+            "const right = Date.now.bind(Date); Date.now = () => right() + {wrong_ms};
+             window.rightNow = right;"
+        );
+        note_on_every_page(&mut browser, &clock).await;
+        let (_, opens_ms) = before_the_opening(&mut sale, &mut browser).await;
+        let lit = format!(
+            "return document.querySelector('[data-buy=\"{}\"]').dataset.state === 'ready' && window.rightNow()",
+            sale.item
+        );
+        let at = browser.until(&lit).await.as_f64().unwrap() - opens_ms as f64;
+        assert!((-50.0..5_000.0).contains(&at), "lit {at} ms after the opening");
+        browser.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_of_an_item_has_an_address_of_its_own() {
+    let sale = Deployment::new(Profile::Solo).open_sale(NewSale::of(5)).await;
+    let mut admin = sale.admin();
+    let images = ["/assets/art/demo.svg#phone", "/assets/art/demo.svg#phone-back"];
+    let plan = json!({"name": "words", "opens_at": now_ms() + 3_600_000, "closes_at": now_ms() + 7_200_000,
+        "items": [{"name": "Phone", "price": 100, "currency": "CNY", "stock": 5, "images": images,
+            "description": "Two lines\nof text", "attributes": {"Colour": "blue", "5G": true}}]});
+    let created: Value = admin.write("/api/v1/admin/activities", &plan).await.unwrap();
+    let publish = format!("/api/v1/admin/activities/{}/publish", created["id"]);
+    let _: Value = admin.write(&publish, &json!({})).await.unwrap();
+    let item = &created["items"][0]["id"];
+
+    let mut browser = Browser::open().await;
+    shows(&mut browser, &page(&sale)).await;
+    let link = format!("[data-item=\"{item}\"] h3 a");
+    browser.until(&format!("return !!document.querySelector('{link}')")).await;
+    browser.click(&link).await;
+    let whole = "return location.pathname.startsWith('/items/')
+        && document.querySelectorAll('.gallery img').length === 2
+        && document.querySelector('.words')?.textContent === 'Two lines\\nof text'
+        && document.querySelector('.facts')?.textContent.includes('Colourblue')";
+    browser.until(whole).await;
+    browser.click(".gallery button:last-child").await;
+    let other = "return document.querySelector('.photo img').src.endsWith('#phone-back')";
+    browser.until(other).await;
+    browser.is_sound().await;
+    browser.go(&format!("{}items/999999", page(&sale))).await;
+    browser
+        .until("return document.querySelector('#sale-note').textContent.includes('no such item')")
+        .await;
+    browser.close().await;
+}
+
+/// What the page costs before a button can be pressed, on a slow phone behind a slow network.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_load_is_small_and_quick() {
+    let sale = Deployment::new(Profile::Solo).open_sale(NewSale::of(5)).await;
+    let mut browser = Browser::open().await;
+    let ready = "new MutationObserver(() => {
+            if (!window.readyAt && 'ready' in (document.body?.dataset ?? {})) window.readyAt = performance.now();
+        }).observe(document, {subtree: true, childList: true, attributes: true});";
+    note_on_every_page(&mut browser, ready).await;
+    browser.devtools("Emulation.setCPUThrottlingRate", json!({"rate": 4})).await;
+    let (latency_ms, down, up) = NETWORK_3G;
+    let network = json!({"offline": false, "latency": latency_ms, "downloadThroughput": down,
+        "uploadThroughput": up});
+    browser.devtools("Network.emulateNetworkConditions", network).await;
+    shows(&mut browser, &page(&sale)).await;
+    let figures = "
+        const before = performance.getEntriesByType('resource')
+            .filter(({startTime}) => startTime <= window.readyAt);
+        const all = [performance.getEntriesByType('navigation')[0], ...before];
+        return {ready: window.readyAt, requests: all.length,
+            bytes: all.reduce((sum, {transferSize}) => sum + transferSize, 0),
+            names: all.map(({name, transferSize}) => `${transferSize} ${new URL(name).pathname}`)}";
+    let figures = browser.run(figures).await;
+    println!(
+        "first load: {} requests, {} bytes, ready after {:.0} ms\n{:#}",
+        figures["requests"],
+        figures["bytes"],
+        figures["ready"].as_f64().unwrap(),
+        figures["names"]
+    );
+    assert!(figures["requests"].as_u64().unwrap() <= FIRST_LOAD_REQUESTS_MAX, "{figures:#}");
+    assert!(figures["bytes"].as_u64().unwrap() <= FIRST_LOAD_BYTES_MAX, "{figures:#}");
+    assert!(figures["ready"].as_f64().unwrap() <= INTERACTIVE_MS_MAX, "{figures:#}");
+    browser.close().await;
+}
