@@ -138,7 +138,6 @@ async fn twenty_pages_see_the_same_opening() {
         let mut windows = Vec::new();
         for _ in 0..PAGES {
             let window = browser.new_window().await;
-            browser.run(NOTE_THE_OPENING).await;
             shows(&mut browser, &page(&sale)).await;
             browser.run(NOTE_THE_OPENING).await;
             windows.push(window);
