@@ -17,7 +17,8 @@ pub(crate) fn ensure_browser() -> Result<(), String> {
     environment(name, pinned)
 }
 
-/// What the remarks of our scripts say of their types is true: checked by the TypeScript that clients are made with.
+/// What the remarks of our scripts say of their types is true: checked by the TypeScript that clients are
+/// made with.
 pub(crate) fn check_types() -> Result<(), String> {
     let tsc = target().join("clients/typescript/node_modules/.bin/tsc");
     run(&tsc.to_string_lossy(), &["-p", "web"])

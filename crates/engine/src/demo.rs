@@ -105,7 +105,8 @@ impl Demo {
     }
 }
 
-/// The drawings of the demo's items: one file in `web`, which has a scene for each, asked for by its plain name.
+/// The drawings of the demo's items: one file in `web`, which has a scene for each, asked for by its plain
+/// name.
 fn drawing(scene: &str) -> String {
     format!("/assets/art/demo.svg#{scene}")
 }

@@ -152,7 +152,8 @@ mod tests {
             ),
             (
                 "a/c.js",
-                "/** What\n * it is. */\n  /** @type {A} */ (d).e();\nexport async function c() {\n  return 1;\n}\n",
+                "/** What\n * it is. */\n  /** @type {A} */ (d).e();\n\
+                 export async function c() {\n  return 1;\n}\n",
             ),
         ]);
         let text = "(d).e();\nasync function c() {\nreturn 1;\n}\n\nconst b = c;\n\nb(c);\n\n";

@@ -1,5 +1,5 @@
-//! The pictures of the shop that README shows, taken from the page as it is. Every run takes them and looks at
-//! their size; `UPDATE_PICTURES=1` also keeps them in `docs/images`.
+//! The pictures of the shop that README shows, taken from the page as it is. Every run takes them and
+//! looks at their size; `UPDATE_PICTURES=1` also keeps them in `docs/images`.
 
 use std::{fs, path::Path};
 
@@ -36,7 +36,8 @@ impl Browser {
     /// What can be seen, as a picture of this name.
     async fn picture(&mut self, name: &str) {
         let still = "return document.getAnimations()
-            .every((one) => one.playState !== 'running' || one.effect.getComputedTiming().endTime === Infinity)
+            .every(({playState, effect}) =>
+                playState !== 'running' || effect.getComputedTiming().endTime === Infinity)
             && [...document.images].every((one) => one.complete)";
         self.until(still).await;
         let params = json!({"format": "webp", "quality": QUALITY});
