@@ -80,8 +80,10 @@ async fn evening(sale: &Sale, language: &str) -> Vec<i64> {
             let path = format!("/api/v1/items/{item}");
             let token: Value = buyer.write(&format!("{path}/token"), &json!({})).await.unwrap();
             let headers = [("X-Sale-Token", token["token"].as_str().unwrap())];
-            let claim =
-                buyer.send("POST", &format!("{path}/claims"), &headers, b"{}").await.unwrap();
+            let claim = buyer
+                .send("POST", &format!("{path}/claims"), &headers, b"{\"quantity\":1}")
+                .await
+                .unwrap();
             assert_eq!(claim.status, 202, "{}", claim.json());
         }
     }

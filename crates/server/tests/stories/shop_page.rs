@@ -2,7 +2,7 @@
 //! whatever stands between a buyer and the shop.
 
 use checker::Answer;
-use client::{Api, NewSale};
+use client::{Api, Login, NewSale};
 use serde_json::{Value, json};
 
 use crate::{
@@ -67,8 +67,11 @@ async fn somebody_waits_wins_and_pays(language: &str, says: [&str; 4]) {
     browser.until(&counted).await;
     browser.until(&state_is(sale.item, "ready")).await;
     assert!(now_ms() >= opens_ms, "lit before the opening");
-    let open = "return !!document.querySelector('[data-phase=\"open\"]')";
-    assert_eq!(browser.run(open).await, true, "the panel changed in the same instant");
+    let open = format!(
+        "return document.querySelector('[data-activity=\"{}\"]').dataset.phase === 'open'",
+        sale.activity
+    );
+    assert_eq!(browser.run(&open).await, true, "the panel changed in the same instant");
 
     // Two clicks and a key are one claim.
     let thrice = format!(
@@ -120,12 +123,16 @@ async fn somebody_waits_wins_and_pays_in_chinese() {
     somebody_waits_wins_and_pays("zh", ["后开抢", "抢到了", "确认付款", "已付款"]).await;
 }
 
-/// Notes when its sale is seen to open, by the machine's own clock.
-const NOTE_THE_OPENING: &str = "
-    new MutationObserver(() => {
-        if (window.openedAt || !document.querySelector('[data-phase=\"open\"]')) return;
-        window.openedAt = performance.timeOrigin + performance.now();
-    }).observe(document, {subtree: true, childList: true, attributes: true});";
+/// Notes when a sale is seen to open, by the machine's own clock.
+fn note_the_opening(activity: i64) -> String {
+    let open = format!("[data-activity=\\\"{activity}\\\"][data-phase=\\\"open\\\"]");
+    format!(
+        "new MutationObserver(() => {{
+            if (window.openedAt || !document.querySelector(\"{open}\")) return;
+            window.openedAt = performance.timeOrigin + performance.now();
+        }}).observe(document, {{subtree: true, childList: true, attributes: true}});"
+    )
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn twenty_pages_see_the_same_opening() {
@@ -139,7 +146,7 @@ async fn twenty_pages_see_the_same_opening() {
         for _ in 0..PAGES {
             let window = browser.new_window().await;
             shows(&mut browser, &page(&sale)).await;
-            browser.run(NOTE_THE_OPENING).await;
+            browser.run(&note_the_opening(sale.activity)).await;
             windows.push(window);
         }
         if now_ms() > opens_ms - 1_000 {
@@ -280,7 +287,8 @@ async fn whoever_the_shop_no_longer_knows_is_asked_to_sign_in() {
     assert!(note.as_str().unwrap().contains("your orders are kept"), "{note}");
     browser.is_sound().await;
     let mut api = Api::new(sale.server().address, None);
-    let jwt = sale.deployment.login().token(&mut api, "u3").await.unwrap();
+    let shop = Login::Shop { secret: JWT_SECRET.into() };
+    let jwt = shop.token(&mut api, "u3").await.unwrap();
     browser.run(&format!("localStorage.seckill_jwt = '{jwt}'")).await;
     shows(&mut browser, &page(&sale)).await;
     browser.until("return document.querySelector('#user').textContent === 'u3'").await;
