@@ -176,6 +176,13 @@ async fn a_browser_solves_the_challenge_of_a_sale(profile: Profile) {
     sale.instead(NewSale::of(5)).await;
     change_door(&sale, json!({"challenge": "captcha", "difficulty": 12})).await;
     browser.go(&format!("http://{}/", sale.server().address)).await;
+    // Whoever does not look at an item is asked nothing about it.
+    let looks = format!(
+        "const button = document.querySelector('[data-buy=\"{}\"]');
+         button?.scrollIntoView({{block: 'center'}}); return !!button",
+        sale.item
+    );
+    browser.until(&looks).await;
     browser.until("return !!document.querySelector('dialog.picture img')?.naturalWidth").await;
     browser.click("dialog.picture [value=\"skip\"]").await;
     let button = buy(&mut browser, sale.item).await;
