@@ -17,7 +17,7 @@ use ledger::{
 use orders::AlertKind;
 use payment::{
     CloseOutcome, Notice, NoticeAnswer, NoticeError, NoticeOutcome, Opened, Paid, PayMethod,
-    PayRequest, Provider, ProviderError, QueryOutcome,
+    PayRequest, Provider, ProviderError,
     sandbox::{NoticeSink, Sandbox},
 };
 use sale::{CloseReason, Millis, Order, OrderNo, OrderStatus};
@@ -288,14 +288,16 @@ impl Payments {
                 return Ok(());
             }
             NoticeOutcome::Refunded => {
-                return self.refund_noticed(provider_name, &**provider, &notice).await;
+                return self.refund_noticed(provider_name, &notice).await;
             }
             NoticeOutcome::RefundFailed => {
-                let message = "a provider could not give money back the way it came: see to it there, or \
-                     hand it back and mark the order refunded";
-                let (kind, cause) = (AlertKind::RefundRefused, &notice.provider_txn);
-                self.shared.alerts.about_order(kind, notice.order_no, message, cause);
-                self.refund_is_due(provider_name, &notice.provider_txn).await?;
+                // One that is done by now, or that nobody here asked for, is not ours to see to.
+                if self.refund_is_due(provider_name, &notice.provider_txn).await? {
+                    let message = "a provider could not give money back the way it came: see to it there, \
+                         or hand it back and mark the order refunded";
+                    let (kind, cause) = (AlertKind::RefundRefused, &notice.provider_txn);
+                    self.shared.alerts.about_order(kind, notice.order_no, message, cause);
+                }
                 return Ok(());
             }
         }
@@ -318,13 +320,9 @@ impl Payments {
         Ok(waits)
     }
 
-    /// A provider says that money went back. If nobody here asked for it, it is asked whether all of it did.
-    async fn refund_noticed(
-        &self,
-        name: &str,
-        provider: &dyn Provider,
-        notice: &Notice,
-    ) -> Result<(), NoticeFailure> {
+    /// A provider says that money went back. If nobody here asked for it, the whole of a charge is written
+    /// down, and a part of one is for a person to see to.
+    async fn refund_noticed(&self, name: &str, notice: &Notice) -> Result<(), NoticeFailure> {
         let (no, txn) = (notice.order_no, &notice.provider_txn);
         if self.refund_is_due(name, txn).await? {
             return Ok(());
@@ -337,17 +335,11 @@ impl Payments {
         if of_it(PaymentKind::Refund).is_some() {
             return Ok(());
         }
-        match provider.query(no).await {
-            Ok(QueryOutcome::Refunded(back)) if back.provider_txn == *txn => {}
-            Err(error @ ProviderError::Unavailable(_)) => {
-                return Err(LedgerError::Unavailable(error.to_string()).into());
-            }
-            _ => {
-                let message =
-                    "a provider gave money back that nobody here asked for, and not all of it";
-                self.shared.alerts.about_order(AlertKind::Payment, no, message, txn);
-                return Ok(());
-            }
+        if notice.amount != paid.amount {
+            let message =
+                "a provider gave money back that nobody here asked for, and not all of it";
+            self.shared.alerts.about_order(AlertKind::Payment, no, message, txn);
+            return Ok(());
         }
         let done = RefundDone {
             provider: name.into(),

@@ -5,7 +5,7 @@ use std::{
     collections::{HashMap, HashSet},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -241,13 +241,18 @@ pub(super) struct Bank {
     paid: Arc<Mutex<HashMap<OrderNo, Paid>>>,
     closed: Arc<Mutex<HashSet<OrderNo>>>,
     calls: Arc<AtomicU64>,
+    /// The same, by what was asked.
+    calls_by: Arc<Mutex<HashMap<&'static str, u64>>>,
     hangs: Arc<watch::Sender<bool>>,
+    down: Arc<AtomicBool>,
     refuses: Arc<AtomicBool>,
     /// Why it gave money back.
     reasons: Arc<Mutex<Vec<String>>>,
     /// None: it keeps no bill.
     bill: Arc<Mutex<Option<Vec<BillLine>>>>,
     bills_fetched: Arc<AtomicU64>,
+    /// Of days before this one it has none.
+    bills_from_ms: Arc<AtomicI64>,
     /// Done while a payment is being opened.
     meanwhile: Arc<Mutex<Option<Meanwhile>>>,
 }
@@ -286,6 +291,11 @@ impl Bank {
         self.hangs.send_replace(hangs);
     }
 
+    /// While it is down whoever asks is told so at once.
+    pub(super) fn down(&self, down: bool) {
+        self.down.store(down, Ordering::SeqCst);
+    }
+
     /// It gives no money back.
     pub(super) fn refuse(&self, refuses: bool) {
         self.refuses.store(refuses, Ordering::SeqCst);
@@ -294,6 +304,10 @@ impl Bank {
     /// What its bills list.
     pub(super) fn bills(&self, lines: Vec<BillLine>) {
         *self.bill.lock() = Some(lines);
+    }
+
+    pub(super) fn no_bill_before(&self, day_ms: Millis) {
+        self.bills_from_ms.store(day_ms, Ordering::SeqCst);
     }
 
     pub(super) fn bills_fetched(&self) -> u64 {
@@ -316,9 +330,16 @@ impl Bank {
         self.calls.load(Ordering::SeqCst)
     }
 
-    async fn answers(&self) {
+    pub(super) fn calls_of(&self, what: &str) -> u64 {
+        self.calls_by.lock().get(what).copied().unwrap_or(0)
+    }
+
+    async fn answers(&self, what: &'static str) -> Result<(), ProviderError> {
         self.calls.fetch_add(1, Ordering::SeqCst);
+        *self.calls_by.lock().entry(what).or_default() += 1;
         self.hangs.subscribe().wait_for(|hangs| !hangs).await.unwrap();
+        let down = self.down.load(Ordering::SeqCst);
+        if down { Err(ProviderError::Unavailable("it is down".into())) } else { Ok(()) }
     }
 }
 
@@ -337,7 +358,7 @@ impl Provider for Bank {
     }
 
     async fn close(&self, no: OrderNo) -> Result<CloseOutcome, ProviderError> {
-        self.answers().await;
+        self.answers("close").await?;
         let paid = self.paid.lock().get(&no).cloned();
         if paid.is_none() {
             self.closed.lock().insert(no);
@@ -346,7 +367,7 @@ impl Provider for Bank {
     }
 
     async fn query(&self, no: OrderNo) -> Result<QueryOutcome, ProviderError> {
-        self.answers().await;
+        self.answers("query").await?;
         let paid = self.paid.lock().get(&no).cloned();
         let unpaid = if self.is_closed(no) { QueryOutcome::Closed } else { QueryOutcome::Open };
         Ok(paid.map_or(unpaid, QueryOutcome::Paid))
@@ -355,13 +376,16 @@ impl Provider for Bank {
     async fn bill(&self, day_from_ms: Millis) -> Result<Option<Vec<BillLine>>, ProviderError> {
         let Some(lines) = self.bill.lock().clone() else { return Ok(None) };
         self.bills_fetched.fetch_add(1, Ordering::SeqCst);
-        self.answers().await;
+        self.answers("bill").await?;
+        if day_from_ms < self.bills_from_ms.load(Ordering::SeqCst) {
+            return Ok(None);
+        }
         let day = day_from_ms..day_from_ms + 24 * 60 * 60 * 1_000;
         Ok(Some(lines.into_iter().filter(|line| day.contains(&line.at_ms)).collect()))
     }
 
     async fn refund(&self, request: &RefundRequest) -> Result<RefundOutcome, ProviderError> {
-        self.answers().await;
+        self.answers("refund").await?;
         if self.refuses.load(Ordering::SeqCst) {
             return Err(ProviderError::Refused("no".into()));
         }

@@ -156,7 +156,8 @@ impl Caller {
     }
 
     pub async fn call(&self, call: &Call<'_>) -> Result<Answer, NotAnswered> {
-        let called = timeout(call.within, self.call_at_leisure(call));
+        let until = Instant::now() + call.within;
+        let called = timeout(call.within, self.call_until(call, until));
         called.await.unwrap_or(Err(NotAnswered::TimeOut(call.within.as_millis())))
     }
 
@@ -166,7 +167,7 @@ impl Caller {
         judged.await.unwrap_or(Err(NotAnswered::TimeOut(within.as_millis()))).map(drop)
     }
 
-    async fn call_at_leisure(&self, call: &Call<'_>) -> Result<Answer, NotAnswered> {
+    async fn call_until(&self, call: &Call<'_>, until: Instant) -> Result<Answer, NotAnswered> {
         let Call { target, reach, .. } = *call;
         let place = Place {
             tls: target.tls,
@@ -180,7 +181,7 @@ impl Caller {
         {
             return self.read(place, sender, answer, call.answer_bytes_max).await;
         }
-        let mut sender = self.connect(target, reach).await?;
+        let mut sender = self.connect(target, reach, until).await?;
         let answer = sender.send_request(request(call)?).await;
         let answer = answer.map_err(|error| NotAnswered::NoAnswer(in_words(&error)))?;
         self.read(place, sender, answer, call.answer_bytes_max).await
@@ -212,28 +213,24 @@ impl Caller {
         }
     }
 
-    async fn connect(&self, target: &Target, reach: Reach) -> Result<Sender, NotAnswered> {
-        let mut failed = NotAnswered::NoAddress("it has no address".into());
-        for address in addresses(target, reach).await?.into_iter().take(ADDRESSES_MAX) {
-            // To this very address, and by no name: it is the one that was judged.
-            let stream = match TcpStream::connect(address).await {
-                Ok(stream) => stream,
-                Err(error) => {
-                    failed = NotAnswered::NoConnection(error.to_string());
-                    continue;
-                }
-            };
-            let _ = stream.set_nodelay(true);
-            if !target.tls {
-                return shake_hands(stream).await;
-            }
-            let no_tls =
-                |error: &dyn std::fmt::Display| NotAnswered::NoConnection(error.to_string());
-            let name = ServerName::try_from(target.host.clone()).map_err(|error| no_tls(&error))?;
-            let secured = self.tls.connect(name, stream).await.map_err(|error| no_tls(&error))?;
-            return shake_hands(secured).await;
+    async fn connect(
+        &self,
+        target: &Target,
+        reach: Reach,
+        until: Instant,
+    ) -> Result<Sender, NotAnswered> {
+        let mut judged = addresses(target, reach).await?;
+        judged.truncate(ADDRESSES_MAX);
+        // To these very addresses, and by no name: they are the ones that were judged.
+        let stream = first_that_connects(&judged, until).await?;
+        let _ = stream.set_nodelay(true);
+        if !target.tls {
+            return shake_hands(stream).await;
         }
-        Err(failed)
+        let no_tls = |error: &dyn std::fmt::Display| NotAnswered::NoConnection(error.to_string());
+        let name = ServerName::try_from(target.host.clone()).map_err(|error| no_tls(&error))?;
+        let secured = self.tls.connect(name, stream).await.map_err(|error| no_tls(&error))?;
+        shake_hands(secured).await
     }
 
     async fn read(
@@ -269,6 +266,28 @@ async fn addresses(target: &Target, reach: Reach) -> Result<Vec<SocketAddr>, Not
         Some(inside) => Err(NotAnswered::Forbidden(inside.ip())),
         None => Ok(found),
     }
+}
+
+/// One that swallows what is sent to it must not use up the time of those after it: it gets the same share of
+/// what is left as each of them, and as the answer. The last one has nobody to leave time to.
+async fn first_that_connects(
+    addresses: &[SocketAddr],
+    until: Instant,
+) -> Result<TcpStream, NotAnswered> {
+    let mut failed = NotAnswered::NoAddress("it has no address".into());
+    for (place, address) in addresses.iter().enumerate() {
+        let left = until.saturating_duration_since(Instant::now());
+        let share = match addresses.len() - place {
+            1 => left,
+            waiting => left / (waiting as u32 + 1),
+        };
+        failed = match timeout(share, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => NotAnswered::NoConnection(error.to_string()),
+            Err(_) => NotAnswered::TimeOut(share.as_millis()),
+        };
+    }
+    Err(failed)
 }
 
 async fn shake_hands<S>(stream: S) -> Result<Sender, NotAnswered>
@@ -372,6 +391,34 @@ mod tests {
             assert_eq!(answer.map(|answer| answer.status), Ok(204), "{n}");
         }
         assert_eq!(*connections.lock(), 3, "three posts on each");
+    }
+
+    /// An address at which nobody takes what is sent: its queue is full.
+    async fn swallows() -> (SocketAddr, Vec<TcpStream>, TcpListener) {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = socket.listen(1).unwrap();
+        let (address, mut queue) = (listener.local_addr().unwrap(), Vec::new());
+        while let Ok(Ok(stream)) =
+            timeout(Duration::from_millis(200), TcpStream::connect(address)).await
+        {
+            queue.push(stream);
+        }
+        (address, queue, listener)
+    }
+
+    #[tokio::test]
+    async fn an_address_that_swallows_everything_leaves_time_to_the_next_one() {
+        let (silent, _queue, _kept) = swallows().await;
+        let good = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let good = (good.local_addr().unwrap(), good);
+        let until = Instant::now() + Duration::from_secs(3);
+        let stream = first_that_connects(&[silent, silent, good.0], until).await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), good.0);
+        assert!(Instant::now() < until, "and to the answer");
+        let until = Instant::now() + Duration::from_millis(200);
+        let failed = first_that_connects(&[silent], until).await;
+        assert!(matches!(failed, Err(NotAnswered::TimeOut(_))), "{failed:?}");
     }
 
     #[tokio::test]

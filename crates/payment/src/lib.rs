@@ -28,6 +28,10 @@ mod test_server;
 mod text;
 mod wechat;
 
+use std::path::Path;
+
+use outgoing::Caller;
+
 pub use alipay::{Alipay, AlipaySettings};
 pub use provider::{
     BillLine, CloseOutcome, NOTICE_BYTES_MAX, Notice, NoticeAnswer, NoticeError, NoticeOutcome,
@@ -35,3 +39,11 @@ pub use provider::{
     RefundRequest, Title,
 };
 pub use wechat::{WechatPay, WechatSettings};
+
+/// Whoever calls a provider trusts the public authorities, or those of this file instead.
+fn caller_to(ca_file: &Path) -> Result<Caller, String> {
+    if ca_file.as_os_str().is_empty() {
+        return Ok(Caller::default());
+    }
+    Caller::trusting_file(ca_file).map_err(|bad| bad.to_string())
+}

@@ -168,6 +168,22 @@ pub enum NoticeOutcome {
     RefundFailed,
 }
 
+impl QueryOutcome {
+    /// What became of closing an order that a provider would not close: it is paid, it was closed before, or
+    /// it cannot be closed now, and the order itself says which.
+    pub(crate) fn after_refused_close(
+        self,
+        refusal: impl Into<String>,
+    ) -> Result<CloseOutcome, ProviderError> {
+        match self {
+            QueryOutcome::Paid(paid) => Ok(CloseOutcome::AlreadyPaid(paid)),
+            QueryOutcome::Closed | QueryOutcome::Refunded(_) => Ok(CloseOutcome::Closed),
+            QueryOutcome::NeverOpened => Ok(CloseOutcome::NeverOpened),
+            QueryOutcome::Open => Err(ProviderError::Unavailable(refusal.into())),
+        }
+    }
+}
+
 /// How we answer a provider's notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoticeAnswer {
@@ -177,6 +193,17 @@ pub enum NoticeAnswer {
     TryAgain,
     /// Not proved to be the provider's, or not for us. Nobody need be woken: probes look like this.
     NotBelieved,
+}
+
+impl NoticeAnswer {
+    /// The status that says it to every provider: what is not a success is sent again.
+    pub(crate) fn status(self) -> u16 {
+        match self {
+            NoticeAnswer::Accepted => 200,
+            NoticeAnswer::TryAgain => 500,
+            NoticeAnswer::NotBelieved => 400,
+        }
+    }
 }
 
 /// A line of a provider's bill: a charge, or money given back.

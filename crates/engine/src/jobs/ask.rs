@@ -116,6 +116,9 @@ impl Visits {
     }
 }
 
+/// The provider did not answer.
+struct Silent;
+
 impl Visitor {
     /// Asks about all payments of a provider that are due, unless it stops answering.
     async fn ask_all(&self, name: &str, provider: &dyn Provider) -> Result<(), AnyError> {
@@ -129,9 +132,13 @@ impl Visitor {
             let silent = AtomicBool::new(false);
             let silent = &silent;
             let asked = stream::iter(due).map(|due| async move {
-                let next_ms = self.ask(name, provider, &due, silent).await;
-                let next_ms = next_ms.map(|pause_ms| now_ms.saturating_add(pause_ms));
-                PaymentAsked { id: due.id, asks: due.asks.saturating_add(1), next_ms }
+                // An outage uses up none of the askings of which the pauses grow.
+                let (pause_ms, asks) = match self.ask(name, provider, &due, silent).await {
+                    Ok(pause_ms) => (pause_ms, due.asks.saturating_add(1)),
+                    Err(Silent) => (Some(SILENT_PAUSE_MS), due.asks),
+                };
+                let next_ms = pause_ms.map(|pause_ms| now_ms.saturating_add(pause_ms));
+                PaymentAsked { id: due.id, asks, next_ms }
             });
             let asked: Vec<PaymentAsked> = asked.buffered(PROVIDER_CALLS_MAX).collect().await;
             ledger.payments_asked(&asked).await?;
@@ -148,12 +155,12 @@ impl Visitor {
         provider: &dyn Provider,
         due: &PaymentToAsk,
         silent: &AtomicBool,
-    ) -> Option<Millis> {
+    ) -> Result<Option<Millis>, Silent> {
         if due.status != OrderStatus::Unpaid {
-            return None;
+            return Ok(None);
         }
         if silent.load(Ordering::Relaxed) {
-            return Some(SILENT_PAUSE_MS);
+            return Err(Silent);
         }
         let again = ASK_PAUSES_MS.get(due.asks as usize).copied().unwrap_or(ASK_PAUSE_MS_MAX);
         match provider.query(due.order_no).await {
@@ -161,19 +168,19 @@ impl Visitor {
                 tracing::info!(order_no = %due.order_no, provider = name,
                     "a payment was asked about and is paid; no notice had come");
                 match self.payments.credit(&money_of(name, due.order_no, paid)).await {
-                    Ok(_) => None,
-                    Err(NoticeFailure::Ledger(_)) => Some(SILENT_PAUSE_MS),
+                    Ok(_) => Ok(None),
+                    Err(NoticeFailure::Ledger(_)) => Ok(Some(SILENT_PAUSE_MS)),
                     // Somebody was woken for it.
-                    Err(_) => Some(again),
+                    Err(_) => Ok(Some(again)),
                 }
             }
-            Ok(_) | Err(ProviderError::Refused(_)) => Some(again),
+            Ok(_) | Err(ProviderError::Refused(_)) => Ok(Some(again)),
             Err(error @ ProviderError::Unavailable(_)) => {
                 if !silent.swap(true, Ordering::Relaxed) {
                     tracing::warn!(provider = name, %error,
                         "a provider does not answer; it is asked about its payments later");
                 }
-                Some(SILENT_PAUSE_MS)
+                Err(Silent)
             }
         }
     }

@@ -13,6 +13,8 @@ mod hints;
 mod lifecycle;
 mod mend;
 mod news;
+#[cfg(test)]
+mod outage;
 mod publish;
 mod reconcile;
 mod refund;

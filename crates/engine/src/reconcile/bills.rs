@@ -3,7 +3,8 @@
 //! Once a day is over and its provider has made the bill, it is fetched and gone through in both directions.
 //! A charge of one of our orders that nobody told us of is credited (or given back, if the order is over);
 //! money that went back unknown to us is noted. What has no rule is shown to a person. A day that agreed is
-//! not fetched again; one that did not, a few hours later.
+//! not fetched again; one that did not, a few hours later. One that could not be had (providers make none of a
+//! day on which nothing moved) is asked for again later, and the days after it do not wait for it.
 //!
 //! A bill may take its provider minutes. So it is fetched beside the runs: a run takes what has come, and
 //! does not wait for what has not. What one side noted just before midnight and the other just after is not a
@@ -15,22 +16,21 @@ use std::{
     time::Duration,
 };
 
-use ledger::{
-    BillDay, Credit, Noted, PaymentKind, PaymentNotice, PaymentRow, RefundDone, RefundTold,
-};
+use ledger::{BillDay, Noted, PaymentKind, PaymentNotice, PaymentRow, RefundDone, RefundTold};
 use payment::{BillLine, Provider, ProviderError, QueryOutcome};
 use sale::{Millis, OrderNo};
-use serde_json::json;
 use tokio::{sync::Mutex, task::JoinHandle};
 
-use super::Finding;
-use crate::{NoticeFailure, Payments, StoreError, shared::Shared};
+use super::{Finding, found_money};
+use crate::{Payments, StoreError, shared::Shared};
 
 const DAY_MS: Millis = 24 * 60 * 60 * 1_000;
 /// Days that are looked back for bills that were not compared.
 const BILL_DAYS_MAX: Millis = 7;
 /// A day that did not agree is fetched again after this.
 const DIFFERING_AGAIN_MS: Millis = 6 * 60 * 60 * 1_000;
+/// A bill that could not be had is asked for again after this.
+const NOT_HAD_AGAIN_MS: Millis = 30 * 60 * 1_000;
 /// For so long it is remembered that a day was compared.
 const REMEMBERED_MS: Millis = 400 * DAY_MS;
 /// How long a run waits for a bill.
@@ -48,6 +48,8 @@ pub(super) struct BillComparison {
     payments: Arc<Payments>,
     /// Bills on their way, at most one of each provider.
     fetching: Mutex<HashMap<String, Fetching>>,
+    /// By provider and day, when a bill could not be had. At most so many days as are looked back for.
+    not_had: parking_lot::Mutex<HashMap<(String, Millis), Millis>>,
 }
 
 struct Fetching {
@@ -57,7 +59,8 @@ struct Fetching {
 
 impl BillComparison {
     pub(super) fn new(shared: Arc<Shared>, payments: Arc<Payments>) -> BillComparison {
-        BillComparison { shared, payments, fetching: Mutex::default() }
+        let (fetching, not_had) = Default::default();
+        BillComparison { shared, payments, fetching, not_had }
     }
 
     pub(super) async fn compare(&self, heal: bool) -> Result<Vec<Finding>, StoreError> {
@@ -100,17 +103,21 @@ impl BillComparison {
             return Ok(None);
         };
         fetching.remove(name);
-        match fetched {
-            Ok(Ok(lines)) => Ok(lines.map(|lines| (day_ms, lines))),
+        let lines = match fetched {
+            Ok(Ok(lines)) => lines,
             Ok(Err(error)) => {
                 tracing::warn!(provider = name, %error, "a bill could not be had; it is asked for again");
-                Ok(None)
+                None
             }
             Err(panic) => {
                 tracing::error!(provider = name, %panic, "fetching a bill panicked");
-                Ok(None)
+                None
             }
+        };
+        if lines.is_none() {
+            self.not_had.lock().insert((name.to_owned(), day_ms), self.shared.now_ms());
         }
+        Ok(lines.map(|lines| (day_ms, lines)))
     }
 
     async fn day_to_compare(
@@ -124,7 +131,14 @@ impl BillComparison {
         let known = self.shared.ledger.bill_days(name, first_ms).await?;
         let known: HashMap<Millis, BillDay> =
             known.into_iter().map(|day| (day.day_ms, day)).collect();
+        let mut not_had = self.not_had.lock();
+        not_had.retain(|(_, day_ms), asked_ms| {
+            *day_ms >= first_ms && (now_ms - *asked_ms).abs() < NOT_HAD_AGAIN_MS
+        });
         let is_due = |day_ms: &Millis| {
+            if not_had.contains_key(&(name.to_owned(), *day_ms)) {
+                return false;
+            }
             known.get(day_ms).is_none_or(|day| {
                 day.differences > 0 && (now_ms - day.compared_ms).abs() >= DIFFERING_AGAIN_MS
             })
@@ -185,7 +199,7 @@ impl BillComparison {
         heal: bool,
     ) -> Result<Option<Finding>, StoreError> {
         let detail = format!("{no}: {name} {} is on the bill and not on record", line.provider_txn);
-        let mut finding = Finding::new("bill_charge_unknown", detail);
+        let finding = Finding::new("bill_charge_unknown", detail);
         if !heal {
             return Ok(Some(finding));
         }
@@ -196,18 +210,7 @@ impl BillComparison {
             amount: line.amount,
             paid_ms: line.at_ms,
         };
-        let how = match self.payments.credit(&money).await {
-            Ok(Credit::Repeated) => return Ok(None),
-            Ok(Credit::Refunding(_)) => "the order was over, the money goes back",
-            Ok(_) => "credited",
-            Err(NoticeFailure::Ledger(error)) => return Err(error.into()),
-            // Somebody was woken already.
-            Err(failure) => {
-                finding.detail.push_str(&format!(", but {failure}"));
-                return Ok(Some(finding));
-            }
-        };
-        self.healed(no, finding, how).await.map(Some)
+        found_money::credit(&self.payments, &money, finding).await
     }
 
     /// The provider gave money back, and nobody told us.
@@ -233,7 +236,8 @@ impl BillComparison {
         match self.shared.ledger.refund_told(&done, None, self.shared.now_ms()).await? {
             RefundTold::Noted(_) => {
                 self.shared.wake.outbox_written();
-                self.healed(no, finding, "noted as given back").await.map(Some)
+                let how = "noted as given back";
+                found_money::healed(&self.shared, no, finding, how).await.map(Some)
             }
             RefundTold::Repeated(_) => Ok(None),
             RefundTold::Mismatch(..) | RefundTold::UnknownPayment => Ok(Some(finding)),
@@ -273,18 +277,6 @@ impl BillComparison {
             };
             page = Noted { from_ms: last.created_ms, after_id: *id, ..page };
         }
-    }
-
-    async fn healed(
-        &self,
-        no: OrderNo,
-        mut finding: Finding,
-        how: &str,
-    ) -> Result<Finding, StoreError> {
-        finding.healed = Some(how.into());
-        let detail = json!({"how": how, "findings": [&finding]});
-        self.shared.audit("system", "reconcile.heal", format!("order:{no}"), detail).await?;
-        Ok(finding)
     }
 }
 
@@ -384,6 +376,28 @@ mod tests {
             later.payments
         );
         assert_eq!(engine.shared.ledger.payments(unknown).await.unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_day_of_which_there_is_no_bill_keeps_no_other_day_waiting() {
+        let (shop, activity) = TestEngine::with_a_sale(|_| {}).await;
+        let engine = shop.engine.clone();
+        let no = shop.buy(activity.items[0].id, "ann").await;
+        shop.bank.bills(vec![line(no, "T-unknown", 1, false)]);
+        shop.clock.advance(DAY_MS);
+        let today_ms = NOW_MS + DAY_MS;
+        shop.bank.no_bill_before(today_ms - 2 * DAY_MS);
+        for _ in 0..BILL_DAYS_MAX {
+            engine.reconcile.run(true).await.unwrap();
+        }
+        let order = engine.shared.ledger.order(no).await.unwrap().unwrap();
+        assert_eq!(order.status, OrderStatus::Paid, "yesterday was compared");
+        let asked = shop.bank.bills_fetched();
+        engine.reconcile.run(true).await.unwrap();
+        assert_eq!(shop.bank.bills_fetched(), asked, "it is not asked again and again");
+        shop.clock.advance(NOT_HAD_AGAIN_MS);
+        engine.reconcile.run(true).await.unwrap();
+        assert_eq!(shop.bank.bills_fetched(), asked + 1, "but later");
     }
 
     #[tokio::test]

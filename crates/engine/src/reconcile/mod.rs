@@ -31,6 +31,7 @@
 
 mod bills;
 mod compare;
+mod found_money;
 mod heal;
 mod payments;
 mod report;

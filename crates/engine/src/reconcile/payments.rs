@@ -3,15 +3,14 @@
 use std::{collections::HashSet, sync::Arc};
 
 use futures_util::{StreamExt, stream};
-use ledger::{Credit, OpenPayment, PaymentProblem};
+use ledger::{OpenPayment, PaymentProblem};
 use parking_lot::Mutex;
 use payment::{CloseOutcome, Paid, Provider, ProviderError, QueryOutcome};
 use sale::{Millis, OrderNo};
-use serde_json::json;
 
-use super::Finding;
+use super::{Finding, found_money};
 use crate::{
-    NoticeFailure, Payments, StoreError,
+    Payments, StoreError,
     payments::{PROVIDER_CALLS_MAX, money_of},
     shared::Shared,
 };
@@ -181,26 +180,11 @@ impl PaymentComparison {
         heal: bool,
     ) -> Result<Option<Finding>, StoreError> {
         let detail = format!("{no}: {provider} has money for it and its notice never came");
-        let mut finding = Finding::new("payment_unnoticed", detail);
+        let finding = Finding::new("payment_unnoticed", detail);
         if !heal {
             return Ok(Some(finding));
         }
-        let money = money_of(&provider, no, paid);
-        let how = match self.payments.credit(&money).await {
-            Ok(Credit::Repeated) => return Ok(None),
-            Ok(Credit::Refunding(_)) => "the order was over, the money goes back",
-            Ok(_) => "credited",
-            Err(NoticeFailure::Ledger(error)) => return Err(error.into()),
-            // Somebody was woken already.
-            Err(failure) => {
-                finding.detail.push_str(&format!(", but {failure}"));
-                return Ok(Some(finding));
-            }
-        };
-        finding.healed = Some(how.into());
-        let detail = json!({"how": how, "findings": [finding]});
-        self.shared.audit("system", "reconcile.heal", format!("order:{no}"), detail).await?;
-        Ok(Some(finding))
+        found_money::credit(&self.payments, &money_of(&provider, no, paid), finding).await
     }
 }
 

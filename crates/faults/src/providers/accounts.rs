@@ -45,7 +45,18 @@ pub(super) struct Refund {
     pub(super) id: String,
     pub(super) amount: i64,
     pub(super) asked_ms: i64,
+    /// Never, while it is stuck.
     pub(super) done_ms: i64,
+    pub(super) stuck: Option<Stuck>,
+}
+
+/// Why money that was to go back does not arrive by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stuck {
+    /// The buyer's card or account takes no money: the shop has to see to it at the company.
+    Abnormal,
+    /// The company gave it up.
+    Closed,
 }
 
 /// How a buyer pays.
@@ -96,6 +107,8 @@ pub(super) struct Accounts {
     of_order: HashMap<String, Vec<usize>>,
     by_refund: HashMap<String, usize>,
     numbers: u64,
+    /// Refunds that are asked for from now on get stuck like this.
+    refunds_stick: Option<Stuck>,
 }
 
 impl Accounts {
@@ -240,10 +253,34 @@ impl Accounts {
             return Err(RefundRefusal::MoreThanWasPaid);
         }
         let id = self.number(prefix, now_ms);
-        let refund = Refund { number: number.into(), id, amount, asked_ms: now_ms, done_ms };
+        let stuck = self.refunds_stick;
+        let done_ms = if stuck.is_some() { i64::MAX } else { done_ms };
+        let refund = Refund { number: number.into(), id, amount, asked_ms: now_ms, done_ms, stuck };
         self.charges[at].refunds.push(refund.clone());
         self.by_refund.insert(number.into(), at);
         Ok((refund, true))
+    }
+
+    pub(super) fn refunds_stick(&mut self, stuck: Option<Stuck>) {
+        self.refunds_stick = stuck;
+    }
+
+    /// What was stuck of an order goes on now. Answers the numbers of these refunds.
+    pub(super) fn unstick(&mut self, order_no: &str, now_ms: i64) -> Vec<String> {
+        let charges = self.charges.iter_mut().filter(|charge| charge.order_no == order_no);
+        let refunds = charges.flat_map(|charge| &mut charge.refunds);
+        let stuck = refunds.filter(|refund| refund.stuck.is_some());
+        let goes_on = stuck.map(|refund| {
+            (refund.stuck, refund.done_ms) = (None, now_ms);
+            refund.number.clone()
+        });
+        goes_on.collect()
+    }
+
+    /// The number of the first refund of an order.
+    pub(super) fn refund_of(&self, order_no: &str) -> Option<&str> {
+        let mut charges = self.charges.iter().filter(|charge| charge.order_no == order_no);
+        charges.find_map(|charge| Some(charge.refunds.first()?.number.as_str()))
     }
 
     /// A refund by the shop's number, and its charge.

@@ -222,6 +222,7 @@ mod tests {
             amount: 699_900,
             asked_ms: NOON_MS,
             done_ms: NOON_MS + 1_000,
+            stuck: None,
         };
         let charge = |txn: &str, order_no: &str, refunds| Charge {
             txn: txn.into(),

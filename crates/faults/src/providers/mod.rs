@@ -51,7 +51,7 @@ use self::{
 use crate::services::{Port, ServiceFolder};
 
 pub use self::{
-    accounts::{Charge, Paying, Settled},
+    accounts::{Charge, Paying, Settled, Stuck},
     alipay::Alipay,
     faults::{Faults, Forgery, Mood},
     keys::{Certified, KeyPair},
@@ -130,6 +130,14 @@ impl Company {
         *locked(&self.counts).entry(what).or_default() += 1;
     }
 
+    fn pay(&self, prefix: &str, order_no: &str, paying: Paying) -> Result<(), &'static str> {
+        let charged = self.accounts().pay(prefix, order_no, paying, calendar::now_ms())?;
+        for charge in charged {
+            self.tell(News::Paid { charge, after_ms: 0, doubled: paying == Paying::Twice });
+        }
+        Ok(())
+    }
+
     /// Of these the shop is to be told.
     fn tell(&self, news: News) {
         if self.news.try_send(news).is_err() {
@@ -188,14 +196,7 @@ impl<P: Protocol> StandIn<P> {
 
     /// A buyer pays what the shop opened.
     pub fn pay(&self, order_no: &str, paying: Paying) -> Result<(), &'static str> {
-        let company = self.company();
-        let now_ms = calendar::now_ms();
-        let charged = company.accounts().pay(P::TXN_PREFIX, order_no, paying, now_ms)?;
-        for charge in charged {
-            let doubled = paying == Paying::Twice;
-            company.tell(News::Paid { charge, after_ms: 0, doubled });
-        }
-        Ok(())
+        self.company().pay(P::TXN_PREFIX, order_no, paying)
     }
 
     /// As if the shop had opened a payment.
@@ -231,6 +232,26 @@ impl<P: Protocol> StandIn<P> {
     /// How often something happened, by its name, e.g. `notices_lost`.
     pub fn counts(&self) -> HashMap<&'static str, usize> {
         locked(&self.company().counts).clone()
+    }
+
+    /// Money goes back by another hand than the shop's server, such as a clerk's at the company's own pages.
+    pub fn give_back(&self, order_no: &str, amount: i64) -> Result<(), &'static str> {
+        let (company, now_ms) = (self.company(), calendar::now_ms());
+        let number = format!("HAND{order_no}");
+        let mut accounts = company.accounts();
+        let charge = accounts.charge_of(order_no, now_ms);
+        let refund = (number.as_str(), amount);
+        let made = accounts.refund(P::TXN_PREFIX, charge, refund, (now_ms, now_ms));
+        drop(accounts);
+        made.map_err(|_| "there is no such money")?;
+        company.tell(News::Refunded { number, after_ms: 0 });
+        Ok(())
+    }
+
+    /// A notice as it would be sent now, of the first refund of an order.
+    pub fn refund_notice_of(&self, order_no: &str, forgery: Option<Forgery>) -> Option<Notice> {
+        let number = self.company().accounts().refund_of(order_no)?.to_owned();
+        self.protocol.notice(&News::Refunded { number, after_ms: 0 }, forgery)
     }
 
     /// A notice as it would be sent now, of the first charge of an order, for whoever wants to send it

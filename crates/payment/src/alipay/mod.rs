@@ -58,13 +58,16 @@ struct Trade {
 }
 
 impl Trade {
-    fn paid(&self) -> Result<Paid, ProviderError> {
+    /// Alipay need not say when it was paid; then it was by now.
+    fn paid(&self, now_ms: Millis) -> Result<Paid, ProviderError> {
         if !["", "CNY"].contains(&self.trans_currency.as_str()) {
             return Err(unknown(format!("a trade in {}", self.trans_currency)));
         }
         let amount = Money::from_text(&self.total_amount, Currency::CNY).map_err(unknown)?;
-        let paid_ms = beijing::parse_plain(&self.send_pay_date);
-        let paid_ms = paid_ms.ok_or_else(|| unknown("a payment without its time"))?;
+        let paid_ms = match self.send_pay_date.as_str() {
+            "" => now_ms,
+            at => beijing::parse_plain(at).ok_or_else(|| unknown("a payment at no time"))?,
+        };
         Ok(Paid { provider_txn: self.trade_no.clone(), amount, paid_ms })
     }
 }
@@ -207,25 +210,20 @@ impl Provider for Alipay {
         if is_unknown(&refusal) {
             return Ok(CloseOutcome::NeverOpened);
         }
-        // Paid, closed before, or not to be closed now: the trade itself says which.
-        match self.query(order_no).await? {
-            QueryOutcome::Paid(paid) => Ok(CloseOutcome::AlreadyPaid(paid)),
-            QueryOutcome::Closed | QueryOutcome::Refunded(_) => Ok(CloseOutcome::Closed),
-            QueryOutcome::NeverOpened => Ok(CloseOutcome::NeverOpened),
-            QueryOutcome::Open => Err(unknown(refusal.words())),
-        }
+        self.query(order_no).await?.after_refused_close(refusal.words())
     }
 
     async fn query(&self, order_no: OrderNo) -> Result<QueryOutcome, ProviderError> {
         let Some(trade) = self.trade(order_no).await? else {
             return Ok(QueryOutcome::NeverOpened);
         };
+        let now_ms = self.clock.now_ms();
         match trade.trade_status.as_str() {
             "WAIT_BUYER_PAY" => Ok(QueryOutcome::Open),
-            "TRADE_SUCCESS" | "TRADE_FINISHED" => trade.paid().map(QueryOutcome::Paid),
+            "TRADE_SUCCESS" | "TRADE_FINISHED" => trade.paid(now_ms).map(QueryOutcome::Paid),
             // Never paid, or all of it given back: then it tells when it was paid.
             "TRADE_CLOSED" if trade.send_pay_date.is_empty() => Ok(QueryOutcome::Closed),
-            "TRADE_CLOSED" => trade.paid().map(QueryOutcome::Refunded),
+            "TRADE_CLOSED" => trade.paid(now_ms).map(QueryOutcome::Refunded),
             status => Err(unknown(format!("a trade that is {status:?}"))),
         }
     }
@@ -261,12 +259,9 @@ impl Provider for Alipay {
     }
 
     fn answer(&self, answer: NoticeAnswer) -> (u16, &'static str, String) {
-        let (status, word) = match answer {
-            NoticeAnswer::Accepted => (200, "success"),
-            NoticeAnswer::TryAgain => (500, "fail"),
-            NoticeAnswer::NotBelieved => (400, "fail"),
-        };
-        (status, "text/plain", word.into())
+        // This very word and nothing else; any other makes Alipay tell again.
+        let word = if answer == NoticeAnswer::Accepted { "success" } else { "fail" };
+        (answer.status(), "text/plain", word.into())
     }
 
     async fn bill(&self, day_from_ms: Millis) -> Result<Option<Vec<BillLine>>, ProviderError> {

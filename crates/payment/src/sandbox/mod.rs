@@ -285,12 +285,8 @@ impl Provider for Sandbox {
     }
 
     fn answer(&self, answer: NoticeAnswer) -> (u16, &'static str, String) {
-        let (status, code) = match answer {
-            NoticeAnswer::Accepted => (200, "SUCCESS"),
-            NoticeAnswer::TryAgain => (500, "FAIL"),
-            NoticeAnswer::NotBelieved => (400, "FAIL"),
-        };
-        (status, "application/json", format!(r#"{{"code":"{code}"}}"#))
+        let code = if answer == NoticeAnswer::Accepted { "SUCCESS" } else { "FAIL" };
+        (answer.status(), "application/json", format!(r#"{{"code":"{code}"}}"#))
     }
 }
 

@@ -26,7 +26,7 @@ use super::{
     settings::{PUBLIC_KEY_PREFIX, WechatSettings, public_key},
 };
 use crate::{
-    NoticeError, ProviderError,
+    NoticeError, ProviderError, caller_to,
     certificate::{Certificate, hex},
     key_files::{KeyFiles, Keyring},
     rsa::{SigningKey, VerifyingKey, certificates},
@@ -69,6 +69,12 @@ pub(super) struct Refusal {
     pub(super) message: String,
 }
 
+impl Refusal {
+    pub(super) fn words(&self) -> String {
+        format!("{}: {}", self.code, self.message)
+    }
+}
+
 pub(super) struct Api {
     merchant_id: String,
     base_url: String,
@@ -90,11 +96,7 @@ impl Api {
     pub(super) fn open(settings: &WechatSettings, clock: SharedClock) -> Result<Api, Vec<String>> {
         let mut problems = Vec::new();
         let mut note = |problem: String| problems.push(problem);
-        let caller = if settings.ca_file.as_os_str().is_empty() {
-            Some(Caller::default())
-        } else {
-            Caller::trusting_file(&settings.ca_file).map_err(|bad| note(bad.to_string())).ok()
-        };
+        let caller = caller_to(&settings.ca_file).map_err(&mut note).ok();
         let merchant = merchant_files(settings).map_err(&mut note).ok();
         let api_keys = api_key_files(settings).map_err(&mut note).ok();
         let given = given_files(settings).map_err(&mut note).ok();

@@ -36,6 +36,7 @@ use crate::{
 /// What the buyer reads at the cashier, in bytes.
 const DESCRIPTION_BYTES_MAX: usize = 127;
 const REASON_BYTES_MAX: usize = 80;
+const LETTER_BYTES_MAX: usize = 3;
 /// WeChat takes no order that ends sooner than in a minute.
 const OPEN_MS_MIN: Millis = 61_000;
 /// The bill of a day is there at ten o'clock of the next one.
@@ -85,7 +86,7 @@ impl WechatPay {
         json!({
             "appid": self.settings.app_id,
             "mchid": self.settings.merchant_id,
-            "description": shortened(&request.subject, DESCRIPTION_BYTES_MAX),
+            "description": understood(&request.subject, DESCRIPTION_BYTES_MAX),
             "out_trade_no": request.order_no.to_string(),
             "time_expire": beijing::with_offset(request.deadline_ms.max(not_before_ms)),
             "notify_url": self.notify_url,
@@ -150,13 +151,21 @@ fn out_refund_no(provider_txn: &str) -> String {
     format!("SKR{provider_txn}")
 }
 
+/// WeChat knows letters of up to three bytes only, and refuses a text with an emoji in it, and with the text
+/// the order or the refund.
+fn understood(text: &str, bytes_max: usize) -> String {
+    let known: String = text.chars().filter(|c| c.len_utf8() <= LETTER_BYTES_MAX).collect();
+    let short = shortened(known.trim(), bytes_max);
+    if short.is_empty() { "-".into() } else { short.to_owned() }
+}
+
 fn is_unknown(refusal: &Refusal) -> bool {
     UNKNOWN_TO_WECHAT.contains(&refusal.code.as_str())
 }
 
 /// A clear no, unless it says that nothing was decided.
 fn refused(refusal: Refusal) -> ProviderError {
-    let words = format!("{}: {}", refusal.code, refusal.message);
+    let words = refusal.words();
     if NOT_NOW.contains(&refusal.code.as_str()) {
         ProviderError::Unavailable(words)
     } else {
@@ -258,13 +267,7 @@ impl Provider for WechatPay {
         if is_unknown(&refusal) {
             return Ok(CloseOutcome::NeverOpened);
         }
-        // Paid, closed before, or not to be closed now: the order itself says which.
-        match self.query(order_no).await? {
-            QueryOutcome::Paid(paid) => Ok(CloseOutcome::AlreadyPaid(paid)),
-            QueryOutcome::Closed | QueryOutcome::Refunded(_) => Ok(CloseOutcome::Closed),
-            QueryOutcome::NeverOpened => Ok(CloseOutcome::NeverOpened),
-            QueryOutcome::Open => Err(unknown(format!("{}: {}", refusal.code, refusal.message))),
-        }
+        self.query(order_no).await?.after_refused_close(refusal.words())
     }
 
     async fn query(&self, order_no: OrderNo) -> Result<QueryOutcome, ProviderError> {
@@ -285,7 +288,7 @@ impl Provider for WechatPay {
         let body = json!({
             "transaction_id": request.provider_txn,
             "out_refund_no": out_refund_no(&request.provider_txn),
-            "reason": shortened(&request.reason, REASON_BYTES_MAX),
+            "reason": understood(&request.reason, REASON_BYTES_MAX),
             "notify_url": self.notify_url,
             "amount": {"refund": minor, "total": minor, "currency": request.amount.currency},
         });
@@ -320,12 +323,13 @@ impl Provider for WechatPay {
     }
 
     fn answer(&self, answer: NoticeAnswer) -> (u16, &'static str, String) {
-        let (status, code, message) = match answer {
-            NoticeAnswer::Accepted => (200, "SUCCESS", "OK"),
-            NoticeAnswer::TryAgain => (500, "FAIL", "not now"),
-            NoticeAnswer::NotBelieved => (400, "FAIL", "not believed"),
+        let (code, message) = match answer {
+            NoticeAnswer::Accepted => ("SUCCESS", "OK"),
+            NoticeAnswer::TryAgain => ("FAIL", "not now"),
+            NoticeAnswer::NotBelieved => ("FAIL", "not believed"),
         };
-        (status, "application/json", json!({"code": code, "message": message}).to_string())
+        let said = json!({"code": code, "message": message}).to_string();
+        (answer.status(), "application/json", said)
     }
 
     async fn bill(&self, day_from_ms: Millis) -> Result<Option<Vec<BillLine>>, ProviderError> {

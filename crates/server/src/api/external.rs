@@ -5,10 +5,7 @@
 //! and each of the three bodies has a field that the others refuse: what was signed for one order or one of
 //! them is good for nothing else.
 
-use axum::{
-    extract::{FromRequest, Request, State},
-    response::IntoResponse,
-};
+use axum::extract::{FromRequest, Request, State};
 use bytes::Bytes;
 use engine::{TRANSACTION_ID_CHARS_MAX, ToldError, ToldMoney, ToldOutcome, actor::Actor};
 use http::header::CONTENT_TYPE;
@@ -109,8 +106,11 @@ enum Outcome {
     NotClosed,
 }
 
+/// With money that has to go back: why.
+type WhatCame = (Outcome, Option<RefundReason>);
+
 impl Told {
-    fn of(order: &Order, (outcome, reason): (Outcome, Option<RefundReason>), lang: Lang) -> Told {
+    fn of(order: &Order, (outcome, reason): WhatCame, lang: Lang) -> Told {
         let (en, zh) = match (outcome, reason) {
             (Outcome::Done, _) => ("It is noted.", "已入账。"),
             (Outcome::Repeated, _) => {
@@ -253,11 +253,11 @@ pub(super) async fn paid(
 ) -> Result<Json<Told>, Problem> {
     let amount = Money::new(said.amount, said.currency);
     let told = money((no, said.order_no), said.transaction_id, amount, said.paid_at)?;
-    let told = finish(async move {
+    let noting = async move {
         let (outcome, order) = app.engine.payments().told_paid(by.as_ref(), &told).await?;
-        Ok::<_, Problem>(Told::of(&order, shown(outcome), lang))
-    });
-    Ok(Json(told.await?))
+        Ok((shown(outcome), order))
+    };
+    noted(lang, noting).await
 }
 
 /// The shop's own cashier gave money back: because `payment.refund_requested` asked for it, or for a reason
@@ -280,11 +280,11 @@ pub(super) async fn refunded(
 ) -> Result<Json<Told>, Problem> {
     let amount = Money::new(said.amount, said.currency);
     let told = money((no, said.order_no), said.transaction_id, amount, said.refunded_at)?;
-    let told = finish(async move {
+    let noting = async move {
         let (outcome, order) = app.engine.payments().told_refunded(by.as_ref(), &told).await?;
-        Ok::<_, Problem>(Told::of(&order, shown(outcome), lang))
-    });
-    Ok(Json(told.await?))
+        Ok((shown(outcome), order))
+    };
+    noted(lang, noting).await
 }
 
 /// Nobody can pay this order at the shop's own cashier any more: the answer to `payment.close_requested`. The
@@ -302,19 +302,31 @@ pub(super) async fn payment_closed(
     State(app): State<Shared>,
     Path(no): Path<OrderNo>,
     FromShop { said, by, lang }: FromShop<ShopClosed>,
-) -> Result<impl IntoResponse, Problem> {
+) -> Result<Json<Told>, Problem> {
     same_order(no, said.order_no)?;
     let GivenTime(closed_ms) = said.closed_at;
-    let told = finish(async move {
+    let noting = async move {
         let order = app.engine.payments().told_closed(by.as_ref(), no, closed_ms).await?;
         let closed = order.status == OrderStatus::Closed;
         let outcome = if closed { Outcome::Done } else { Outcome::NotClosed };
-        Ok::<_, Problem>(Told::of(&order, (outcome, None), lang))
+        Ok(((outcome, None), order))
+    };
+    noted(lang, noting).await
+}
+
+/// Notes what was told, also if the shop hangs up meanwhile, and says what came of it.
+async fn noted(
+    lang: Lang,
+    noting: impl Future<Output = Result<(WhatCame, Order), ToldError>> + Send + 'static,
+) -> Result<Json<Told>, Problem> {
+    let told = finish(async move {
+        let (what_came, order) = noting.await?;
+        Ok::<_, Problem>(Told::of(&order, what_came, lang))
     });
     Ok(Json(told.await?))
 }
 
-fn shown(outcome: ToldOutcome) -> (Outcome, Option<RefundReason>) {
+fn shown(outcome: ToldOutcome) -> WhatCame {
     match outcome {
         ToldOutcome::Done => (Outcome::Done, None),
         ToldOutcome::Repeated => (Outcome::Repeated, None),

@@ -7,8 +7,13 @@ use serde_json::{Value, json};
 use crate::fixtures::{Browser, Deployment, PACES_S, Profile, Sale, now_ms};
 
 pub(crate) async fn signed_in(sale: &Sale, user: &str) -> Browser {
+    signed_in_at(sale, sale.server().address, user).await
+}
+
+/// Where the buyers of this sale find it.
+pub(super) async fn signed_in_at(sale: &Sale, address: SocketAddr, user: &str) -> Browser {
     let mut browser = Browser::open().await;
-    browser.go(&format!("http://{}/", sale.server().address)).await;
+    browser.go(&format!("http://{address}/")).await;
     browser.until("return 'ready' in document.body.dataset").await;
     match sale.deployment.profile {
         Profile::Solo => {
@@ -21,7 +26,7 @@ pub(crate) async fn signed_in(sale: &Sale, user: &str) -> Browser {
             let mut api = Api::new(sale.server().address, None);
             let jwt = sale.deployment.login().token(&mut api, user).await.unwrap();
             browser.run(&format!("localStorage.seckill_jwt = '{jwt}'")).await;
-            browser.go(&format!("http://{}/", sale.server().address)).await;
+            browser.go(&format!("http://{address}/")).await;
             browser.until("return 'ready' in document.body.dataset").await;
         }
     }
@@ -81,7 +86,7 @@ async fn somebody_buys_and_pays_in_a_browser(profile: Profile) {
     sale.must_hold().await;
 }
 
-const CODE_IS_SHOWN: &str = "
+pub(super) const CODE_IS_SHOWN: &str = "
     const code = document.querySelector('.code:not([hidden])'), image = code?.querySelector('img');
     return !!image && image.complete && image.naturalWidth > 0 && document.activeElement === code
         && code.querySelector('strong').textContent.includes('6,999.00')

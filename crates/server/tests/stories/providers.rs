@@ -1,4 +1,4 @@
-//! Payment companies in trouble, with new keys, and those who pretend to be one.
+//! Payment companies in trouble, and those who pretend to be one.
 
 use std::time::{Duration, Instant};
 
@@ -11,12 +11,17 @@ use crate::fixtures::{
     Buyer, Companies, Deployment, Payee, Profile, Sale, Webhook, becomes, now_ms,
 };
 
-const PRICE: i64 = 699_900;
+pub(super) const PRICE: i64 = 699_900;
 /// What does not wait for a company's money takes no longer than this while that company is in trouble. On an
 /// idle machine it is tenths of a second; a company that hangs is given up after ten.
 const NORMAL: Duration = Duration::from_secs(8);
 
-async fn opened(companies: &Companies, sale: &Sale, user: &str, payee: Payee) -> (Buyer, String) {
+pub(super) async fn opened(
+    companies: &Companies,
+    sale: &Sale,
+    user: &str,
+    payee: Payee,
+) -> (Buyer, String) {
     let mut buyer = sale.buyer(user).await;
     let no = buyer.buy().await;
     buyer.order_becomes(&no, "unpaid").await;
@@ -28,13 +33,17 @@ async fn opened(companies: &Companies, sale: &Sale, user: &str, payee: Payee) ->
 }
 
 /// With the companies beside it, which find it.
-async fn sale_with(companies: &Companies, deployment: Deployment, sale: NewSale) -> Sale {
+pub(super) async fn sale_with(
+    companies: &Companies,
+    deployment: Deployment,
+    sale: NewSale,
+) -> Sale {
     let sale = companies.known_to(deployment).open_sale(sale).await;
     companies.find(&sale);
     sale
 }
 
-async fn post(api: &mut Api, notice: &Notice) -> u16 {
+pub(super) async fn post(api: &mut Api, notice: &Notice) -> u16 {
     let path = &notice.url[notice.url.find("/api").unwrap()..];
     let headers: Vec<(&str, &str)> =
         notice.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
@@ -42,7 +51,7 @@ async fn post(api: &mut Api, notice: &Notice) -> u16 {
 }
 
 /// All notices like this one of which one byte is another: in the body, or in a header that is proof.
-fn mutations(notice: &Notice) -> Vec<Notice> {
+pub(super) fn mutations(notice: &Notice) -> Vec<Notice> {
     let mut all = Vec::new();
     for at in 0..notice.body.len() {
         let mut other = notice.clone();
@@ -203,77 +212,12 @@ async fn a_company_in_trouble_delays_only_what_waits_for_its_money(profile: Prof
     assert_eq!(checker::check(&sale.history, &observed), []);
 }
 
-async fn new_keys_lose_no_notice(profile: Profile) {
-    let companies = Companies::start(1).await;
-    let deployment = Deployment::new(profile);
-    // The merchant's files, which are replaced while the server runs.
-    let (key, certificate) =
-        (deployment.dir.path().join("m.key"), deployment.dir.path().join("m.pem"));
-    let replace = |companies: &Companies| {
-        let merchant = companies.wechat.merchant();
-        std::fs::copy(&merchant.key.private, &key).unwrap();
-        std::fs::copy(&merchant.certificate, &certificate).unwrap();
-    };
-    replace(&companies);
-    let deployment = companies
-        .known_to(deployment)
-        .without("SECKILL_PAYMENT_WECHAT_PRIVATE_KEY_FILE")
-        .without("SECKILL_PAYMENT_WECHAT_CERTIFICATE_FILE")
-        .env("SECKILL_PAYMENT_WECHAT_PRIVATE_KEY_FILE", key.display())
-        .env("SECKILL_PAYMENT_WECHAT_CERTIFICATE_FILE", certificate.display());
-    let mut sale = deployment.open_sale(NewSale::of(10)).await;
-    companies.find(&sale);
-
-    // Opened under the old certificate, paid under a new one that nobody was told of.
-    let (mut ann, first) = opened(&companies, &sale, "ann", Payee::WeChat).await;
-    companies.wechat.rotate_platform().unwrap();
-    companies.pay(Payee::WeChat, &first, Paying::Now).unwrap();
-    ann.order_becomes(&first, "paid").await;
-
-    // The merchant's own key: the new one is put in the place of the old, which is not believed any more.
-    let (mut bob, second) = opened(&companies, &sale, "bob", Payee::WeChat).await;
-    companies.wechat.rotate_merchant().unwrap();
-    replace(&companies);
-    let mut cat = sale.buyer("cat").await;
-    let third = cat.buy().await;
-    cat.order_becomes(&third, "unpaid").await;
-    companies.wechat.forget_old_merchants();
-    let path = format!("/api/v1/orders/{third}/payments");
-    becomes("the new key is used", async || {
-        cat.api.post(&path, &json!({"provider": "wechat"})).await.unwrap().status == 200
-    })
-    .await;
-    for (buyer, no) in [(&mut bob, &second), (&mut cat, &third)] {
-        companies.pay(Payee::WeChat, no, Paying::Now).unwrap();
-        buyer.order_becomes(no, "paid").await;
-    }
-
-    // A public key in the place of certificates. Its notices are not believed before it is named, and are
-    // sent again after that.
-    let (_, fourth) = opened(&companies, &sale, "dan", Payee::WeChat).await;
-    let (id, public) = companies.wechat.rotate_public_key().unwrap();
-    companies.pay(Payee::WeChat, &fourth, Paying::Now).unwrap();
-    becomes("the notice is not taken", async || {
-        companies.wechat.counts().get("notices_not_taken").is_some_and(|times| *times > 1)
-    })
-    .await;
-    sale.stop().await;
-    let named = format!("{id}={}", public.public.display());
-    sale.deployment.launches.iter_mut().for_each(|launch| {
-        *launch = launch.clone().env("SECKILL_PAYMENT_WECHAT_PUBLIC_KEYS", &named);
-    });
-    sale.start().await;
-    companies.find(&sale);
-    sale.buyer("dan").await.order_becomes(&fourth, "paid").await;
-    assert!(!companies.wechat.counts().contains_key("notices_given_up"));
-}
-
 async fn money_for_an_order_that_is_not_visible_yet_is_told_again_and_credited(profile: Profile) {
     let companies = Companies::start(1).await;
     let mut sale = sale_with(&companies, Deployment::new(profile), NewSale::of(9)).await;
     let mut orders = Vec::new();
     let mut buyers = Vec::new();
-    for payee in [Payee::WeChat] {
+    for payee in Payee::ALL {
         buyers.push((payee, sale.buyer(payee.name()).await));
     }
     let blocked = sale.deployment.block_ledger();
@@ -283,7 +227,7 @@ async fn money_for_an_order_that_is_not_visible_yet_is_told_again_and_credited(p
         companies.pay(payee, &no, Paying::Now).unwrap();
         orders.push((payee, buyer, no));
     }
-    for payee in [Payee::WeChat] {
+    for payee in Payee::ALL {
         becomes("it is asked to say it again", async || {
             companies.counts_of(payee).get("notices_not_taken").is_some_and(|times| *times > 0)
         })
@@ -304,10 +248,12 @@ async fn money_for_an_order_that_is_not_visible_yet_is_told_again_and_credited(p
     assert_eq!(checker::check(&sale.history, &observed), []);
 }
 
+crate::in_every_profile! {
+    money_for_an_order_that_is_not_visible_yet_is_told_again_and_credited,
+}
+
 crate::only_in_solo! {
     no_changed_byte_of_a_notice_has_an_effect_or_wakes_anybody,
-    new_keys_lose_no_notice,
-    money_for_an_order_that_is_not_visible_yet_is_told_again_and_credited,
 }
 
 #[tokio::test(flavor = "multi_thread")]

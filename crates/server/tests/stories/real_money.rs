@@ -262,7 +262,7 @@ async fn sixty_orders_at_each_end_right_whatever_goes_wrong(profile: Profile) {
     every_order_ends_right(profile, trial).await;
 }
 
-crate::only_in_solo! {
+crate::in_every_profile! {
     sixty_orders_at_each_end_right_whatever_goes_wrong,
 }
 

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 use self::desk::Refusal;
 use super::{
-    Asked, Company, Forgery, Notice, Protocol, StandIn, Told,
+    Asked, Company, Forgery, Notice, Paying, Protocol, StandIn, Told,
     bills::yuan,
     calendar,
     http::{Answer, Request, fields, form},
@@ -139,17 +139,20 @@ impl Alipay {
         Ok((all, by_certificate))
     }
 
-    /// One node and the signature over its text. Slashes are escaped, as the real ones do.
+    /// One node and the signature over its text. Slashes are escaped, as the real ones do, which sign now
+    /// the text with the escapes and now the one without.
     fn node(&self, method: &str, node: &Value, by_certificate: bool, signed: bool) -> Answer {
         let name = format!("{}_response", method.replace('.', "_"));
-        let node = node.to_string().replace('/', "\\/");
+        let plain = node.to_string();
+        let node = plain.replace('/', "\\/");
         let own = newest(&self.own);
+        let over = if self.company.roll(|_, dice| dice.bool()) { &node } else { &plain };
         let mut parts = vec![format!("\"{name}\":{node}")];
         if by_certificate {
             parts.push(format!("\"alipay_cert_sn\":\"{}\"", own.sn));
         }
         if signed {
-            let sign = own.certified.key.sign(node.as_bytes());
+            let sign = own.certified.key.sign(over.as_bytes());
             parts.push(format!("\"sign\":\"{sign}\""));
         }
         Answer::new(200, "text/html;charset=utf-8", format!("{{{}}}", parts.join(",")))
@@ -167,13 +170,46 @@ impl Alipay {
         let (all, by_certificate) = self.check(request).map_err(|why| failed(false, why))?;
         let done = self.route(&method, &all).map_err(|why| failed(by_certificate, why))?;
         if method.ends_with("page.pay") || method.ends_with("wap.pay") {
-            return Ok(Answer::new(200, "text/html;charset=utf-8", "<html>cashier</html>"));
+            let content: Value = all
+                .get("biz_content")
+                .and_then(|content| serde_json::from_str(content).ok())
+                .unwrap_or_default();
+            let back = all.get("return_url").map_or("", String::as_str);
+            return Ok(self.page(content["out_trade_no"].as_str().unwrap_or_default(), back));
         }
         let mut node = json!({"code": "10000", "msg": "Success"});
         if let (Some(node), Some(done)) = (node.as_object_mut(), done.as_object()) {
             node.extend(done.clone());
         }
         Ok(self.node(&method, &node, by_certificate, true))
+    }
+
+    /// What a browser sees at the address of a page. From then on there is a trade.
+    fn page(&self, order_no: &str, back: &str) -> Answer {
+        if let Some(trade) = self.company.accounts().trade_mut(order_no) {
+            trade.visited = true;
+        }
+        let address = form(&[("order".into(), order_no.into()), ("back".into(), back.into())]);
+        let page = format!(
+            "<!doctype html><meta charset=utf-8><title>Alipay</title><form method=post \
+             action=\"/cashier?{address}\"><button id=pay>Pay {order_no}</button></form>"
+        );
+        Answer::new(200, "text/html;charset=utf-8", page)
+    }
+
+    /// The buyer presses the button of the page, and is sent back to the shop.
+    fn pay_at_the_page(&self, request: &Request) -> Answer {
+        let asked: Fields = fields(request.query()).into_iter().collect();
+        let of = |name: &str| asked.get(name).cloned().unwrap_or_default();
+        let (order_no, back) = (&of("order"), of("back"));
+        match self.company.pay(Self::TXN_PREFIX, order_no, Paying::Now) {
+            Ok(()) => {
+                let mut answer = Answer::new(303, "text/plain", "");
+                answer.headers.push(("location".into(), back));
+                answer
+            }
+            Err(why) => Answer::new(409, "text/plain", why),
+        }
     }
 
     fn event(&self, news: &News, other: bool) -> Option<(String, Fields)> {
@@ -245,11 +281,7 @@ impl StandIn<Alipay> {
         let content = fields(request.query()).into_iter().find(|(name, _)| name == "biz_content");
         let content: Value =
             content.and_then(|(_, text)| serde_json::from_str(&text).ok()).unwrap_or_default();
-        let order_no = content["out_trade_no"].as_str().unwrap_or_default().to_owned();
-        if let Some(trade) = self.company.accounts().trade_mut(&order_no) {
-            trade.visited = true;
-        }
-        Ok(order_no)
+        Ok(content["out_trade_no"].as_str().unwrap_or_default().to_owned())
     }
 }
 
@@ -299,6 +331,7 @@ impl Protocol for Alipay {
         match request.path() {
             "/gateway.do" => {}
             "/downloadBillFile.resource" => return Told(self.download(request)),
+            "/cashier" => return Told(self.pay_at_the_page(request)),
             _ => return Told(Answer::new(404, "text/html", "not found")),
         }
         Told(self.ask(request).unwrap_or_else(|(method, by_certificate, refusal)| {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::WeChat;
 use crate::providers::{
     Protocol,
-    accounts::{Charge, Refund, RefundRefusal, Standing, Trade},
+    accounts::{Charge, Refund, RefundRefusal, Standing, Stuck, Trade},
     bills, calendar,
     http::{Answer, Request, fields},
     locked,
@@ -71,6 +71,7 @@ impl WeChat {
             Some(text) if (1..=most).contains(&text.chars().count()) => Ok(text.to_owned()),
             _ => Err(wrong(&format!("{name} must have 1 to {most} characters"))),
         };
+        known_letters(body)?;
         let order_no = text(&body["out_trade_no"], "out_trade_no", 32)?;
         let plain = |c: char| c.is_ascii_alphanumeric() || "_-|*".contains(c);
         if order_no.len() < 6 || !order_no.chars().all(plain) {
@@ -189,6 +190,7 @@ impl WeChat {
     }
 
     fn refund(&self, body: &Value) -> Result<Value, Refusal> {
+        known_letters(body)?;
         let number =
             body["out_refund_no"].as_str().filter(|number| (1..=64).contains(&number.len()));
         let number = number.ok_or_else(|| wrong("out_refund_no has 1 to 64 characters"))?;
@@ -306,13 +308,24 @@ pub(super) fn refund_json(charge: &Charge, refund: &Refund) -> Value {
     let mut told = json!({"refund_id": refund.id, "out_refund_no": refund.number,
         "transaction_id": charge.txn, "out_trade_no": charge.order_no, "channel": "ORIGINAL",
         "user_received_account": "支付用户零钱", "create_time": calendar::with_zone(refund.asked_ms),
-        "status": if done { "SUCCESS" } else { "PROCESSING" },
+        "status": match refund.stuck {
+            Some(Stuck::Abnormal) => "ABNORMAL",
+            Some(Stuck::Closed) => "CLOSED",
+            None if done => "SUCCESS",
+            None => "PROCESSING",
+        },
         "amount": {"total": charge.amount, "refund": refund.amount, "payer_total": charge.amount,
             "payer_refund": refund.amount, "currency": "CNY"}});
     if done {
         told["success_time"] = json!(calendar::with_zone(refund.done_ms));
     }
     told
+}
+
+/// It knows letters of one to three bytes.
+fn known_letters(body: &Value) -> Result<(), Refusal> {
+    let known = body.to_string().chars().all(|c| c.len_utf8() <= 3);
+    if known { Ok(()) } else { Err(wrong("a letter of more than three bytes")) }
 }
 
 fn wrong(message: &str) -> Refusal {

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use self::desk::refund_json;
 use super::{
-    Asked, Company, Forgery, Notice, Protocol, Told, calendar,
+    Asked, Company, Forgery, Notice, Protocol, Stuck, Told, calendar,
     http::{Answer, Request},
     keys::{Certified, KeyPair},
     locked,
@@ -96,6 +96,18 @@ impl WeChat {
         let mut merchants = locked(&self.merchants);
         let old = merchants.len().saturating_sub(1);
         merchants.drain(..old);
+    }
+
+    /// Refunds that are asked for from now on get stuck like this, or are done.
+    pub fn refunds_stick(&self, stuck: Option<Stuck>) {
+        self.company().accounts().refunds_stick(stuck);
+    }
+
+    /// Somebody sees to what is stuck of an order: it is done now, and the shop is told.
+    pub fn unstick(&self, order_no: &str) {
+        let company = self.company();
+        let numbers = company.accounts().unstick(order_no, calendar::now_ms());
+        numbers.into_iter().for_each(|number| company.tell(News::Refunded { number, after_ms: 0 }));
     }
 
     /// The platform certificate by which is signed.
@@ -249,8 +261,13 @@ impl WeChat {
                 let trade = accounts.trade(&charge.order_no)?;
                 let mut said = refund_json(charge, refund);
                 said["mchid"] = json!(self.mchid);
-                said["refund_status"] = json!("SUCCESS");
-                (trade.notify_url.clone(), "REFUND.SUCCESS", "refund", said)
+                let (status, kind) = match refund.stuck {
+                    None => ("SUCCESS", "REFUND.SUCCESS"),
+                    Some(Stuck::Abnormal) => ("ABNORMAL", "REFUND.ABNORMAL"),
+                    Some(Stuck::Closed) => ("CLOSED", "REFUND.CLOSED"),
+                };
+                said["refund_status"] = json!(status);
+                (trade.notify_url.clone(), kind, "refund", said)
             }
             News::Closed { .. } => return None,
         };

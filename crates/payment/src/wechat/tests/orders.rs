@@ -61,6 +61,35 @@ async fn orders_are_opened_in_each_way() {
 }
 
 #[tokio::test]
+async fn an_emoji_in_a_text_loses_no_order_and_no_refund() {
+    let (wechat, provider, server) = pair().await;
+    wechat.say(|asked| match asked.path.contains("/refunds") {
+        true => (500, json!({"code": "SYSTEM_ERROR"})),
+        false => (200, json!({"code_url": "weixin://wxpay/x"})),
+    });
+    for (subject, sent) in [("手机📱 ❤ 5G", "手机 ❤ 5G"), ("📱", "-")] {
+        let request = PayRequest { subject: subject.into(), ..request(PayMethod::Qr) };
+        provider.open(&request).await.unwrap();
+        assert_eq!(last_said(&server)["description"], sent);
+    }
+    let request = RefundRequest {
+        order_no: order_no(),
+        provider_txn: paid().provider_txn,
+        amount: paid().amount,
+        reason: "坏了😢".into(),
+    };
+    assert!(provider.refund(&request).await.is_err());
+    assert_eq!(last_said(&server)["reason"], "坏了");
+}
+
+/// The last body that came.
+fn last_said(server: &TestServer) -> Value {
+    let asked = server.asked();
+    let said = asked.iter().rfind(|one| !one.body.is_empty()).unwrap();
+    serde_json::from_str(&said.body).unwrap()
+}
+
+#[tokio::test]
 async fn closing_and_asking_tell_what_is_true() {
     let (wechat, provider, _server) = pair().await;
     assert_eq!(provider.query(order_no()).await, Ok(QueryOutcome::NeverOpened));
