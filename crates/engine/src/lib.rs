@@ -38,6 +38,7 @@ pub mod secrets;
 pub mod settings;
 mod settling;
 mod shared;
+mod silence;
 #[cfg(test)]
 mod test_engine;
 mod totals;

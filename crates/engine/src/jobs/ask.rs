@@ -5,14 +5,7 @@
 //! provider has a visit of its own, which goes on beside the rounds of the job: one that hangs delays nobody
 //! else, and one that does not answer is asked about nothing more for a while.
 
-use std::{
-    collections::HashSet,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
@@ -30,6 +23,7 @@ use crate::{
     NoticeFailure, Payments,
     payments::{PROVIDER_CALLS_MAX, money_of},
     shared::{AnyError, Shared},
+    silence::Silence,
 };
 
 /// The pauses after the first, second … asking. The last one repeats.
@@ -129,11 +123,10 @@ impl Visitor {
             if due.is_empty() {
                 return Ok(());
             }
-            let silent = AtomicBool::new(false);
-            let silent = &silent;
+            let silence = &Silence::default();
             let asked = stream::iter(due).map(|due| async move {
                 // An outage uses up none of the askings of which the pauses grow.
-                let (pause_ms, asks) = match self.ask(name, provider, &due, silent).await {
+                let (pause_ms, asks) = match self.ask(name, provider, &due, silence).await {
                     Ok(pause_ms) => (pause_ms, due.asks.saturating_add(1)),
                     Err(Silent) => (Some(SILENT_PAUSE_MS), due.asks),
                 };
@@ -142,7 +135,7 @@ impl Visitor {
             });
             let asked: Vec<PaymentAsked> = asked.buffered(PROVIDER_CALLS_MAX).collect().await;
             ledger.payments_asked(&asked).await?;
-            if silent.load(Ordering::Relaxed) || !full {
+            if silence.is_away() || !full {
                 return Ok(());
             }
         }
@@ -154,16 +147,18 @@ impl Visitor {
         name: &str,
         provider: &dyn Provider,
         due: &PaymentToAsk,
-        silent: &AtomicBool,
+        silence: &Silence,
     ) -> Result<Option<Millis>, Silent> {
         if due.status != OrderStatus::Unpaid {
             return Ok(None);
         }
-        if silent.load(Ordering::Relaxed) {
+        if silence.is_away() {
             return Err(Silent);
         }
         let again = ASK_PAUSES_MS.get(due.asks as usize).copied().unwrap_or(ASK_PAUSE_MS_MAX);
-        match provider.query(due.order_no).await {
+        let answer = provider.query(due.order_no).await;
+        let is_away_now = silence.note(&answer);
+        match answer {
             Ok(QueryOutcome::Paid(paid)) => {
                 tracing::info!(order_no = %due.order_no, provider = name,
                     "a payment was asked about and is paid; no notice had come");
@@ -176,7 +171,7 @@ impl Visitor {
             }
             Ok(_) | Err(ProviderError::Refused(_)) => Ok(Some(again)),
             Err(error @ ProviderError::Unavailable(_)) => {
-                if !silent.swap(true, Ordering::Relaxed) {
+                if is_away_now {
                     tracing::warn!(provider = name, %error,
                         "a provider does not answer; it is asked about its payments later");
                 }

@@ -5,14 +5,17 @@ use ledger::PAYMENT_ASK_MS_FIRST;
 use sale::{Activity, Millis, OrderNo, OrderStatus};
 
 use super::Job;
-use crate::test_engine::{Bank, NOW_MS, TestEngine};
+use crate::{
+    silence::FAILURES_IN_A_ROW_MAX,
+    test_engine::{Bank, NOW_MS, TestEngine},
+};
 
 const HOUR_MS: Millis = 60 * 60 * 1_000;
 const STEP_MS: Millis = 10_000;
 const MINUTE_MS: Millis = 60_000;
-/// How often the bank is asked at most while it is silent: once in half a minute about payments, and once a
-/// step for money that is owed, each however many there are; each overdue order once a minute.
-const QUERIES_MAX: u64 = (HOUR_MS / 30_000) as u64 + 1;
+/// How often the bank is asked at most while it is away: a few times in half a minute about payments, and
+/// once a step for money that is owed, each however many there are; each overdue order once a minute.
+const QUERIES_MAX: u64 = (HOUR_MS / 30_000 + 1) as u64 * FAILURES_IN_A_ROW_MAX as u64;
 const REFUNDS_MAX: u64 = (HOUR_MS / STEP_MS) as u64 + 3;
 
 struct Hour {
@@ -73,7 +76,7 @@ async fn a_provider_that_is_down_for_an_hour_delays_nobody_else_and_is_made_up_f
     let slow = hour.sale("slow", 3 * HOUR_MS).await;
     let quick = hour.sale("quick", MINUTE_MS).await;
     let elsewhere = hour.sale("elsewhere", MINUTE_MS).await;
-    let waiting = hour.opened(&slow, 8).await;
+    let waiting = hour.opened(&slow, 10).await;
     let overdue = hour.opened(&quick, 3).await;
     // One was paid before, and its money is to go back; half of the others are paid just before the bank
     // goes down, and no notice of it comes.

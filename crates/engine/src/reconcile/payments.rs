@@ -1,6 +1,6 @@
 //! Comparing payments: what the ledger says of them beside what their providers say.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashMap, sync::Arc};
 
 use futures_util::{StreamExt, stream};
 use ledger::{OpenPayment, PaymentProblem};
@@ -13,6 +13,7 @@ use crate::{
     Payments, StoreError,
     payments::{PROVIDER_CALLS_MAX, money_of},
     shared::Shared,
+    silence::Silence,
 };
 
 const PAYMENT_PROBLEMS_MAX: usize = 1_000;
@@ -89,10 +90,11 @@ impl PaymentComparison {
         *self.asked_up_to.lock() = page.last().filter(|_| full).map(|last| last.id);
         // A clock that is ahead must not give up money that is under way.
         let now_ms = self.shared.now_ms().min(self.shared.ledger.now_ms().await?);
-        let silent = Mutex::new(HashSet::new());
-        let silent = &silent;
+        let silences: HashMap<String, Silence> =
+            page.iter().map(|open| (open.provider.clone(), Silence::default())).collect();
+        let silences = &silences;
         let question = |open: OpenPayment| async move {
-            let answer = self.ask_provider(&open, heal, silent).await;
+            let answer = self.ask_provider(&open, heal, silences).await;
             (open, answer)
         };
         let answers = stream::iter(page).map(question).buffer_unordered(PROVIDER_CALLS_MAX);
@@ -116,24 +118,25 @@ impl PaymentComparison {
         Ok(findings)
     }
 
-    /// A provider that does not answer is not asked again in this run.
+    /// A provider that is away is not asked again in this run.
     async fn ask_provider(
         &self,
         open: &OpenPayment,
         heal: bool,
-        silent: &Mutex<HashSet<String>>,
+        silences: &HashMap<String, Silence>,
     ) -> PaymentState {
         let name = &open.provider;
-        let known = self.payments.provider(name);
-        if silent.lock().contains(name) {
+        let Some(silence) = silences.get(name) else { return PaymentState::Open };
+        if silence.is_away() {
             return PaymentState::Open;
         }
-        let answer = match known {
+        let answer = match self.payments.provider(name) {
             Some(provider) => self.ask_about(&**provider, open, heal).await,
             None => Err(ProviderError::Unavailable("it is not configured".into())),
         };
+        let is_away_now = silence.note(&answer);
         answer.unwrap_or_else(|error| {
-            if silent.lock().insert(name.clone()) {
+            if is_away_now {
                 tracing::warn!(provider = name, %error,
                     "a provider does not answer; the next run asks it about its payments");
             }
