@@ -1,5 +1,7 @@
 //! A real Chromium buys and pays.
 
+use std::net::SocketAddr;
+
 use client::Api;
 use client::NewSale;
 use serde_json::{Value, json};

@@ -4,8 +4,8 @@ use client::NewSale;
 use faults::providers::Paying;
 
 use crate::{
-    browser::{Browser, CODE_IS_SHOWN, signed_in_at},
-    fixtures::{Companies, Deployment, Payee, Profile, Sale},
+    browser::{CODE_IS_SHOWN, signed_in_at},
+    fixtures::{Browser, Companies, Deployment, Payee, Profile, Sale},
 };
 
 /// From here on nobody who asks after an order hears anything: what the page knows it was told.
