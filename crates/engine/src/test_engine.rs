@@ -245,6 +245,8 @@ pub(super) struct Bank {
     calls_by: Arc<Mutex<HashMap<&'static str, u64>>>,
     hangs: Arc<watch::Sender<bool>>,
     down: Arc<AtomicBool>,
+    /// Every so many calls one answer is lost; none if it is zero.
+    loses_every: Arc<AtomicU64>,
     refuses: Arc<AtomicBool>,
     /// Why it gave money back.
     reasons: Arc<Mutex<Vec<String>>>,
@@ -291,6 +293,11 @@ impl Bank {
         self.hangs.send_replace(hangs);
     }
 
+    /// Of so many calls it loses the answer to one.
+    pub(super) fn lose_every(&self, calls: u64) {
+        self.loses_every.store(calls, Ordering::SeqCst);
+    }
+
     /// While it is down whoever asks is told so at once.
     pub(super) fn down(&self, down: bool) {
         self.down.store(down, Ordering::SeqCst);
@@ -335,10 +342,12 @@ impl Bank {
     }
 
     async fn answers(&self, what: &'static str) -> Result<(), ProviderError> {
-        self.calls.fetch_add(1, Ordering::SeqCst);
+        let calls = self.calls.fetch_add(1, Ordering::SeqCst) + 1;
         *self.calls_by.lock().entry(what).or_default() += 1;
         self.hangs.subscribe().wait_for(|hangs| !hangs).await.unwrap();
-        let down = self.down.load(Ordering::SeqCst);
+        let loses_every = self.loses_every.load(Ordering::SeqCst);
+        let lost = loses_every > 0 && calls.is_multiple_of(loses_every);
+        let down = lost || self.down.load(Ordering::SeqCst);
         if down { Err(ProviderError::Unavailable("it is down".into())) } else { Ok(()) }
     }
 }

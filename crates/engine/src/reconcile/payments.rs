@@ -246,6 +246,21 @@ mod tests {
         assert_eq!(audit.iter().filter(|row| row.action == "reconcile.heal").count(), 2);
     }
 
+    #[tokio::test]
+    async fn a_provider_that_loses_an_answer_now_and_then_is_asked_about_all_of_them() {
+        let (shop, activity) = TestEngine::with_a_sale(|_| {}).await;
+        let engine = shop.engine.clone();
+        for n in 0..10 {
+            let no = shop.buy(activity.items[0].id, &format!("u{n}")).await;
+            engine.shared.ledger.open_payment(no, Bank::NAME, None, NOW_MS).await.unwrap();
+            shop.bank.pay(no, 1, NOW_MS);
+        }
+        shop.clock.advance(NOTICE_MS_MAX + 1);
+        shop.bank.lose_every(3);
+        let healed = engine.reconcile.run(true).await.unwrap().healed;
+        assert_eq!(healed, 7, "three answers were lost, and nothing else");
+    }
+
     /// An order that may be paid within three days, with its payment opened at the bank.
     async fn order_of_three_days() -> (TestEngine, Bank, OrderNo) {
         let shop = TestEngine::without_a_sale(|_| {}).await;
