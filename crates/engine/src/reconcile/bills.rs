@@ -3,8 +3,8 @@
 //! Once a day is over and its provider has made the bill, it is fetched and gone through in both directions.
 //! A charge of one of our orders that nobody told us of is credited (or given back, if the order is over);
 //! money that went back unknown to us is noted. What has no rule is shown to a person. A day that agreed is
-//! not fetched again; one that did not, a few hours later. One that could not be had (providers make none of a
-//! day on which nothing moved) is asked for again later, and the days after it do not wait for it.
+//! not fetched again; one that did not, a few hours later. A bill that could not be had (providers make none
+//! of a day on which nothing moved) is asked for again later, and the days after it do not wait for it.
 //!
 //! A bill may take its provider minutes. So it is fetched beside the runs: a run takes what has come, and
 //! does not wait for what has not. What one side noted just before midnight and the other just after is not a

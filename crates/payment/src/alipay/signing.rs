@@ -2,7 +2,8 @@
 //! with RSA and SHA-256, which it calls RSA2.
 //!
 //! In a request all parameters but `sign` and the empty ones count; in a notice all but `sign` and
-//! `sign_type`, with the empty ones or without. What is sent as a form is signed as it reads, not as it is encoded.
+//! `sign_type`, with the empty ones or without. What is sent as a form is signed as it reads, not as it is
+//! encoded.
 
 use std::{collections::BTreeMap, path::Path};
 
