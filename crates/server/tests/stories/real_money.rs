@@ -19,6 +19,7 @@ use crate::fixtures::{Companies, Deployment, Patient, Payee, Profile, Sale, admi
 const AT_ONCE: usize = 48;
 /// How long an order may be paid.
 const PAY_WITHIN_MS: i64 = 6_000;
+const ASK_AGAIN: Duration = Duration::from_secs(2);
 /// What is lost for good is found by asking, which begins a minute after the money came.
 const FOUND_WITHIN: Duration = Duration::from_secs(180);
 
@@ -155,7 +156,8 @@ async fn at_rest(sale: &Sale, companies: &Companies) -> Observed {
             return observed;
         }
         assert!(Instant::now() < until, "never at rest: {:#?}", &left[..left.len().min(10)]);
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        // Each round asks about everything that is open: often enough is not as often as possible.
+        tokio::time::sleep(ASK_AGAIN).await;
         let healed: Value =
             sale.admin().write("/api/v1/admin/reconcile?heal=true", &json!({})).await.unwrap();
         assert!(healed["payments"].is_array(), "{healed}");
