@@ -119,7 +119,7 @@ async fn the_first_buyers_are_drawn_and_anybody_can_check_it(profile: Profile) {
     assert!(!shown.contains(seed) && !sale.deployment.log().contains(seed), "it was shown before");
     // Those with the smallest places have it all, over all instances.
     let first = drawn["places"].as_array().unwrap()[..UNITS as usize].iter();
-    assert!(first.clone().all(|place| place["outcome"] == "won"), "{:?}", first);
+    assert!(first.clone().all(|place| place["outcome"] == "won"), "{first:?}");
     let (server, commitment) = (format!("http://{}", sale.server().address), &draw["commitment"]);
     let ticket = ticket["ticket"].as_str().unwrap().to_owned();
     let (item, commitment) = (sale.item.to_string(), commitment.as_str().unwrap().to_owned());
