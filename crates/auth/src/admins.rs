@@ -13,13 +13,14 @@ use std::{collections::HashMap, net::IpAddr, sync::Arc};
 
 use futures_util::future::BoxFuture;
 use ledger::{AdminToken, ConsolePass, LedgerError, Role};
+use limits::Network;
 use parking_lot::Mutex;
 use sale::{Millis, SharedClock};
 use serde::Serialize;
 use subtle::ConstantTimeEq;
 
 use crate::{
-    AuthSettings, Network, TokenHash,
+    AuthSettings, TokenHash,
     cache::TokenCache,
     console::{from_hex, hex},
     sha256,

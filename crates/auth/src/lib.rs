@@ -9,7 +9,6 @@ mod buyers;
 mod cache;
 mod console;
 mod jwt_crypto;
-mod network;
 mod settings;
 mod shop_keys;
 
@@ -22,7 +21,6 @@ pub use buyers::{BadToken, Buyers, DevToken, SigningFailed};
 pub use console::{
     ConsoleSessions, SessionError, SessionLookup, SignedIn, console_hash, is_console_secret,
 };
-pub use network::Network;
 pub use settings::AuthSettings;
 pub use shop_keys::KeyError;
 

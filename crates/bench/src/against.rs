@@ -17,6 +17,14 @@ use crate::{
     server_binary,
 };
 
+/// What makes this build count the addresses of the benchmark, which come from loopback and are exempt by
+/// default, at a rate that refuses nobody: what a limit costs where it is passed. Claims of one buyer are
+/// always counted.
+const LIMITS_ON: [(&str, &str); 2] = [
+    ("SECKILL_HTTP_EXEMPT_NETWORKS", "192.0.2.0/24"),
+    ("SECKILL_LIMITS_CLAIMS_PER_ADDRESS", "10000000/s burst 10000000"),
+];
+
 /// One of the two, and an item of which nothing is left.
 struct Side {
     server: ServerProcess,
@@ -27,8 +35,10 @@ pub(crate) async fn compare(plan: &Plan, data: &Path, other: &Path) -> Result<()
     if !other.is_file() {
         return Err(format!("--against: there is no {}", other.display()).into());
     }
-    let ours = Side::start(&server_binary()?, &data.join("ours")).await?;
-    let theirs = Side::start(other, &data.join("theirs")).await?;
+    let settings = if plan.limits { &LIMITS_ON[..] } else { &[] };
+    let ours = Side::start(&server_binary()?, &data.join("ours"), settings).await?;
+    // A build from before the limits would not know the settings.
+    let theirs = Side::start(other, &data.join("theirs"), &[]).await?;
     let sides = [&ours, &theirs];
     println!("this build ÷ {}, pair by pair", other.display());
     for connections in [plan.connections, FEW_CONNECTIONS] {
@@ -59,8 +69,8 @@ pub(crate) async fn compare(plan: &Plan, data: &Path, other: &Path) -> Result<()
 }
 
 impl Side {
-    async fn start(binary: &Path, data: &Path) -> Result<Side, Failure> {
-        let server = start(binary, data).await?;
+    async fn start(binary: &Path, data: &Path, settings: &[(&str, &str)]) -> Result<Side, Failure> {
+        let server = start(binary, data, settings).await?;
         let sold_out = sold_out_item(&server).await?;
         Ok(Side { server, sold_out })
     }

@@ -73,7 +73,7 @@ pub(crate) async fn measure(
     figures: &mut Figures,
 ) -> Result<(), Failure> {
     let data = data.join("http");
-    let server = start(&server_binary()?, &data).await?;
+    let server = start(&server_binary()?, &data, &[]).await?;
     let echo = Echo::start()?;
     let sold_out = sold_out_item(&server).await?;
     let mut claims_per_s = 0.0;
@@ -91,13 +91,20 @@ pub(crate) async fn measure(
     Ok(())
 }
 
-/// A solo server that trusts tokens of ours.
-pub(crate) async fn start(binary: &Path, data: &Path) -> Result<ServerProcess, Failure> {
+/// A solo server that trusts tokens of ours, with these settings beside.
+pub(crate) async fn start(
+    binary: &Path,
+    data: &Path,
+    settings: &[(&str, &str)],
+) -> Result<ServerProcess, Failure> {
     std::fs::create_dir_all(data)?;
-    let launch = Launch::new(binary, data)
+    let mut launch = Launch::new(binary, data)
         .env("SECKILL_SECRET", SECRET)
         .env("SECKILL_LOG_LEVEL", "warn")
         .log(data.join("server.log"));
+    for (name, value) in settings {
+        launch = launch.env(name, value);
+    }
     Ok(launch.start().await?)
 }
 

@@ -14,6 +14,7 @@ mod echo;
 mod figures;
 mod http;
 mod ledgers;
+mod overload;
 mod peers;
 mod redis;
 mod solo;
@@ -26,7 +27,7 @@ pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 const HELP: &str = "\
 cargo xtask bench [--quick] [--only NAME]… [--connections N] [--json FILE] [--svg FILE]
-cargo xtask bench [--quick] [--connections N] --against SECKILL
+cargo xtask bench [--quick] [--connections N] [--limits] --against SECKILL
 
   --quick           fewer and shorter rounds, under 6 minutes in all
   --only NAME       only the sections whose names contain NAME; may be given again
@@ -34,8 +35,9 @@ cargo xtask bench [--quick] [--connections N] --against SECKILL
   --json FILE       write the figures to FILE as well
   --svg FILE        draw those that have a goal
   --against SECKILL compare with another build of the server, crowd by crowd, and nothing else
+  --limits          with --against: addresses are counted in this build, which on loopback they are not
 
-sections: http claim_cluster_vs_echo rush_ms gate_solo_per_s growth bytes_per_buyer
+sections: http overload claim_cluster_vs_echo rush_ms gate_solo_per_s growth bytes_per_buyer
           start_ms_million gate_redis_vs_script ledger_sqlite_per_s ledger_mysql_vs_per_order
 ";
 
@@ -50,6 +52,8 @@ pub(crate) struct Plan {
     json: Option<PathBuf>,
     svg: Option<PathBuf>,
     against: Option<PathBuf>,
+    /// This build counts addresses, although all of them are exempt on loopback.
+    pub(crate) limits: bool,
 }
 
 impl Plan {
@@ -62,10 +66,12 @@ impl Plan {
             json: None,
             svg: None,
             against: None,
+            limits: false,
         };
         while let Some(arg) = args.next() {
             match arg.as_str() {
                 "--quick" => plan.quick = true,
+                "--limits" => plan.limits = true,
                 "--only" => plan.only.push(args.next().ok_or("--only needs a name")?),
                 "--connections" => {
                     plan.connections =
@@ -137,6 +143,9 @@ async fn run() -> Result<(), Failure> {
     let mut figures = Figures::default();
     if plan.wants("http") {
         http::measure(&plan, data, &mut figures).await?;
+    }
+    if plan.wants("overload") {
+        overload::measure(&plan, data, &mut figures).await?;
     }
     if plan.wants("claim_cluster_vs_echo") {
         cluster::claims(&plan, data, &mut figures).await?;

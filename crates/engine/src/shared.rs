@@ -21,6 +21,7 @@ use crate::{
     leases::Leases,
     node::{Node, NodeKeeper},
     push::AdmittedClaims,
+    sale_tokens::WrongAnswers,
     settling::WakingBook,
 };
 
@@ -57,6 +58,8 @@ pub struct Shared {
     pub(crate) wake: Arc<WakeUps>,
     /// What the lanes admit, for those who listen.
     pub(crate) admitted: Arc<AdmittedClaims>,
+    /// Who answered challenges wrongly, here and, by their hints, at other instances.
+    pub(crate) wrong_answers: WrongAnswers,
     /// Held by whoever carries something from the ledger to the gate in two steps: a load, a release,
     /// an adjustment, a change of state. A load replaces what the gate holds by what the ledger held
     /// a moment before, so nothing may reach the gate in between: it would be lost.
@@ -123,6 +126,8 @@ impl Shared {
             Workers::start(options, gate.clone(), Arc::new(book), clock.clone(), alerts.handle())
         });
         let gate_turn = Mutex::new(());
+        let door = &settings.door;
+        let wrong_answers = WrongAnswers::new(door.wrong_answers_max, door.wrong_cool_down_ms);
         let leases = match settings.profile {
             Profile::Solo => Leases::Alone,
             Profile::Cluster => Leases::in_ledger(ledger.clone(), instance.clone()),
@@ -143,6 +148,7 @@ impl Shared {
             alerts,
             wake,
             admitted,
+            wrong_answers,
             gate_turn,
         })
     }

@@ -38,22 +38,14 @@ pub struct Network {
 }
 
 impl Network {
+    /// Is this address in it? One of IPv4 that is written as one of IPv6 is the same address.
     pub fn contains(self, address: IpAddr) -> bool {
-        match (self.first, address.to_canonical()) {
-            (IpAddr::V4(first), IpAddr::V4(address)) => {
-                same_start(first.to_bits().into(), address.to_bits().into(), 32 - self.bits)
-            }
-            (IpAddr::V6(first), IpAddr::V6(address)) => {
-                same_start(first.to_bits(), address.to_bits(), 128 - self.bits)
-            }
-            _ => false,
-        }
+        let address = address.to_canonical();
+        let all = if self.first.is_ipv4() { 32 } else { Ipv6Addr::BITS };
+        let apart = number_of(self.first) ^ number_of(address);
+        address.is_ipv4() == self.first.is_ipv4()
+            && apart.checked_shr(all - self.bits).unwrap_or(0) == 0
     }
-}
-
-/// Are two addresses the same but for so many bits at their ends?
-fn same_start(one: u128, other: u128, bits_apart: u32) -> bool {
-    (one ^ other).checked_shr(bits_apart).unwrap_or(0) == 0
 }
 
 impl FromStr for Network {
@@ -71,9 +63,27 @@ impl FromStr for Network {
         let all = if first.is_ipv4() { 32 } else { Ipv6Addr::BITS };
         let bits = match bits {
             None => all,
-            Some(bits) => bits.parse().ok().filter(|bits| *bits <= all).ok_or_else(wrong)?,
+            // The parser of numbers would take a sign.
+            Some(bits) if bits.bytes().all(|byte| byte.is_ascii_digit()) => {
+                bits.parse().ok().filter(|bits| *bits <= all).ok_or_else(wrong)?
+            }
+            Some(_) => return Err(wrong()),
         };
+        if first.to_canonical() != first {
+            return Err(format!("{text:?} is an address of IPv4: write it as one"));
+        }
+        // 10.1.2.3/8 may mean one address or sixteen million.
+        if number_of(first).trailing_zeros().min(all) < all - bits {
+            return Err(format!("{text:?} names more of the address than its {bits} bits"));
+        }
         Ok(Network { first, bits })
+    }
+}
+
+fn number_of(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(v4) => v4.to_bits().into(),
+        IpAddr::V6(v6) => v6.to_bits(),
     }
 }
 
@@ -105,18 +115,41 @@ mod tests {
     fn a_network_contains_its_own() {
         for (network, inside, outside) in [
             ("10.0.0.0/8", "10.255.0.1", "11.0.0.0"),
+            ("10.0.0.0/8", "::ffff:10.1.2.3", "::1"),
             ("127.0.0.1", "127.0.0.1", "127.0.0.2"),
+            ("203.0.113.7", "203.0.113.7", "::203.0.113.7"),
             ("0.0.0.0/0", "8.8.8.8", "::1"),
             ("::1", "::1", "::2"),
             ("2001:db8::/32", "2001:db8:ffff::1", "2001:db9::1"),
+            ("2001:db8::/32", "2001:db8::", "32.1.13.184"),
             ("::/0", "2001:db8::1", "10.0.0.1"),
             ("192.168.0.0/16", "::ffff:192.168.3.4", "::ffff:192.169.3.4"),
         ] {
             let network: Network = network.parse().unwrap();
             assert!(network.contains(inside.parse().unwrap()), "{network} {inside}");
             assert!(!network.contains(outside.parse().unwrap()), "{network} {outside}");
+            assert_eq!(network.to_string().parse(), Ok(network));
         }
-        for wrong in ["", "10.0.0.0/33", "10.0.0/8", "::/129", "10.0.0.0/", "10.0.0.0/-1", "host"] {
+    }
+
+    #[test]
+    fn what_is_no_network_is_refused() {
+        for wrong in [
+            "",
+            "/",
+            "host",
+            " 10.0.0.1",
+            "10.0.0/8",
+            "10.0.0.0/",
+            "10.0.0.0/33",
+            "10.0.0.0/-1",
+            "10.0.0.0/+8",
+            "10.0.0.0/8/8",
+            "10.1.0.0/8",
+            "2001:db8::1/64",
+            "::/129",
+            "::ffff:10.0.0.0/104",
+        ] {
             assert!(wrong.parse::<Network>().is_err(), "{wrong}");
         }
     }

@@ -216,6 +216,8 @@ pub struct OpenLoopReport {
     /// From the start of the plan to the last answer.
     pub took: Duration,
     pub latencies: Latencies,
+    /// Of those alone who were told no.
+    pub refused: Latencies,
 }
 
 impl OpenLoop {
@@ -229,13 +231,14 @@ impl OpenLoop {
             body: format!("{{\"quantity\":{}}}", self.quantity),
             item: self.item,
             keys: self.keys,
-            heard: Mutex::new((claims, Latencies::default())),
+            heard: Mutex::new(Noted { claims, ..Noted::default() }),
         });
         let tasks = arrivals.into_iter().map(|arrival| (start + arrival.at, arrival)).collect();
         senders.perform(script.clone(), Agenda::new(tasks)).await?;
         let mut heard = script.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        let (claims, latencies) = std::mem::take(&mut *heard);
-        Ok(OpenLoopReport { history: History { claims }, took: start.elapsed(), latencies })
+        let Noted { claims, latencies, refused } = std::mem::take(&mut *heard);
+        let history = History { claims };
+        Ok(OpenLoopReport { history, took: start.elapsed(), latencies, refused })
     }
 }
 
@@ -244,7 +247,14 @@ struct OneClaimEach {
     body: String,
     item: i64,
     keys: bool,
-    heard: Mutex<(Vec<AnsweredClaim>, Latencies)>,
+    heard: Mutex<Noted>,
+}
+
+#[derive(Default)]
+struct Noted {
+    claims: Vec<AnsweredClaim>,
+    latencies: Latencies,
+    refused: Latencies,
 }
 
 impl Script for OneClaimEach {
@@ -264,8 +274,11 @@ impl Script for OneClaimEach {
         let answer = response.as_ref().map_or(Answer::Unknown, answer_of);
         let key = self.keys.then(|| key_of(&arrival.user));
         let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        heard.0.push(AnsweredClaim { user: arrival.user, item: self.item, key, answer });
-        heard.1.record(timing);
+        if !matches!(answer, Answer::Admitted { .. } | Answer::Unknown) {
+            heard.refused.record(timing);
+        }
+        heard.claims.push(AnsweredClaim { user: arrival.user, item: self.item, key, answer });
+        heard.latencies.record(timing);
         Vec::new()
     }
 }
@@ -326,6 +339,7 @@ mod tests {
         assert!(latency.max() > 500_000, "{} µs", latency.max());
         assert!(service.value_at_quantile(0.5) < 200_000);
         assert_eq!(*kept_waiting, 19);
+        assert_eq!(report.refused.latency.len(), 20);
         // With a connection for each nobody waits.
         let report = open(20).run(plan()).await.unwrap();
         assert!(report.latencies.latency.value_at_quantile(0.5) < 200_000);

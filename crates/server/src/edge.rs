@@ -209,7 +209,7 @@ impl<S> Edge<S> {
 }
 
 /// A year, as browsers want it before they remember it.
-const ONLY_TLS: &str = "max-age=31536000";
+pub(crate) const ONLY_TLS: &str = "max-age=31536000";
 /// What is no page is shown as none: it loads nothing, and nobody frames it.
 const NO_PAGE: &str = "default-src 'none'; frame-ancestors 'none'";
 

@@ -8,6 +8,7 @@ mod documents;
 mod files;
 
 use std::{
+    collections::HashSet,
     fs,
     path::{Path, PathBuf},
 };
@@ -24,12 +25,16 @@ pub(crate) fn check() -> Result<(), String> {
     walk(&root, &mut files);
     files.sort();
     let mut breaches = crates::check(&root);
-    for file in &files {
-        let Ok(text) = fs::read_to_string(file) else { continue };
+    let read = |file: &PathBuf| Some((file.clone(), fs::read_to_string(file).ok()?));
+    let texts: Vec<(PathBuf, String)> = files.iter().filter_map(read).collect();
+    let rust = texts.iter().filter(|(file, _)| file.extension().is_some_and(|kind| kind == "rs"));
+    let functions: HashSet<String> =
+        rust.flat_map(|(_, text)| documents::functions_of(text)).collect();
+    for (file, text) in &texts {
         let name = file.strip_prefix(&root).unwrap_or(file).display().to_string();
-        let mut found = files::check(&name, &text);
+        let mut found = files::check(&name, text);
         if name.ends_with(".md") {
-            found.extend(documents::check(file, &text));
+            found.extend(documents::check(file, text, &functions));
         }
         breaches.extend(found.iter().map(|(line, rule)| format!("{name}:{line}: {rule}")));
     }

@@ -35,6 +35,9 @@ pub enum Hint {
     /// Somebody has to wait, or need not any more, or a list of buyers changed.
     #[serde(rename = "door.v1")]
     Door,
+    /// This buyer answered a challenge wrongly, at that instance.
+    #[serde(rename = "wrong_answer.v1")]
+    WrongAnswer { user: UserId, from: String },
     /// There are news in the outbox.
     #[serde(rename = "news.v1")]
     News,

@@ -15,6 +15,9 @@ pub(super) async fn hear_hints(shared: Arc<Shared>, push: Arc<Push>) {
             Ok(Hint::Queued { claims }) => push.tell_queued(&claims),
             Ok(Hint::Units { item }) => shared.lanes.forget(item),
             Ok(Hint::Door) => shared.wake.door.notify_one(),
+            // What was told here comes back to us, and is counted.
+            Ok(Hint::WrongAnswer { from, .. }) if from == shared.instance => {}
+            Ok(Hint::WrongAnswer { user, .. }) => shared.wrong_answers.note(&user, shared.now_ms()),
             Ok(Hint::News) => shared.wake.news.notify_one(),
             // Too many to keep up with, or the line was down: those who listen read again, and a cached
             // "no" is at most a second old.

@@ -24,12 +24,16 @@ use sale::{
     DIFFICULTY_MAX, Item, Millis, NewChallenge, OpenedChallenge, SaleToken, SigningKeys, UserId,
 };
 
-use crate::{OnShow, coordination::Spending, shared::Shared};
+use crate::{
+    OnShow,
+    coordination::{Hint, Spending},
+    shared::Shared,
+};
 pub(crate) use cool_downs::CoolDowns;
 pub(crate) use hoarding::Hoarding;
 use lists::ListReads;
 pub use lists::Lists;
-use wrong_answers::WrongAnswers;
+pub(crate) use wrong_answers::WrongAnswers;
 
 /// Whoever cannot read a picture has the machine work so much longer instead: eight times.
 const INSTEAD_OF_READING_BITS: u32 = 3;
@@ -39,7 +43,6 @@ pub struct SaleTokens {
     keys: SigningKeys,
     pub(crate) hoarding: Arc<Hoarding>,
     lists: ListReads,
-    wrong: WrongAnswers,
     /// In one process, challenges from before this are over: nobody remembers which of them were spent.
     began_ms: Option<Millis>,
 }
@@ -140,10 +143,8 @@ impl SaleTokens {
         keys: SigningKeys,
         hoarding: Arc<Hoarding>,
     ) -> SaleTokens {
-        let settings = &shared.settings.door;
         SaleTokens {
             lists: ListReads::new(shared.ledger.clone()),
-            wrong: WrongAnswers::new(settings.wrong_answers_max, settings.wrong_cool_down_ms),
             began_ms: (!shared.is_cluster()).then(|| shared.now_ms()),
             keys,
             hoarding,
@@ -241,7 +242,7 @@ impl SaleTokens {
         if let Some(until_ms) = self.cooling_down(user) {
             return waits(until_ms, CoolReason::UnpaidOrders);
         }
-        match self.wrong.until(user, now_ms) {
+        match self.shared.wrong_answers.until(user, now_ms) {
             Some(until_ms) => waits(until_ms, CoolReason::WrongAnswers),
             None => Ok(()),
         }
@@ -264,16 +265,23 @@ impl SaleTokens {
             // Nobody's fault: the page was asleep.
             Err(ChallengeFault::Expired) => return Err(bad(ChallengeFault::Expired)),
             Err(fault) => {
-                self.wrong.note(user, now_ms);
+                self.note_wrong(user, now_ms).await;
                 return Err(bad(fault));
             }
         };
         if let Err(fault) = opened.check(solution.code, &self.keys) {
-            self.wrong.note(user, now_ms);
+            self.note_wrong(user, now_ms).await;
             self.spend(&opened, now_ms).await?;
             return Err(bad(fault));
         }
         Ok(opened)
+    }
+
+    /// Whoever guesses at all instances in turn has no more tries than at one, but for hints that are lost.
+    async fn note_wrong(&self, user: &UserId, now_ms: Millis) {
+        self.shared.wrong_answers.note(user, now_ms);
+        let from = self.shared.instance.clone();
+        self.shared.coordination.tell(&Hint::WrongAnswer { user: user.clone(), from }).await;
     }
 
     async fn spend(&self, opened: &OpenedChallenge, now_ms: Millis) -> Result<(), NotLetIn> {

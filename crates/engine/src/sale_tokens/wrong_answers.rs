@@ -1,4 +1,7 @@
 //! Buyers who answer challenges wrongly, and have to wait after too many.
+//!
+//! Each instance counts in its own memory, what it sees and what the others tell it of by a hint. A hint that
+//! is lost gives somebody one more try.
 
 use std::collections::HashMap;
 
@@ -8,7 +11,7 @@ use sale::{Millis, UserId};
 /// Buyers remembered. Beyond it somebody is forgotten, and has a few tries more.
 const REMEMBERED_MAX: usize = 100_000;
 
-pub(super) struct WrongAnswers {
+pub(crate) struct WrongAnswers {
     answers_max: u32,
     cool_down_ms: Millis,
     by_user: Mutex<HashMap<UserId, Wrong>>,
@@ -21,18 +24,18 @@ struct Wrong {
 }
 
 impl WrongAnswers {
-    pub(super) fn new(answers_max: u32, cool_down_ms: u64) -> WrongAnswers {
+    pub(crate) fn new(answers_max: u32, cool_down_ms: u64) -> WrongAnswers {
         let cool_down_ms = cool_down_ms as Millis;
         WrongAnswers { answers_max, cool_down_ms, by_user: Mutex::default() }
     }
 
-    pub(super) fn until(&self, user: &UserId, now_ms: Millis) -> Option<Millis> {
+    pub(crate) fn until(&self, user: &UserId, now_ms: Millis) -> Option<Millis> {
         let by_user = self.by_user.lock();
         let wrong = by_user.get(user)?;
         (wrong.answers >= self.answers_max && now_ms < wrong.until_ms).then_some(wrong.until_ms)
     }
 
-    pub(super) fn note(&self, user: &UserId, now_ms: Millis) {
+    pub(crate) fn note(&self, user: &UserId, now_ms: Millis) {
         let mut by_user = self.by_user.lock();
         if by_user.len() >= REMEMBERED_MAX && !by_user.contains_key(user) {
             by_user.retain(|_, wrong| now_ms < wrong.until_ms);

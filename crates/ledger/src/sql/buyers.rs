@@ -19,6 +19,13 @@ use crate::{AuditEntry, BuyerList, BuyerLists, CoolDown, ListKind, Listed, Resul
 /// Waits that are over and are forgotten by whoever writes a new one.
 const FORGOTTEN_MAX: usize = 100;
 
+/// What becomes of buyers and a list.
+#[derive(Clone, Copy)]
+enum Change {
+    Add,
+    Remove,
+}
+
 /// Those of these who are on the list, whose count nobody else changes before the transaction ends.
 async fn known_of(
     tx: &mut dyn Session,
@@ -39,51 +46,58 @@ async fn known_of(
     Ok(tx.rows(sql, &asked, |row| get::<String>(row, 0)).await?.into_iter().collect())
 }
 
-async fn count(tx: &mut dyn Session, list: BuyerList, by: i64) -> Outcome<()> {
+/// Put them on the list, or take them off it; how many of them that changed.
+async fn change(
+    tx: &mut dyn Session,
+    list: BuyerList,
+    users: &[UserId],
+    change: Change,
+    audit: &AuditEntry,
+    now_ms: Millis,
+) -> Outcome<u64> {
+    let users: BTreeSet<&UserId> = users.iter().collect();
+    let known = known_of(tx, list, &users).await?;
+    let (changed, word) = match change {
+        Change::Add => (users.len() - known.len(), "added"),
+        Change::Remove => (known.len(), "removed"),
+    };
+    let entries = match change {
+        Change::Add => {
+            add(tx, list, users, &known, now_ms).await?;
+            changed as i64
+        }
+        Change::Remove => {
+            remove(tx, list, known).await?;
+            -(changed as i64)
+        }
+    };
     let sql = "UPDATE tb_buyer_list SET entries = entries + ? WHERE kind = ? AND activity_id = ?";
-    tx.execute(sql, values![by, list.kind.code(), list.place()]).await?;
-    Ok(())
+    tx.execute(sql, values![entries, list.kind.code(), list.place()]).await?;
+    operators::audit(tx, &audit.with(word, changed as u64), now_ms).await?;
+    Ok(changed as u64)
 }
 
 async fn add(
     tx: &mut dyn Session,
     list: BuyerList,
-    users: &[UserId],
-    audit: &AuditEntry,
+    users: BTreeSet<&UserId>,
+    known: &HashSet<String>,
     now_ms: Millis,
-) -> Outcome<u64> {
-    let users: BTreeSet<&UserId> = users.iter().collect();
-    let known = known_of(tx, list, &users).await?;
-    let new: Vec<&UserId> =
-        users.into_iter().filter(|user| !known.contains(user.as_str())).collect();
-    let added = new.len() as u64;
+) -> Outcome<()> {
+    let new = users.into_iter().filter(|user| !known.contains(user.as_str()));
     let row = |user: &'_ UserId| {
         let user = user.as_str().to_owned();
         [list.kind.code().into(), list.place().into(), user.into(), now_ms.into()]
     };
     let into = "tb_buyer_list_entry (kind, activity_id, user_id, created_at)";
-    tx.insert(into, new.into_iter().map(row), "").await?;
-    count(tx, list, added as i64).await?;
-    operators::audit(tx, &audit.with("added", added), now_ms).await?;
-    Ok(added)
+    tx.insert(into, new.map(row), "").await
 }
 
-async fn remove(
-    tx: &mut dyn Session,
-    list: BuyerList,
-    users: &[UserId],
-    audit: &AuditEntry,
-    now_ms: Millis,
-) -> Outcome<u64> {
-    let users: BTreeSet<&UserId> = users.iter().collect();
-    let known = known_of(tx, list, &users).await?;
-    let removed = known.len() as u64;
+async fn remove(tx: &mut dyn Session, list: BuyerList, known: HashSet<String>) -> Outcome<()> {
     let sql = "DELETE FROM tb_buyer_list_entry WHERE kind = ? AND activity_id = ? AND user_id IN ?";
     let gone = [list.kind.code().into(), list.place().into(), Value::list(known)];
     tx.execute(sql, &gone).await?;
-    count(tx, list, -(removed as i64)).await?;
-    operators::audit(tx, &audit.with("removed", removed), now_ms).await?;
-    Ok(removed)
+    Ok(())
 }
 
 async fn page(
@@ -203,6 +217,22 @@ async fn end_cool_down(
     Ok(ended)
 }
 
+impl SqlLedger {
+    async fn change_list(
+        &self,
+        list: BuyerList,
+        users: &[UserId],
+        what: Change,
+        audit: &AuditEntry,
+        now_ms: Millis,
+    ) -> Result<u64> {
+        self.run(Access::Write, (users.to_vec(), audit.clone()), move |tx, (users, audit)| {
+            Box::pin(change(tx, list, users, what, audit, now_ms))
+        })
+        .await
+    }
+}
+
 #[async_trait]
 impl BuyerLists for SqlLedger {
     async fn list_buyers(
@@ -212,10 +242,7 @@ impl BuyerLists for SqlLedger {
         audit: &AuditEntry,
         now_ms: Millis,
     ) -> Result<u64> {
-        self.run(Access::Write, (users.to_vec(), audit.clone()), move |tx, (users, audit)| {
-            Box::pin(add(tx, list, users, audit, now_ms))
-        })
-        .await
+        self.change_list(list, users, Change::Add, audit, now_ms).await
     }
 
     async fn unlist_buyers(
@@ -225,10 +252,7 @@ impl BuyerLists for SqlLedger {
         audit: &AuditEntry,
         now_ms: Millis,
     ) -> Result<u64> {
-        self.run(Access::Write, (users.to_vec(), audit.clone()), move |tx, (users, audit)| {
-            Box::pin(remove(tx, list, users, audit, now_ms))
-        })
-        .await
+        self.change_list(list, users, Change::Remove, audit, now_ms).await
     }
 
     async fn listed_buyers(

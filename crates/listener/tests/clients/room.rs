@@ -126,24 +126,3 @@ async fn nobody_of_a_crowd_loses_a_request_to_another_of_it() {
         assert!(client.read_some().await.ends_with("fast 0;"));
     }
 }
-
-/// As many as the system gives files for, up to twenty thousand.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "twenty thousand connections take a minute"]
-async fn twenty_thousand_connections_of_one_address_lock_out_nobody() {
-    let files = rlimit::increase_nofile_limit(50_000).unwrap() as usize;
-    let crowd = 20_000.min((files - 500) / 2);
-    for manner in ["silent", "half a head", "half a body", "idle"] {
-        let server = Server::start(patient(crowd)).await;
-        let mut held = Vec::new();
-        for n in 0..crowd {
-            held.push(one_of_the_crowd(&server, manner).await);
-            if n % 1_000 == 0 {
-                tokio::task::yield_now().await;
-            }
-        }
-        let began = std::time::Instant::now();
-        others_get_in(&server, 1_000, 500, manner).await;
-        println!("{crowd} {manner}: 1,000 others served in {:?}", began.elapsed());
-    }
-}

@@ -73,6 +73,8 @@ pub(super) struct ActivityView {
     members_from: Option<i64>,
     /// Null: claims are served as they come.
     draw: Option<DrawJson>,
+    /// Nobody but members may buy.
+    members_only: bool,
     #[schema(schema_with = openapi::shown_activity_state)]
     state: &'static str,
     items: Vec<ItemView>,
@@ -114,6 +116,10 @@ pub(super) struct ItemView {
     challenge: ChallengeKind,
     /// Null: claims are served as they come.
     draw: Option<DrawJson>,
+    /// When members may buy; null: with all others. From when somebody may buy is said with their sale token.
+    members_from: Option<i64>,
+    /// Nobody but members may buy.
+    members_only: bool,
     opens_at: i64,
     closes_at: i64,
 }
@@ -178,6 +184,7 @@ impl ActivityView {
             closes_at: activity.closes_ms,
             members_from: activity.door.members_from,
             draw: DrawJson::of(activity),
+            members_only: activity.door.members_only,
             state: state.as_str(),
             items: activity.items.iter().map(item).collect(),
         }
@@ -213,6 +220,8 @@ impl ItemView {
             state: SaleState::of(activity, at_gate, now_ms),
             challenge: activity.door.challenge,
             draw: DrawJson::of(activity),
+            members_from: activity.door.members_from,
+            members_only: activity.door.members_only,
             opens_at: activity.opens_ms,
             closes_at: activity.closes_ms,
         }

@@ -14,7 +14,7 @@ use std::{
 use gate::{ClaimRequest, Decision};
 use http::{
     HeaderValue, Method, StatusCode,
-    header::{ACCEPT_LANGUAGE, ACCESS_CONTROL_ALLOW_ORIGIN, CONTENT_TYPE, ORIGIN},
+    header::{ACCEPT_LANGUAGE, CONTENT_TYPE, ORIGIN},
 };
 use limits::Class;
 use listener::{FastPath, FastRequest, Fields, NoReply, Pending, REQUEST_ID, Refusal, RequestId};
@@ -25,10 +25,11 @@ use super::{
     claims::{ADMITTED_BYTES, ClaimHead, IDEMPOTENCY_KEY, Moment, SALE_TOKEN, answer},
 };
 use crate::{
+    edge::ONLY_TLS,
     extract::{Json, is_plain_number},
     metrics::HttpMetrics,
     origins::EXPOSED,
-    problem::{Code, Lang, Problem},
+    problem::{Code, Lang, Problem, write_field},
 };
 use config::ProcessRole;
 
@@ -37,8 +38,11 @@ const ID_DIGITS_MAX: usize = 18;
 
 /// What is answered depends on whose page asks.
 const VARIES: (&str, &[u8]) = ("vary", b"origin");
+const NAMES_ORIGIN: &str = "access-control-allow-origin";
 /// What such a page may read of the answer.
 const EXPOSES: (&str, &[u8]) = ("access-control-expose-headers", EXPOSED.as_bytes());
+/// Where TLS is spoken, browsers are to come by it alone.
+const BY_TLS: (&str, &[u8]) = ("strict-transport-security", ONLY_TLS.as_bytes());
 
 /// The fast path of one process.
 #[derive(Clone)]
@@ -46,6 +50,7 @@ pub struct Claims {
     app: Arc<App>,
     metrics: HttpMetrics,
     open: bool,
+    tls: bool,
 }
 
 /// What is remembered of a claim in the lane.
@@ -60,7 +65,8 @@ pub struct Ticket {
 impl Claims {
     pub(super) fn new(app: Arc<App>) -> Claims {
         let open = app.engine.settings().does(ProcessRole::Web);
-        Claims { app, metrics: HttpMetrics::new(), open }
+        let tls = !app.config.http.tls_cert_file.as_os_str().is_empty();
+        Claims { app, metrics: HttpMetrics::new(), open, tls }
     }
 
     fn read(
@@ -81,17 +87,27 @@ impl Claims {
         self.metrics.answered(problem.code().status(), ticket.began.elapsed());
         problem.log(&Method::POST, "a claim", ticket.id);
         with_date(now_ms, |date| {
-            let known: [(&str, &[u8]); 2] = [("date", date), (REQUEST_ID, ticket.id.as_bytes())];
-            let [date, id] = known;
-            match &ticket.origin {
-                _ if self.app.origins.is_empty() => problem.write_http(out, ticket.lang, &known),
-                None => problem.write_http(out, ticket.lang, &[date, id, VARIES]),
-                Some(origin) => {
-                    let named = (ACCESS_CONTROL_ALLOW_ORIGIN.as_str(), origin.as_bytes());
-                    problem.write_http(out, ticket.lang, &[date, id, VARIES, named, EXPOSES]);
-                }
-            }
+            problem.write_http(out, ticket.lang, self.fields(ticket, date));
         });
+    }
+
+    /// What every answer has beside its own, and what [`crate::origins`] gives to those of the router.
+    fn fields<'a>(
+        &self,
+        ticket: &'a Ticket,
+        date: &'a [u8],
+    ) -> impl Iterator<Item = (&'a str, &'a [u8])> + use<'a> {
+        let named = ticket.origin.as_ref().map(|origin| (NAMES_ORIGIN, origin.as_bytes()));
+        [
+            Some(("date", date)),
+            Some((REQUEST_ID, ticket.id.as_bytes())),
+            self.tls.then_some(BY_TLS),
+            (!self.app.origins.is_empty()).then_some(VARIES),
+            named,
+            named.map(|_| EXPOSES),
+        ]
+        .into_iter()
+        .flatten()
     }
 
     /// Whose page asks, if it is one that may.
@@ -113,18 +129,15 @@ impl Claims {
                 self.metrics.answered(StatusCode::ACCEPTED, ticket.began.elapsed());
                 let mut body = Vec::with_capacity(ADMITTED_BYTES);
                 admitted.write(&mut body);
+                out.extend_from_slice(
+                    b"HTTP/1.1 202 Accepted\r\ncontent-type: application/json\r\n\
+                      cache-control: no-store\r\nx-content-type-options: nosniff",
+                );
                 with_date(now_ms, |date| {
-                    out.extend_from_slice(
-                        b"HTTP/1.1 202 Accepted\r\ncontent-type: application/json\r\n\
-                          cache-control: no-store\r\nx-content-type-options: nosniff\r\ndate: ",
-                    );
-                    out.extend_from_slice(date);
+                    for (name, value) in self.fields(ticket, date) {
+                        write_field(out, name, value);
+                    }
                 });
-                out.extend_from_slice(b"\r\nx-request-id: ");
-                out.extend_from_slice(ticket.id.as_bytes());
-                if !self.app.origins.is_empty() {
-                    name_origin(ticket.origin.as_ref(), out);
-                }
                 let written = write!(out, "\r\ncontent-length: {}\r\n\r\n", body.len());
                 written.expect("a vector takes everything");
                 out.extend_from_slice(&body);
@@ -204,17 +217,6 @@ impl FastPath for Claims {
     }
 }
 
-/// The same fields as [`crate::origins`] gives to answers of the router.
-fn name_origin(origin: Option<&HeaderValue>, out: &mut Vec<u8>) {
-    let named = origin.map(|origin| (ACCESS_CONTROL_ALLOW_ORIGIN.as_str(), origin.as_bytes()));
-    let exposes = origin.map(|_| EXPOSES);
-    for (name, value) in [Some(VARIES), named, exposes].into_iter().flatten() {
-        for part in [b"\r\n", name.as_bytes(), b": ", value] {
-            out.extend_from_slice(part);
-        }
-    }
-}
-
 /// Why nobody serves a request.
 pub(crate) fn write_refusal(
     refusal: Refusal,
@@ -236,13 +238,13 @@ pub(crate) fn write_refusal(
         _ => Problem::new(code),
     };
     let closing: [(&str, &[u8]); 2] = [("connection", b"close"), (REQUEST_ID, id.as_bytes())];
-    problem.write_http(out, lang_of(fields), &closing);
+    problem.write_http(out, lang_of(fields), closing);
     code
 }
 
 /// What a connection above the cap is told.
 pub(crate) fn write_full(out: &mut Vec<u8>) {
-    Problem::new(Code::Busy).write_http(out, Lang::En, &[("connection", b"close")]);
+    Problem::new(Code::Busy).write_http(out, Lang::En, [("connection", &b"close"[..])]);
 }
 
 fn lang_of(fields: Fields<'_>) -> Lang {

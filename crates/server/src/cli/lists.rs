@@ -1,9 +1,11 @@
 //! `seckill list`: members, buyers who are kept out, and buyers who have to wait.
+//!
+//! A file may have millions of ids, so it is never held as a whole: it is read once to look at every line,
+//! and once more to send the ids in pieces.
 
 use std::{
-    collections::BTreeSet,
     fs::File,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Read},
     path::{Path, PathBuf},
 };
 
@@ -16,6 +18,8 @@ use super::{AdminApi, Failure, admin_api::in_path};
 
 /// The head of a table, if it has one.
 const HEAD: &str = "user_id";
+/// A line of a table; the id is at its beginning.
+const LINE_BYTES_MAX: u64 = 64 * 1_024;
 
 #[derive(Subcommand)]
 pub(super) enum List {
@@ -145,20 +149,35 @@ async fn show(api: &AdminApi, which: &Which) -> Result<(), Failure> {
 
 /// In pieces, each of which may be sent again.
 async fn change(api: &AdminApi, path: &str, who: &Who, done: &str) -> Result<(), Failure> {
-    let mut users: BTreeSet<String> = who.users.iter().cloned().collect();
-    for user in &users {
+    for user in &who.users {
         check(user).map_err(|why| format!("{user:?} {why}"))?;
     }
     if let Some(file) = &who.file {
-        users.extend(read(file)?);
+        // Before anything is changed, so that one bad line changes nothing.
+        let ids = Ids::of(file)?.try_fold(0_u64, |ids, id| id.map(|_| ids + 1))?;
+        if ids == 0 {
+            return Err(Failure::Cannot(format!("{}: there is no id in it", file.display())));
+        }
     }
-    let users: Vec<String> = users.into_iter().collect();
-    let mut changed = 0;
-    for piece in users.chunks(LISTED_AT_ONCE_MAX) {
+    let (mut given, mut changed) = (0, 0);
+    let mut send = async |piece: &mut Vec<String>| -> Result<(), Failure> {
         let answer = api.post(path, &json!({"users": piece})).await?;
         changed += answer["changed"].as_u64().unwrap_or_default();
+        given += piece.len();
+        piece.clear();
+        Ok(())
+    };
+    let mut piece = who.users.clone();
+    for id in who.file.as_deref().map(Ids::of).transpose()?.into_iter().flatten() {
+        piece.push(id?);
+        if piece.len() >= LISTED_AT_ONCE_MAX {
+            send(&mut piece).await?;
+        }
     }
-    println!("{changed} {done}, of {} given", users.len());
+    if !piece.is_empty() {
+        send(&mut piece).await?;
+    }
+    println!("{changed} {done}, of {given} given");
     Ok(())
 }
 
@@ -166,25 +185,59 @@ fn check(user: &str) -> Result<(), String> {
     UserId::new(user).map(drop).map_err(|why| why.to_string())
 }
 
-/// The ids of a file, or the first line that is none.
-fn read(path: &Path) -> Result<Vec<String>, String> {
-    let name = path.display();
-    let file = File::open(path).map_err(|why| format!("{name}: {why}"))?;
-    let mut users = Vec::new();
-    for (n, line) in BufReader::new(file).lines().enumerate() {
-        let line = line.map_err(|why| format!("{name}, line {}: {why}", n + 1))?;
-        let line = if n == 0 { line.trim_start_matches('\u{feff}') } else { &line };
-        let id = line.split(',').next().unwrap_or_default().trim().trim_matches('"');
-        if id.is_empty() || (n == 0 && id == HEAD) {
-            continue;
+/// The ids of a file, one after the other; what is no id is an error that names its line.
+struct Ids {
+    name: String,
+    lines: BufReader<File>,
+    number: u64,
+    line: Vec<u8>,
+}
+
+impl Ids {
+    fn of(path: &Path) -> Result<Ids, String> {
+        let name = path.display().to_string();
+        let file = File::open(path).map_err(|why| format!("{name}: {why}"))?;
+        Ok(Ids { name, lines: BufReader::new(file), number: 0, line: Vec::new() })
+    }
+
+    /// The id of the next line, which may be empty; `None` at the end.
+    fn id(&mut self) -> Result<Option<String>, String> {
+        self.line.clear();
+        let mut lines = (&mut self.lines).take(LINE_BYTES_MAX);
+        if lines.read_until(b'\n', &mut self.line).map_err(|why| why.to_string())? == 0 {
+            return Ok(None);
         }
-        check(id).map_err(|why| format!("{name}, line {}: {why}", n + 1))?;
-        users.push(id.to_owned());
+        if self.line.len() as u64 == LINE_BYTES_MAX {
+            return Err(format!("is longer than {LINE_BYTES_MAX} bytes"));
+        }
+        let line = std::str::from_utf8(&self.line).map_err(|why| why.to_string())?;
+        let line = if self.number == 0 { line.trim_start_matches('\u{feff}') } else { line };
+        let id = line.split(',').next().unwrap_or_default().trim().trim_matches('"');
+        if id.is_empty() || (self.number == 0 && id == HEAD) {
+            return Ok(Some(String::new()));
+        }
+        check(id)?;
+        Ok(Some(id.to_owned()))
     }
-    if users.is_empty() {
-        return Err(format!("{name}: there is no id in it"));
+}
+
+impl Iterator for Ids {
+    type Item = Result<String, String>;
+
+    fn next(&mut self) -> Option<Result<String, String>> {
+        loop {
+            let id = self.id();
+            self.number += 1;
+            match id {
+                Ok(None) => return None,
+                Ok(Some(id)) if id.is_empty() => {}
+                Ok(Some(id)) => return Some(Ok(id)),
+                Err(why) => {
+                    return Some(Err(format!("{}, line {}: {why}", self.name, self.number)));
+                }
+            }
+        }
     }
-    Ok(users)
 }
 
 async fn waiting(api: &AdminApi) -> Result<(), Failure> {
@@ -206,13 +259,15 @@ mod tests {
         let path = home.path().join("list.csv");
         let read_text = |text: &str| {
             std::fs::write(&path, text).unwrap();
-            read(&path)
+            Ids::of(&path).unwrap().collect::<Result<Vec<String>, String>>()
         };
         let names = vec!["ann".to_owned(), "用户2".to_owned()];
         assert_eq!(read_text("ann\n\n用户2\n"), Ok(names.clone()));
         assert_eq!(read_text("\u{feff}user_id,name\r\n\"ann\",Ann\r\n用户2,Bob\r\n"), Ok(names));
         assert!(read_text("ann\nb ob\n").unwrap_err().contains("line 2"));
-        assert!(read_text("\n").unwrap_err().contains("no id"));
-        assert!(read(Path::new("/nowhere")).is_err());
+        assert_eq!(read_text("\n"), Ok(Vec::new()));
+        let long = "x".repeat(LINE_BYTES_MAX as usize);
+        assert!(read_text(&format!("ann\n{long}\n")).unwrap_err().contains("line 2"));
+        assert!(Ids::of(Path::new("/nowhere")).is_err());
     }
 }

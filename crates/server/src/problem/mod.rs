@@ -184,7 +184,12 @@ impl Problem {
     }
 
     /// The same answer as bytes, from the status line on, with these fields besides.
-    pub(crate) fn write_http(&self, out: &mut Vec<u8>, lang: Lang, fields: &[(&str, &[u8])]) {
+    pub(crate) fn write_http<'f>(
+        &self,
+        out: &mut Vec<u8>,
+        lang: Lang,
+        fields: impl IntoIterator<Item = (&'f str, &'f [u8])>,
+    ) {
         let status = self.code.status();
         // Written in three parts: the answer to those who flood us allocates nothing.
         let own = self.more.as_deref().filter(|more| !more.is_plain());
@@ -207,9 +212,7 @@ impl Problem {
             out.extend_from_slice(part.as_bytes());
         }
         for (name, value) in fields {
-            for part in [b"\r\n", name.as_bytes(), b": ", *value] {
-                out.extend_from_slice(part);
-            }
+            write_field(out, name, value);
         }
         let length = start.len() + digits + end.len();
         let length = write!(out, "\r\ncontent-length: {length}\r\n");
@@ -302,6 +305,13 @@ impl PlainBody {
             start..start + digits
         });
         PlainBody { whole: body.to_vec(), pause }
+    }
+}
+
+/// Write one field of a head, after whatever is there.
+pub(crate) fn write_field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    for part in [b"\r\n", name.as_bytes(), b": ", value] {
+        out.extend_from_slice(part);
     }
 }
 
@@ -457,7 +467,7 @@ mod tests {
         for lang in Lang::ALL {
             assert_eq!(json(&problem, lang)["retry_after_ms"], 1_234);
             let mut written = Vec::new();
-            problem.write_http(&mut written, lang, &[]);
+            problem.write_http(&mut written, lang, []);
             let written = String::from_utf8(written).unwrap();
             let (head, body) = written.split_once("\r\n\r\n").unwrap();
             assert_eq!(body.as_bytes(), &problem.render(lang)[..], "both ways say the same");

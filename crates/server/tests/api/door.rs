@@ -239,6 +239,14 @@ async fn members_come_first_and_whoever_is_blocked_does_not_come() {
     let (shop, gate) = Shop::open_beside_a_gate().await;
     let first_ms = NOW_MS + 500;
     let (id, item) = stage(&shop, json!({"members_from": first_ms})).await;
+    // A page can tell both: that members come first, and when.
+    for path in [format!("/items/{item}"), format!("/activities/{id}")] {
+        let shown = shop.get(&path).send().await.is(200);
+        assert_eq!(
+            (&shown["members_from"], &shown["members_only"]),
+            (&json!(first_ms), &json!(false))
+        );
+    }
     let list =
         |kind: &str, of: String| shop.admin(Method::POST, &format!("/admin/lists/{kind}{of}"));
     let of = format!("?activity={id}");
@@ -269,13 +277,16 @@ async fn members_come_first_and_whoever_is_blocked_does_not_come() {
     let eve = token(&shop, "eve", item, json!({})).await;
     assert_eq!(eve.is_refused(403, "not_eligible", None).json()["reason"], "blocked");
     shop.clock.set(first_ms);
-    claim(&shop, item, &bob.0).await.is_refused(403, "not_started", None);
+    let early = claim(&shop, item, &bob.0).await;
+    assert_eq!(early.is_refused(403, "not_started", None).json()["opens_at"], OPENS_MS);
     assert_eq!(asked(&gate), 0);
     claim(&shop, item, &ann.0).await.is(202);
     shop.clock.set(OPENS_MS);
     claim(&shop, item, &bob.0).await.is(202);
 
     let (_, only) = stage(&shop, json!({"members_only": true})).await;
+    let shown = shop.get(&format!("/items/{only}")).send().await.is(200);
+    assert_eq!((&shown["members_from"], &shown["members_only"]), (&Value::Null, &json!(true)));
     let none = token(&shop, "ann", only, json!({})).await;
     assert_eq!(none.is_refused(403, "not_eligible", None).json()["reason"], "members_only");
     // A member of the shop is a member of every sale.

@@ -4,12 +4,9 @@ use std::net::SocketAddr;
 
 use client::{Api, NewSale};
 use serde_json::Value;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpListener,
-};
+use tokio::net::TcpListener;
 
-use crate::fixtures::{Browser, Deployment, PACES_S, Profile, Sale, now_ms};
+use crate::fixtures::{Browser, Deployment, PACES_S, Pages, Profile, Sale, now_ms};
 
 /// What the shop's own page does: it notes what the button tells, and what its policy forbade. While
 /// `noPolls` is set, whoever asks after an order or an item hears nothing.
@@ -23,49 +20,10 @@ const SCRIPT: &str = "window.heard = []; window.forbidden = []; window.noPolls =
     document.addEventListener('securitypolicyviolation', (event) =>\n\
       window.forbidden.push(event.blockedURI + event.violatedDirective));\n";
 
-/// A shop of somebody else: a page with the button of the server at `sale`, and nothing inline.
-struct OtherShop {
-    address: SocketAddr,
-    task: tokio::task::JoinHandle<()>,
-}
-
-impl Drop for OtherShop {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-impl OtherShop {
-    fn origin(&self) -> String {
-        format!("http://{}", self.address)
-    }
-
-    async fn listen() -> (TcpListener, String) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let origin = format!("http://{}", listener.local_addr().unwrap());
-        (listener, origin)
-    }
-
-    /// The path of a page is the item, behind the kind of script: `/classic/42`, `/module/42`.
-    fn open(listener: TcpListener, sale: SocketAddr) -> OtherShop {
-        let address = listener.local_addr().unwrap();
-        let task = tokio::spawn(async move {
-            while let Ok((mut stream, _)) = listener.accept().await {
-                tokio::spawn(async move {
-                    let mut head = Vec::new();
-                    while !head.ends_with(b"\r\n\r\n")
-                        && stream.read_buf(&mut head).await.is_ok_and(|n| n > 0)
-                    {
-                    }
-                    let head = String::from_utf8_lossy(&head);
-                    let path = head.split(' ').nth(1).unwrap_or_default();
-                    let answer = respond(path, sale);
-                    let _ = stream.write_all(answer.as_bytes()).await;
-                });
-            }
-        });
-        OtherShop { address, task }
-    }
+/// A shop of somebody else: a page with the button of the server at `sale`, and nothing inline. The path of
+/// a page is the item, behind the kind of script: `/classic/42`, `/module/42`.
+fn other_shop(listener: TcpListener, sale: SocketAddr) -> Pages {
+    Pages::serve(listener, move |path| respond(path, sale).into_bytes())
 }
 
 fn respond(path: &str, sale: SocketAddr) -> String {
@@ -103,7 +61,7 @@ async fn sign_in(sale: &Sale, browser: &mut Browser, user: &str) {
 }
 
 /// The button of a sale that is not open yet.
-async fn before_the_opening(sale: &mut Sale, browser: &mut Browser, shop: &OtherShop) -> i64 {
+async fn before_the_opening(sale: &mut Sale, browser: &mut Browser, shop: &Pages) -> i64 {
     for pace_s in PACES_S {
         let opens_ms = now_ms() + pace_s * 1_000;
         sale.instead(NewSale { opens_ms, ..NewSale::of(2) }).await;
@@ -124,12 +82,12 @@ async fn before_the_opening(sale: &mut Sale, browser: &mut Browser, shop: &Other
 async fn a_button_on_another_origins_page_counts_down_claims_and_follows_its_order(
     profile: Profile,
 ) {
-    let (listener, allowed) = OtherShop::listen().await;
-    let (stranger, _) = OtherShop::listen().await;
+    let (listener, allowed) = Pages::listen().await;
+    let (stranger, _) = Pages::listen().await;
     let deployment = Deployment::new(profile).env("SECKILL_HTTP_ALLOWED_ORIGINS", allowed);
     let mut sale = deployment.open_sale(NewSale::of(5)).await;
-    let shop = OtherShop::open(listener, sale.server().address);
-    let stranger = OtherShop::open(stranger, sale.server().address);
+    let shop = other_shop(listener, sale.server().address);
+    let stranger = other_shop(stranger, sale.server().address);
     let mut browser = Browser::open().await;
 
     let opens_ms = before_the_opening(&mut sale, &mut browser, &shop).await;

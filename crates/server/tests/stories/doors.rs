@@ -1,6 +1,7 @@
 //! Where a process is reached: with TLS and over HTTP/2, at a door for operators alone, by its own names.
 
 use std::{
+    collections::BTreeMap,
     fs,
     net::{SocketAddr, TcpListener},
     path::Path,
@@ -75,6 +76,7 @@ async fn a_sale_over_tls_by_either_protocol_and_a_new_certificate() {
     let (at, ca) = (public(&sale), certificates.cert("ca"));
 
     // Buyers come by either protocol, and by the fast path or not.
+    let mut answers = Vec::new();
     let claims = format!("/api/v1/items/{}/claims", sale.item);
     for (user, protocol, status) in [
         ("ann", "--http1.1", "HTTP/1.1 202"),
@@ -87,7 +89,9 @@ async fn a_sale_over_tls_by_either_protocol_and_a_new_certificate() {
         let claim = [protocol, "--header", &token, "--header", json, "--data", "{\"quantity\":1}"];
         let answer = curl(at, &ca, &claims, &claim);
         assert!(answer.starts_with(status), "{user}: {answer}");
+        answers.push(answer);
     }
+    same_but_for_the_way(&answers[2], &answers[3]);
     // Browsers are told to come by TLS alone, on every page and with every error.
     for path in PAGES {
         let answer = curl(at, &ca, path, &["--http2"]).to_lowercase();
@@ -127,6 +131,29 @@ async fn a_sale_over_tls_by_either_protocol_and_a_new_certificate() {
     fs::copy(certificates.cert("stranger"), &cert).unwrap();
     fs::copy(certificates.key("stranger"), &key).unwrap();
     until("the new certificate is in use", || !shown("ca")).await;
+}
+
+/// A refusal by the fast path and by the router over HTTP/2 says the same, in its body byte by byte. Beside
+/// that the router has what is for pages.
+fn same_but_for_the_way(fast: &str, router: &str) {
+    let parts = |answer: &str| -> (BTreeMap<String, String>, String) {
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let field = |line: &str| {
+            let (name, value) = line.split_once(": ")?;
+            Some((name.to_lowercase(), value.to_owned()))
+        };
+        (head.lines().filter_map(field).collect(), body.to_owned())
+    };
+    let ((mut fast, fast_body), (mut router, router_body)) = (parts(fast), parts(router));
+    assert_eq!(fast_body, router_body);
+    for own in ["date", "x-request-id"] {
+        assert!(fast.remove(own).is_some() && router.remove(own).is_some(), "{own}");
+    }
+    for for_pages in ["content-security-policy", "referrer-policy"] {
+        assert!(router.remove(for_pages).is_some(), "{for_pages}");
+    }
+    assert_eq!(fast, router);
+    assert!(fast.contains_key("strict-transport-security"), "{fast:?}");
 }
 
 async fn until(what: &str, mut is_so: impl FnMut() -> bool) {

@@ -1,17 +1,16 @@
 //! Lists of buyers: members, who may buy before others or alone, and those who may not buy; and buyers who
 //! have to wait because they let too many orders go unpaid.
 //!
-//! A list is sent as it is: plain lines, the first column of a table, or JSON. It is read whole before
-//! anything is written, so one bad line changes nothing; what is longer than one request may be is sent in
-//! several.
+//! A list is sent as it is: plain lines, the first column of a table, or JSON. Every id of it is looked at
+//! before anything is written, so one bad line changes nothing. Then it is read a second time and written in
+//! pieces, so that what it takes is the body itself and one piece; what is longer than one request may be
+//! (some million ids) is sent in several, as `seckill list` does with a file of any length.
 
-use std::collections::BTreeSet;
-
-use axum::extract::{FromRequest, Request, State};
+use axum::extract::{FromRequest, FromRequestParts, Request, State};
 use bytes::Bytes;
-use engine::actor::Actor;
-use http::{StatusCode, header::CONTENT_TYPE};
-use ledger::{BuyerList, ListKind};
+use engine::{OperateError, actor::Actor};
+use http::{StatusCode, header::CONTENT_TYPE, request::Parts};
+use ledger::{BuyerList, LISTED_AT_ONCE_MAX, ListKind};
 use sale::{ActivityId, UserId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -106,8 +105,12 @@ pub(in super::super) struct CoolDownJson {
     until: i64,
 }
 
-/// Ids of buyers, in whichever form they came.
-pub(in super::super) struct Users(Vec<UserId>);
+/// Ids of buyers, in whichever form they came; each of them is one.
+pub(in super::super) enum Users {
+    /// The form for long lists: nothing but the body is kept.
+    Lines(Bytes),
+    Json(Vec<String>),
+}
 
 impl<S: Send + Sync> FromRequest<S> for Users {
     type Rejection = Problem;
@@ -116,40 +119,74 @@ impl<S: Send + Sync> FromRequest<S> for Users {
         let kind = request.headers().get(CONTENT_TYPE).cloned();
         let bytes = Bytes::from_request(request, state).await.map_err(body_problem)?;
         let kind = kind.as_ref().map(|kind| kind.as_bytes());
-        let is_text = kind.is_some_and(|kind| kind.starts_with(b"text/"));
-        if !is_text {
+        if !kind.is_some_and(|kind| kind.starts_with(b"text/")) {
             let Json(GivenBuyers { users }) = Json::read(kind, &bytes)?;
-            let named =
-                users.iter().enumerate().map(|(n, user)| (format!("users[{n}]"), user.as_str()));
-            return read(named);
+            let named = users.iter().enumerate();
+            check_all(named.map(|(n, user)| (format!("users[{n}]"), user.as_str())))?;
+            return Ok(Users::Json(users));
         }
         let text = std::str::from_utf8(&bytes)
             .map_err(|_| Problem::invalid_in("body", "must be UTF-8", "必须是 UTF-8 编码"))?;
-        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let lines = text.lines().map(|line| {
-            let first = line.split(',').next().unwrap_or_default().trim();
-            first.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(first)
-        });
-        let is_head = |n: usize, id: &str| n == 0 && id == HEAD;
-        let named = lines.enumerate().filter(|(n, id)| !(id.is_empty() || is_head(*n, id)));
-        read(named.map(|(n, id)| (format!("line {}", n + 1), id)))
+        check_all(lines(text).map(|(n, id)| (format!("line {n}"), id)))?;
+        Ok(Users::Lines(bytes))
     }
 }
 
-/// All of them, each once; or the first that is no id.
-fn read<'i>(named: impl Iterator<Item = (String, &'i str)>) -> Result<Users, Problem> {
-    let mut users = BTreeSet::new();
+impl Users {
+    /// So many of them at a time.
+    fn pieces(&self) -> impl Iterator<Item = Vec<UserId>> + Send + '_ {
+        let mut named: Box<dyn Iterator<Item = UserId> + Send + '_> = match self {
+            Users::Lines(bytes) => {
+                let text = std::str::from_utf8(bytes).unwrap_or_default();
+                Box::new(lines(text).filter_map(|(_, id)| UserId::new(id).ok()))
+            }
+            Users::Json(users) => Box::new(users.iter().filter_map(|id| UserId::new(id).ok())),
+        };
+        std::iter::from_fn(move || {
+            let piece: Vec<UserId> = named.by_ref().take(LISTED_AT_ONCE_MAX).collect();
+            (!piece.is_empty()).then_some(piece)
+        })
+    }
+}
+
+/// What stands first on each line, with its number, but for empty ones and a table's head.
+fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> + Send {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let ids = text.lines().map(|line| {
+        let first = line.split(',').next().unwrap_or_default().trim();
+        first.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(first)
+    });
+    let is_id = |(n, id): &(usize, &str)| !(id.is_empty() || (*n == 1 && *id == HEAD));
+    (1..).zip(ids).filter(is_id)
+}
+
+/// Are all of them ids, and is there one? Else the first that is none.
+fn check_all<'i>(named: impl Iterator<Item = (String, &'i str)>) -> Result<(), Problem> {
+    let mut is_empty = true;
     for (place, id) in named {
         let rule = "must be a user id of 1 to 64 visible characters";
-        let user = UserId::new(id).map_err(|_| {
+        UserId::new(id).map_err(|_| {
             Problem::invalid_in(&*place, rule, "必须是 1 到 64 个可见字符的用户 id")
         })?;
-        users.insert(user);
+        is_empty = false;
     }
-    if users.is_empty() {
+    if is_empty {
         return Err(Problem::invalid_in("users", "must name somebody", "不能为空"));
     }
-    Ok(Users(users.into_iter().collect()))
+    Ok(())
+}
+
+/// The list that a request is about: its kind in the path, its activity in the query.
+pub(in super::super) struct Named(BuyerList);
+
+impl<S: Send + Sync> FromRequestParts<S> for Named {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let Path(kind) = Path::<String>::from_request_parts(parts, state).await?;
+        let Query(of) = Query::<OfActivity>::from_request_parts(parts, state).await?;
+        list_of(&kind, of.activity).map(Named)
+    }
 }
 
 fn list_of(kind: &str, activity: Option<i64>) -> Result<BuyerList, Problem> {
@@ -203,11 +240,9 @@ pub(in super::super) async fn show(
 pub(in super::super) async fn add(
     State(app): State<Shared>,
     AsOperator(who): AsOperator,
-    Path(kind): Path<String>,
-    Query(of): Query<OfActivity>,
+    Named(list): Named,
     users: Users,
 ) -> Result<Json<ListChanged>, Problem> {
-    let list = list_of(&kind, of.activity)?;
     change(app, who, list, users, true).await
 }
 
@@ -222,11 +257,9 @@ pub(in super::super) async fn add(
 pub(in super::super) async fn remove(
     State(app): State<Shared>,
     AsOperator(who): AsOperator,
-    Path(kind): Path<String>,
-    Query(of): Query<OfActivity>,
+    Named(list): Named,
     users: Users,
 ) -> Result<Json<ListChanged>, Problem> {
-    let list = list_of(&kind, of.activity)?;
     change(app, who, list, users, false).await
 }
 
@@ -234,16 +267,18 @@ async fn change(
     app: Shared,
     who: Actor,
     list: BuyerList,
-    Users(users): Users,
+    users: Users,
     on: bool,
 ) -> Result<Json<ListChanged>, Problem> {
     let changed = finish(async move {
-        let lists = app.engine.lists();
-        if on {
-            lists.add(&who, list, &users).await
-        } else {
-            lists.remove(&who, list, &users).await
+        let (lists, mut changed) = (app.engine.lists(), 0);
+        for piece in users.pieces() {
+            changed += match on {
+                true => lists.add(&who, list, &piece).await?,
+                false => lists.remove(&who, list, &piece).await?,
+            };
         }
+        Ok::<_, OperateError>(changed)
     });
     Ok(Json(ListChanged { changed: changed.await? }))
 }
@@ -255,10 +290,8 @@ async fn change(
 pub(in super::super) async fn clear(
     State(app): State<Shared>,
     AsOperator(who): AsOperator,
-    Path(kind): Path<String>,
-    Query(of): Query<OfActivity>,
+    Named(list): Named,
 ) -> Result<Json<ListChanged>, Problem> {
-    let list = list_of(&kind, of.activity)?;
     let changed = finish(async move { app.engine.lists().clear(&who, list).await }).await?;
     Ok(Json(ListChanged { changed }))
 }

@@ -1,12 +1,13 @@
 //! Admin tokens: who may operate, and as what. Only admins look in here.
 
-use auth::{Network, generate_admin_token, token_hash};
+use auth::{generate_admin_token, token_hash};
 use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
 use http::{StatusCode, header::CACHE_CONTROL};
 use ledger::{AdminToken, Role, TokenBounds};
+use limits::Network;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
