@@ -1,8 +1,8 @@
 //! Ten times more claims than the gate is set to take, for half a minute: what reaches the gate, what the
 //! others are told and how soon, what it costs in memory, and how soon all is as before.
 //!
-//! Ten times what the gate *could* take cannot be made on the cores it runs on, so `lane.rate_per_s` sets what
-//! it takes, as an operator would, and an open loop brings ten times that. Without a rate the same crowd
+//! Ten times what the gate *could* take cannot be made on the cores it runs on, so `lane.rate_per_s` sets
+//! what it takes, as an operator would, and an open loop brings ten times that. Without a rate the same crowd
 //! comes over ten times more sockets and claims as fast as it is answered: then nobody is refused, and what
 //! is asked is whether the server does as much for many at once as for few.
 

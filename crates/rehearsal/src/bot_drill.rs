@@ -6,8 +6,11 @@
 //! a challenge people's devices solve it; bots solve nothing, or buy solutions at a price until their money
 //! is spent. It is solved at the lowest difficulty here: who solves is what counts, not how long it takes us.
 //!
-//! What the deployment is set to (limits, hoarding, a fair start) holds in every row and cannot be switched
-//! from outside; drill it twice to compare. How often one account may claim and cancel is tried at the end.
+//! Everybody says from which address they come, as a proxy would say it: people from one each, all accounts of
+//! a bot from the same. Who believes it is a server of our own that stands behind a proxy and limits
+//! addresses; that row is there where the drill may start one. What a given deployment is set to (limits,
+//! hoarding) holds in every row and cannot be switched from outside. How often one account may claim and
+//! cancel is tried at the end.
 
 use std::{
     net::SocketAddr,
@@ -45,6 +48,7 @@ const LEAD_MS: i64 = 2_000;
 const PREPARING_AT_ONCE_MAX: usize = 32;
 const CYCLES_MAX: u64 = 100;
 const HOUR_MS: i64 = 3_600_000;
+const FORWARDED_FOR: &str = "x-forwarded-for";
 
 /// Who comes to the drill.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -95,18 +99,25 @@ pub enum Defence {
     Off,
     ChallengeUnsolved,
     ChallengePaid,
+    AddressLimits,
     MembersOnly,
 }
 
 impl Defence {
-    const ALL: [Defence; 4] =
-        [Defence::Off, Defence::ChallengeUnsolved, Defence::ChallengePaid, Defence::MembersOnly];
+    const ALL: [Defence; 5] = [
+        Defence::Off,
+        Defence::ChallengeUnsolved,
+        Defence::ChallengePaid,
+        Defence::AddressLimits,
+        Defence::MembersOnly,
+    ];
 
     fn in_words(self) -> &'static str {
         match self {
             Defence::Off => "none of these",
             Defence::ChallengeUnsolved => "challenge, bots solve nothing",
             Defence::ChallengePaid => "challenge, bots pay for solving",
+            Defence::AddressLimits => "limits by address",
             Defence::MembersOnly => "members only",
         }
     }
@@ -175,15 +186,29 @@ impl BotDrill {
 /// Somebody who wants a unit.
 struct Account {
     user: String,
+    /// Where they say they come from: one of the addresses that are for tests of networks.
+    from: String,
     bot: bool,
     bearer: String,
     token: Option<String>,
 }
 
-/// Play the drill on this deployment.
+impl Account {
+    fn new(user: String, from: String, bot: bool) -> Account {
+        Account { user, from, bot, bearer: String::new(), token: None }
+    }
+}
+
+/// One of the networks 198.18.0.0/15, which nobody has.
+fn address(network: u8, n: usize) -> String {
+    format!("198.{network}.{}.{}", n / 256 % 256, n % 256)
+}
+
+/// Play the drill on this deployment, and the row of limits on the one that limits addresses.
 pub async fn bot_drill(
     plan: &BotPlan,
     site: &Site,
+    limited: Option<&Site>,
     progress: &Progress,
 ) -> Result<BotDrill, RehearseError> {
     let mistakes = plan.mistakes();
@@ -196,6 +221,11 @@ pub async fn bot_drill(
     };
     let mut rows = Vec::new();
     for (n, defence) in Defence::ALL.into_iter().enumerate() {
+        let site = match defence {
+            Defence::AddressLimits => limited,
+            _ => Some(site),
+        };
+        let Some(site) = site else { continue };
         progress.wait("bots");
         let drill = Drill { plan, site, login: &login, defence };
         rows.push(drill.play(plan.seed.wrapping_add(n as u64)).await?);
@@ -250,7 +280,7 @@ impl Drill<'_> {
 
     fn door(&self) -> Value {
         let door = match self.defence {
-            Defence::Off => json!({}),
+            Defence::Off | Defence::AddressLimits => json!({}),
             Defence::ChallengeUnsolved | Defence::ChallengePaid => json!({
                 "challenge": "pow", "difficulty": DIFFICULTY_MIN, "token_before_ms": 2 * HOUR_MS}),
             Defence::MembersOnly => json!({"members_only": true}),
@@ -259,10 +289,12 @@ impl Drill<'_> {
     }
 
     fn accounts(&self, activity: i64) -> Vec<Account> {
-        let account = |user: String, bot| Account { user, bot, bearer: String::new(), token: None };
-        let people = (0..self.plan.people()).map(|n| account(format!("p{activity}-{n}"), false));
+        let people = (0..self.plan.people())
+            .map(|n| Account::new(format!("p{activity}-{n}"), address(18, n), false));
         let bots = (0..self.plan.bots()).flat_map(|bot| {
-            let one = move |n: usize| account(format!("b{activity}-{bot}-{n}"), true);
+            let one = move |n: usize| {
+                Account::new(format!("b{activity}-{bot}-{n}"), address(19, bot), true)
+            };
             (0..self.plan.accounts).map(one)
         });
         people.chain(bots).collect()
@@ -319,10 +351,11 @@ impl Drill<'_> {
                 if account.bot { Duration::ZERO } else { PEOPLE_WITHIN.mul_f64(dice.f64()) };
             let from = if account.bot { opening - BOTS_EARLY } else { opening + after };
             let until = opening + PEOPLE_WITHIN + PATIENCE;
-            let bot = account.bot;
+            let (bot, of) = (account.bot, account.from);
             claiming.push(tokio::spawn(async move {
                 sleep_until(from.into()).await;
-                (bot, wins(address, &token, item, until).await)
+                let headers = [("x-sale-token", &*token), (FORWARDED_FOR, &*of)];
+                (bot, wins(address, &headers, item, until).await)
             }));
         }
         let (mut won_by_bots, mut won_by_people) = (0, 0);
@@ -372,7 +405,7 @@ async fn sign_in(
 ) -> Result<Account, ApiError> {
     let mut api = Api::new(address, None);
     account.bearer = format!("Bearer {}", login.token(&mut api, &account.user).await?);
-    let headers = [("authorization", account.bearer.as_str())];
+    let headers = [("authorization", &*account.bearer), (FORWARDED_FOR, &*account.from)];
     let mut body = Vec::new();
     if solves {
         let path = format!("/api/v1/items/{item}/challenge");
@@ -392,11 +425,10 @@ async fn sign_in(
 }
 
 /// Claims until it is decided, or the patience is over.
-async fn wins(address: SocketAddr, token: &str, item: i64, until: Instant) -> bool {
+async fn wins(address: SocketAddr, headers: &[(&str, &str)], item: i64, until: Instant) -> bool {
     let (mut api, path) = (Api::new(address, None), format!("/api/v1/items/{item}/claims"));
     while Instant::now() < until {
-        let headers = [("x-sale-token", token)];
-        match api.send("POST", &path, &headers, b"{\"quantity\":1}").await {
+        match api.send("POST", &path, headers, b"{\"quantity\":1}").await {
             Ok(response) if response.status == 202 => return true,
             Ok(response) => {
                 let code = response.code().unwrap_or_default();
@@ -417,8 +449,7 @@ async fn cycles(site: &Site, login: &Login, seed: u64) -> Result<Option<u64>, Re
     let sale = NewSale { name: "bot drill: hoarding".into(), ..NewSale::of(CYCLES_MAX as i64) };
     let created = sale.create(&mut admin).await?;
     let item = created.items[0];
-    let account =
-        Account { user: format!("hoarder-{seed}"), bot: true, bearer: String::new(), token: None };
+    let account = Account::new(format!("hoarder-{seed}"), address(19, 0), true);
     let account = sign_in(site.addresses[0], login.clone(), account, item, false).await?;
     let mut api = Api::new(site.addresses[0], None);
     let (token, bearer) = (account.token.unwrap_or_default(), account.bearer);

@@ -9,6 +9,9 @@ use crate::Site;
 
 /// Connections the server takes beside those of the crowd: ours that sign in, observe and check.
 const OTHER_CONNECTIONS: usize = 256;
+/// One that believes from where its buyers say they come, and gives each address a few tokens.
+const LIMITS_ADDRESSES: [(&str, &str); 2] =
+    [("SECKILL_HTTP_PROXY_HOPS", "1"), ("SECKILL_LIMITS_TOKENS_PER_ADDRESS", "5/m burst 5")];
 const LOG_FILE: &str = "server.log";
 /// If it does not start, the end of its log says why.
 const LOG_BYTES_SHOWN: usize = 2_000;
@@ -23,6 +26,19 @@ impl OwnServer {
     /// A solo server with the default settings, whatever settings this process was given: those
     /// may be of a real shop.
     pub async fn start(binary: PathBuf, connections: usize) -> io::Result<OwnServer> {
+        OwnServer::start_with(binary, connections, &[]).await
+    }
+
+    /// The same, but it limits addresses as if it stood behind a proxy.
+    pub async fn start_limited(binary: PathBuf, connections: usize) -> io::Result<OwnServer> {
+        OwnServer::start_with(binary, connections, &LIMITS_ADDRESSES).await
+    }
+
+    async fn start_with(
+        binary: PathBuf,
+        connections: usize,
+        more: &[(&str, &str)],
+    ) -> io::Result<OwnServer> {
         let data = tempfile::Builder::new().prefix("seckill-rehearsal-").tempdir()?;
         let settings = data.path().join("seckill.toml");
         std::fs::write(&settings, "")?;
@@ -35,6 +51,9 @@ impl OwnServer {
             .env("SECKILL_HTTP_CONNECTIONS_MAX", connections + OTHER_CONNECTIONS)
             .env("SECKILL_LOG_LEVEL", "warn")
             .log(&log);
+        for (name, value) in more {
+            launch = launch.env(name, value);
+        }
         launch.args = vec!["--config".into(), settings.display().to_string()];
         let process = launch.start().await.map_err(|error| {
             let text = std::fs::read_to_string(&log).unwrap_or_default();

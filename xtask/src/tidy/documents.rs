@@ -114,8 +114,8 @@ mod tests {
         let rust = "    async fn one_is(profile: Profile) {\nfn two_are<T>() {\nlet fn_three = 3;";
         let functions: HashSet<String> = functions_of(rust).collect();
         assert_eq!(functions.len(), 2, "{functions:?}");
-        let text = "| what | test |\n|---|---|\n| `x` | `one_is`, `mod::two_are` |\n| y | `gone_is` (slow) |\n\n\
-                    | what | how |\n|---|---|\n| x | `gone_is` |";
+        let text = "| what | test |\n|---|---|\n| `x` | `one_is`, `mod::two_are` |\n\
+                    | y | `gone_is` (slow) |\n\n| what | how |\n|---|---|\n| x | `gone_is` |";
         let found = tests_named(text, &functions);
         assert_eq!(found, [(4, "there is no test gone_is".to_owned())]);
     }

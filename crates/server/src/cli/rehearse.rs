@@ -8,8 +8,8 @@ use std::{
 use clap::{Args, ValueEnum};
 use client::Login;
 use rehearsal::{
-    BotPlan, Curve, OwnServer, Plan, Progress, RehearseError, Report, Site, bot_drill, find_target,
-    rehearse,
+    BotDrill, BotPlan, Curve, OwnServer, Plan, Progress, RehearseError, Report, Site, bot_drill,
+    find_target, rehearse,
 };
 
 use super::{Failure, durations::duration_ms, stop_signal};
@@ -190,10 +190,26 @@ async fn play(
 ) -> Result<Report, RehearseError> {
     let mut report = rehearse(plan, site, progress, stop).await?;
     if let Some(bots) = bots {
-        report.bots = Some(bot_drill(bots, site, progress).await?);
+        report.bots = Some(drill(bots, plan, site, progress).await?);
         progress.close();
     }
     Ok(report)
+}
+
+/// Where servers of our own are rehearsed on, one more is started that limits addresses.
+async fn drill(
+    bots: &BotPlan,
+    plan: &Plan,
+    site: &Site,
+    progress: &Progress,
+) -> Result<BotDrill, RehearseError> {
+    if !site.own {
+        return bot_drill(bots, site, None, progress).await;
+    }
+    let limited = OwnServer::start_limited(std::env::current_exe()?, plan.connections).await?;
+    let drilled = bot_drill(bots, site, Some(&limited.site()), progress).await;
+    limited.stop().await?;
+    drilled
 }
 
 /// True if everything held that must hold.

@@ -240,7 +240,7 @@ async fn members_come_first_and_whoever_is_blocked_does_not_come() {
     let first_ms = NOW_MS + 500;
     let (id, item) = stage(&shop, json!({"members_from": first_ms})).await;
     // A page can tell both: that members come first, and when.
-    for path in [format!("/items/{item}"), format!("/activities/{id}")] {
+    for path in [format!("/items/{item}"), format!("/api/v1/activities/{id}")] {
         let shown = shop.get(&path).send().await.is(200);
         assert_eq!(
             (&shown["members_from"], &shown["members_only"]),

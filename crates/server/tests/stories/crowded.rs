@@ -2,8 +2,8 @@
 //! another buyer gets in, every time.
 //!
 //! A process may have only so many files, and so may whoever runs these stories. The server has a process of
-//! its own, and the half of a large crowd has another, so that there may be as many connections as one process
-//! can have, and more who want one.
+//! its own, and half of a large crowd has another: so there are as many connections as one process can have,
+//! and more who want one.
 
 use std::{
     io::{BufRead, BufReader},
@@ -33,7 +33,12 @@ const THEY_STAND: &str = "they stand at the door";
 
 /// Keep this many connections in this manner, for ever; those that are closed are opened again. `all_came` is
 /// called when everybody had one for the first time.
-async fn hold(server: SocketAddr, manner: &'static str, count: usize, all_came: impl FnOnce()) {
+async fn hold(
+    server: SocketAddr,
+    manner: &'static str,
+    count: usize,
+    all_came: impl FnOnce() + Send + 'static,
+) {
     let opening = std::sync::Arc::new(tokio::sync::Semaphore::new(OPENING_AT_ONCE_MAX));
     let (came, mut coming) = tokio::sync::mpsc::unbounded_channel();
     let mut crowd = JoinSet::new();
