@@ -100,15 +100,20 @@ pub enum Defence {
     ChallengeUnsolved,
     ChallengePaid,
     AddressLimits,
+    FairStart,
+    /// With a challenge that bots pay for.
+    FairStartAndChallenge,
     MembersOnly,
 }
 
 impl Defence {
-    const ALL: [Defence; 5] = [
+    const ALL: [Defence; 7] = [
         Defence::Off,
         Defence::ChallengeUnsolved,
         Defence::ChallengePaid,
         Defence::AddressLimits,
+        Defence::FairStart,
+        Defence::FairStartAndChallenge,
         Defence::MembersOnly,
     ];
 
@@ -118,12 +123,28 @@ impl Defence {
             Defence::ChallengeUnsolved => "challenge, bots solve nothing",
             Defence::ChallengePaid => "challenge, bots pay for solving",
             Defence::AddressLimits => "limits by address",
+            Defence::FairStart => "fair start",
+            Defence::FairStartAndChallenge => "fair start and paid challenge",
             Defence::MembersOnly => "members only",
         }
     }
 
     fn has_challenge(self) -> bool {
-        matches!(self, Defence::ChallengeUnsolved | Defence::ChallengePaid)
+        self == Defence::ChallengeUnsolved || self.bots_pay()
+    }
+
+    fn bots_pay(self) -> bool {
+        matches!(self, Defence::ChallengePaid | Defence::FairStartAndChallenge)
+    }
+
+    /// Claims of so long are drawn from: until people have come, and those whose machine is slow.
+    fn shuffle_ms(self) -> u64 {
+        match self {
+            Defence::FairStart | Defence::FairStartAndChallenge => {
+                2 * PEOPLE_WITHIN.as_millis() as u64
+            }
+            _ => 0,
+        }
     }
 }
 
@@ -280,12 +301,15 @@ impl Drill<'_> {
 
     fn door(&self) -> Value {
         let door = match self.defence {
-            Defence::Off | Defence::AddressLimits => json!({}),
-            Defence::ChallengeUnsolved | Defence::ChallengePaid => json!({
-                "challenge": "pow", "difficulty": DIFFICULTY_MIN, "token_before_ms": 2 * HOUR_MS}),
             Defence::MembersOnly => json!({"members_only": true}),
+            defence if defence.has_challenge() => json!({
+                "challenge": "pow", "difficulty": DIFFICULTY_MIN, "token_before_ms": 2 * HOUR_MS}),
+            _ => json!({}),
         };
-        json!({"door": door})
+        match self.defence.shuffle_ms() {
+            0 => json!({"door": door}),
+            shuffle_ms => json!({"door": door, "shuffle_ms": shuffle_ms}),
+        }
     }
 
     fn accounts(&self, activity: i64) -> Vec<Account> {
@@ -305,8 +329,7 @@ impl Drill<'_> {
         let number = || account.user.rsplit('-').next().and_then(|n| n.parse::<usize>().ok());
         match self.defence {
             _ if !account.bot => true,
-            Defence::ChallengePaid => number().is_some_and(|n| n < self.plan.paid_for()),
-            _ => false,
+            defence => defence.bots_pay() && number().is_some_and(|n| n < self.plan.paid_for()),
         }
     }
 
@@ -367,8 +390,8 @@ impl Drill<'_> {
             }
         }
         let sold: u64 = won_by_bots + won_by_people;
-        let paid = self.defence == Defence::ChallengePaid;
-        let spent = if paid { bot_tokens as u64 * self.plan.solve_price } else { 0 };
+        let spent =
+            if self.defence.bots_pay() { bot_tokens as u64 * self.plan.solve_price } else { 0 };
         DrillRow {
             defence: self.defence,
             bot_tokens: bot_tokens as u64,

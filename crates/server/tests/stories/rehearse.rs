@@ -246,6 +246,9 @@ async fn bots_win_less_of_the_stock_with_each_defence() {
     let paid = row("challenge_paid");
     assert_eq!((&paid["bot_tokens"], &paid["spent"]), (&json!(4), &json!(8)), "{rows:?}");
     assert!(share("challenge_paid") <= 0.5, "no more than they paid for: {rows:?}");
+    // The same money, and no use in being early.
+    assert_eq!(row("fair_start_and_challenge")["spent"], 8, "{rows:?}");
+    assert!(share("fair_start") < 1.0, "{rows:?}");
     // Five tokens for an address, which is that of one bot, in a minute.
     let limited = row("address_limits");
     assert!((10..12).contains(&limited["bot_tokens"].as_u64().unwrap()), "{rows:?}");
