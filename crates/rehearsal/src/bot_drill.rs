@@ -6,8 +6,8 @@
 //! a challenge people's devices solve it; bots solve nothing, or buy solutions at a price until their money
 //! is spent. It is solved at the lowest difficulty here: who solves is what counts, not how long it takes us.
 //!
-//! Everybody says from which address they come, as a proxy would say it: people from one each, all accounts of
-//! a bot from the same. Who believes it is a server of our own that stands behind a proxy and limits
+//! Everybody says from which address they come, as a proxy would say it: people from one each, all accounts
+//! of a bot from the same. Who believes it is a server of our own that stands behind a proxy and limits
 //! addresses; that row is there where the drill may start one. What a given deployment is set to (limits,
 //! hoarding) holds in every row and cannot be switched from outside. How often one account may claim and
 //! cancel is tried at the end.

@@ -8,10 +8,7 @@ use std::path::Path;
 use client::{Api, NewSale};
 use serde_json::{Value, json};
 
-use crate::{
-    browser::Browser,
-    fixtures::{Deployment, Pages, Profile, now_ms},
-};
+use crate::fixtures::{Browser, Deployment, Pages, Profile, now_ms};
 
 /// The widget asks for a challenge by GET and as nobody; a shop tells it how to ask as its buyer.
 const PAGE: &str = "<!doctype html><html lang=\"en\"><title>shop</title>\
