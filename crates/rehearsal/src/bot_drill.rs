@@ -82,6 +82,11 @@ impl BotPlan {
         self.clients / BOT_OF
     }
 
+    /// Everybody has one of their own.
+    pub fn connections(&self) -> usize {
+        self.people() + self.bots() * self.accounts
+    }
+
     fn people(&self) -> usize {
         self.clients - self.bots()
     }
@@ -514,6 +519,7 @@ mod tests {
         let plan =
             BotPlan { clients: 40, accounts: 5, stock: 10, solve_price: 2, budget: 7, seed: 1 };
         assert_eq!((plan.bots(), plan.people(), plan.paid_for()), (4, 36, 3));
+        assert_eq!(plan.connections(), 56);
         assert_eq!(plan.mistakes(), Vec::<String>::new());
         let bad = BotPlan { clients: 9, accounts: 0, solve_price: 0, ..plan.clone() };
         assert_eq!(bad.mistakes().len(), 3);

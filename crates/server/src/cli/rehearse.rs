@@ -190,7 +190,7 @@ async fn play(
 ) -> Result<Report, RehearseError> {
     let mut report = rehearse(plan, site, progress, stop).await?;
     if let Some(bots) = bots {
-        report.bots = Some(drill(bots, plan, site, progress).await?);
+        report.bots = Some(drill(bots, site, progress).await?);
         progress.close();
     }
     Ok(report)
@@ -199,14 +199,13 @@ async fn play(
 /// Where servers of our own are rehearsed on, one more is started that limits addresses.
 async fn drill(
     bots: &BotPlan,
-    plan: &Plan,
     site: &Site,
     progress: &Progress,
 ) -> Result<BotDrill, RehearseError> {
     if !site.own {
         return bot_drill(bots, site, None, progress).await;
     }
-    let limited = OwnServer::start_limited(std::env::current_exe()?, plan.connections).await?;
+    let limited = OwnServer::start_limited(std::env::current_exe()?, bots.connections()).await?;
     let drilled = bot_drill(bots, site, Some(&limited.site()), progress).await;
     limited.stop().await?;
     drilled
@@ -218,10 +217,11 @@ pub(super) async fn run(command: Rehearse, config: &Config) -> Result<bool, Fail
     let plan = command.crowd.plan()?;
     let bots = command.bots.plan(plan.seed)?;
     writable(&command)?;
-    enough_files(plan.connections)?;
+    let connections = plan.connections.max(bots.as_ref().map_or(0, BotPlan::connections));
+    enough_files(connections)?;
     let progress = Progress::on_stderr();
     let report = if command.target.is_empty() {
-        let server = OwnServer::start(std::env::current_exe()?, plan.connections).await?;
+        let server = OwnServer::start(std::env::current_exe()?, connections).await?;
         let report = play(&plan, bots.as_ref(), &server.site(), &progress, stop).await;
         if let Err(error) = server.stop().await {
             eprintln!("seckill: the server of the rehearsal did not stop by itself: {error}");
