@@ -3,7 +3,7 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::shop::{ADMIN, Ask, Heard, Shop};
+use crate::shop::{ADMIN, Ask, Heard, OPENS_MS, Shop};
 
 const HOST: &str = "shop.example";
 
@@ -215,4 +215,45 @@ async fn the_console_is_a_page_that_nobody_frames() {
     assert_eq!(page.status, 200);
     let policy = page.headers["content-security-policy"].to_str().unwrap();
     assert!(policy.ends_with("frame-ancestors 'none'") && !policy.contains("unsafe"), "{policy}");
+}
+
+#[tokio::test]
+async fn an_order_tells_its_story_and_is_found_by_its_payment() {
+    let shop = Shop::open().await;
+    let (activity, item) = shop.stage(3, 1).await;
+    shop.clock.set(OPENS_MS);
+    let no = shop.buy("ann", item).await;
+    shop.settled("ann", &no).await;
+    let mark = json!({"reference": "bank-7", "reason": "by transfer"});
+    let mark_paid = format!("/admin/orders/{no}/mark-paid");
+    shop.admin(Method::POST, &mark_paid).json(mark).send().await.is(200);
+    let get = |path: &str| shop.admin(Method::GET, path).send();
+
+    let story = get(&format!("/admin/orders/{no}/story")).await.is(200);
+    let events = story["events"].as_array().unwrap().iter();
+    let mut kinds: Vec<_> = events.map(|event| event["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds[0], "claimed");
+    kinds.sort_unstable();
+    assert_eq!(kinds, ["claimed", "paid", "settled", "stock"]);
+    get("/admin/orders/SK0000000000000000001/story").await.is_refused(404, "not_found", None);
+
+    let found = get("/admin/orders?payment=bank-7").await.is(200);
+    assert_eq!(found["orders"][0]["order_no"], json!(no));
+    assert_eq!(get("/admin/orders?payment=bank-8").await.is(200)["orders"], json!([]));
+    let both = get("/admin/orders?payment=bank-7&status=paid").await;
+    both.is_refused(422, "invalid", Some("payment"));
+
+    let deeds = get(&format!("/admin/audit?target=order:{no}")).await.is(200);
+    assert_eq!(deeds["entries"].as_array().unwrap().len(), 1, "{deeds}");
+    let deeds = get("/admin/audit?who=root&action=activity.").await.is(200);
+    let entries = deeds["entries"].as_array().unwrap();
+    assert!(!entries.is_empty() && entries.iter().all(|entry| entry["who"] == "root"), "{deeds}");
+    assert_eq!(get("/admin/audit?who=nobody").await.is(200)["entries"], json!([]));
+
+    let preflight = get(&format!("/admin/activities/{activity}/preflight")).await.is(200);
+    let names: Vec<_> = preflight["checks"].as_array().unwrap().iter().collect();
+    let verdict =
+        |name: &str| &names.iter().find(|check| check["name"] == name).unwrap()["verdict"];
+    assert_eq!((verdict("stock"), verdict("alerts")), (&json!("ok"), &json!("warn")));
+    assert_eq!(verdict("window"), "warn", "it is open already");
 }

@@ -1,13 +1,15 @@
 //! The operator's midnight, in a real Chromium: sign in by a link, plan a sale, look at the pre-flight,
 //! publish, watch, pause, find an order, replay a dead letter, reconcile, export, sign out.
 
-use client::NewSale;
+use std::net::SocketAddr;
+
+use client::{Api, NewSale, Response};
 use serde_json::{Value, json};
 
 use crate::{
     commands::seckill,
     failures::{POISON_MYSQL, POISON_SQLITE, dead_letter_becomes},
-    fixtures::{Browser, Deployment, Profile, Sale},
+    fixtures::{Browser, Deployment, Profile, Sale, becomes},
 };
 
 const STOCK: i64 = 50;
@@ -162,6 +164,39 @@ async fn the_operators_midnight(profile: Profile) {
     sale.must_hold().await;
 }
 
+/// As a page of the console at this address asks.
+async fn ask_by_cookie(at: SocketAddr, method: &str, cookie: &str, body: &str) -> Response {
+    let origin = format!("http://{at}");
+    let mut headers = vec![("x-seckill-console", "1"), ("origin", origin.as_str())];
+    if !cookie.is_empty() {
+        headers.push(("cookie", cookie));
+    }
+    let path = "/api/v1/admin/session";
+    Api::new(at, None).send(method, path, &headers, body.as_bytes()).await.unwrap()
+}
+
+async fn a_session_is_good_at_every_instance_and_ends_at_all_of_them(profile: Profile) {
+    let sale = Deployment::new(profile).open_sale(NewSale::of(1)).await;
+    let new = json!({"name": "ann", "role": "viewer"});
+    let made: Value = sale.admin().write("/api/v1/admin/tokens", &new).await.unwrap();
+    let places = sale.addresses();
+    let (first, last) = (places[0], places[places.len() - 1]);
+    let sign_in = json!({"token": made["token"]}).to_string();
+    let answer = ask_by_cookie(first, "POST", "", &sign_in).await;
+    assert_eq!(answer.status, 200, "{}", answer.json());
+    let set = answer.header("set-cookie").unwrap().to_owned();
+    let cookie = set.split(';').next().unwrap();
+    for at in &places {
+        let me = ask_by_cookie(*at, "GET", cookie, "").await.json();
+        assert_eq!(me["name"], "ann", "{me}");
+    }
+    assert_eq!(ask_by_cookie(first, "DELETE", cookie, "").await.status, 204);
+    assert_eq!(ask_by_cookie(first, "GET", cookie, "").await.status, 401);
+    let over = async || ask_by_cookie(last, "GET", cookie, "").await.status == 401;
+    becomes("the session is over at the other instance", over).await;
+}
+
 crate::in_every_profile! {
     the_operators_midnight,
+    a_session_is_good_at_every_instance_and_ends_at_all_of_them,
 }
