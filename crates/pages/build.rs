@@ -10,6 +10,8 @@ mod join;
 mod page;
 #[path = "src/squeeze.rs"]
 mod squeeze;
+#[path = "src/swagger.rs"]
+mod swagger;
 
 use std::{
     collections::BTreeMap,
@@ -33,6 +35,8 @@ const SCRIPTS_OF_OTHERS: [&str; 2] = ["embed/button.js", "embed/solver.js"];
 const FAVICON: &str = "favicon.ico";
 /// Scripts that others made come as they are.
 const VENDOR: &str = "vendor/";
+/// Large, and packed already: what is here is in the binary once, and sent so to everybody.
+const PACKED: &str = "swagger/";
 
 /// What is served, by the end of its name: its media type, and whether packing makes it smaller.
 const KINDS: &[(&str, &str, bool)] = &[
@@ -58,6 +62,7 @@ fn main() -> Result<()> {
     println!("cargo::rerun-if-changed={WEB}");
     let mut files = Files::new();
     read(Path::new(WEB), "", &mut files)?;
+    files.extend(swagger::files().map(|(path, bytes)| (path.to_owned(), bytes)));
     let mut making = Making { files: &files, made: BTreeMap::new() };
     for path in files.keys() {
         if path.ends_with(".html") {
@@ -111,7 +116,7 @@ impl Making<'_> {
         }
         let end = path.rsplit('.').next().unwrap_or_default();
         let bytes = match end {
-            _ if path.starts_with(VENDOR) => self.files[path].clone(),
+            _ if path.starts_with(VENDOR) || path.starts_with(PACKED) => self.files[path].clone(),
             "js" => {
                 let statements = self.with_names(&join::joined(self.files, path)?)?;
                 format!("(()=>{{{}}})();\n", squeeze::squeezed(&statements)).into_bytes()
@@ -198,7 +203,14 @@ fn table(out: &Path, made: &BTreeMap<String, Made>) -> Result<String> {
         let end = path.rsplit('.').next().unwrap_or_default();
         let kind = KINDS.iter().find(|(kind, ..)| *kind == end);
         let (_, kind, packs) = kind.ok_or_else(|| format!("web/{path}: nobody knows this kind"))?;
-        let plain = written(&out.join(format!("{n}.plain")), bytes)?;
+        let kept = written(&out.join(format!("{n}.kept")), bytes)?;
+        let row = format!("path: {path:?}, name: {name:?}, hash: {hash:?}, kind: {kind:?}");
+        if path.starts_with(PACKED) {
+            rows.push_str(&format!(
+                "File {{ {row}, plain: b\"\", brotli: None, gzip: Some({kept}) }},\n"
+            ));
+            continue;
+        }
         let packed = |ending: &str, packed: Vec<u8>| -> Result<String> {
             if !packs || packed.len() * 10 > bytes.len() * 9 {
                 return Ok("None".into());
@@ -208,8 +220,7 @@ fn table(out: &Path, made: &BTreeMap<String, Made>) -> Result<String> {
         let brotli = packed("br", brotli_of(bytes)?)?;
         let gzip = packed("gz", gzip_of(bytes)?)?;
         rows.push_str(&format!(
-            "    File {{ path: {path:?}, name: {name:?}, hash: {hash:?}, kind: {kind:?}, \
-             plain: {plain}, brotli: {brotli}, gzip: {gzip} }},\n"
+            "    File {{ {row}, plain: {kept}, brotli: {brotli}, gzip: {gzip} }},\n"
         ));
     }
     Ok(format!("/// In the order of their paths.\nstatic FILES: &[File] = &[\n{rows}];\n"))

@@ -1,75 +1,44 @@
-// The reader shows what the document says.
+// What the page of the API makes of an address, a sale and a document.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { address, content, enumOf, example, fields, matches, operations, resolve, typeName } from "../docs/schema.js";
+import { calls, filledIn, itemToTry } from "../docs/calls.js";
 
-const doc = {
-  paths: {
-    "/items/{id}/claims": {
-      parameters: [{ name: "id", in: "path", required: true, schema: { type: "integer" } }],
-      post: {
-        tags: ["buyer"], summary: "Claim units", parameters: [{ $ref: "#/components/parameters/Page" }],
-        requestBody: { content: { "application/json": { schema: { $ref: "#/components/schemas/Order" } } } },
-      },
-    },
-    "/time": { get: {} },
-  },
-  components: {
-    parameters: { Page: { name: "page", in: "query", schema: { type: "integer" } } },
-    schemas: {
-      Status: { type: "string", enum: ["queued", "paid"] },
-      Base: { type: "object", required: ["no"], properties: { no: { type: "string", example: "SK1" } } },
-      Order: {
-        allOf: [{ $ref: "#/components/schemas/Base" }, {
-          type: "object",
-          properties: {
-            status: { $ref: "#/components/schemas/Status" },
-            reason: { oneOf: [{ type: "null" }, { $ref: "#/components/schemas/Status" }] },
-            parts: { type: "array", items: { $ref: "#/components/schemas/Order" } },
-            at: { type: ["integer", "null"], format: "int64" },
-          },
-        }],
-      },
-      "odd/name": { type: "boolean" },
-    },
-  },
-};
-const Order = { $ref: "#/components/schemas/Order" };
-
-test("references are followed, odd names and dead ends too", () => {
-  assert.deepEqual(resolve(doc, { $ref: "#/components/schemas/odd~1name" }), { type: "boolean" });
-  assert.deepEqual(resolve(doc, { $ref: "#/nowhere/at/all" }), {});
-  assert.deepEqual(resolve({ a: { $ref: "#/a" } }, { $ref: "#/a" }), {}, "a circle ends");
+test("the calls are commands of a shell, whatever is in them", () => {
+  const [token, claim, order] = calls({
+    origin: "http://127.0.0.1:8080", item: 42, bearer: "it's", saleToken: "$(reboot)", key: "k-1", orderNo: "SK1",
+  });
+  assert.deepEqual([token, claim, order].map(({ name }) => name), ["token", "claim", "order"]);
+  assert.ok(token.command.includes("-X POST 'http://127.0.0.1:8080/api/v1/items/42/token'"));
+  assert.ok(token.command.includes("'Authorization: Bearer it'\\''s'"));
+  assert.ok(claim.command.includes("-H 'X-Sale-Token: $(reboot)'") && claim.command.includes("'{\"quantity\":1}'"));
+  assert.ok(order.command.includes("'http://127.0.0.1:8080/api/v1/orders/SK1'"));
+  for (const { command } of calls({ origin: "https://sale.example" })) {
+    assert.match(command, /^curl -sS \\\n {2}/);
+    assert.match(command, /[A-Z]+_/, "what is not known has a name");
+  }
 });
 
-test("types read like a sentence", () => {
-  assert.equal(typeName(doc, { type: "array", items: Order }), "array of Order");
-  assert.equal(typeName(doc, { type: ["integer", "null"], format: "int64" }), "integer (int64) or null");
-  assert.equal(typeName(doc, { oneOf: [{ type: "null" }, Order] }), "null or Order");
+test("what is open and has no challenge is tried first", () => {
+  const item = (id, state, more = {}) => ({ id, state, challenge: "off", left: 5, opens_at: 1_000, ...more });
+  const found = (...items) => itemToTry([{ items: items.slice(0, 1) }, { items: items.slice(1) }])?.id ?? null;
+  assert.equal(found(item(1, "waiting"), item(2, "open")), 2);
+  assert.equal(found(item(1, "open", { challenge: "pow" }), item(2, "waiting")), 2);
+  assert.equal(found(item(1, "waiting", { opens_at: 2_000 }), item(2, "waiting")), 2);
+  assert.equal(found(item(1, "sold_out", { left: 0 }), item(2, "ended")), null);
+  assert.equal(found(), null);
 });
 
-test("an object in pieces is one list of fields, and one that contains itself ends", () => {
-  const list = fields(doc, Order);
-  assert.deepEqual(list.map((f) => f.name), ["no", "status", "reason", "parts", "at"]);
-  assert.equal(list[0].required, true);
-  assert.deepEqual(list[1].values, ["queued", "paid"]);
-  assert.deepEqual(list[3].fields.map((f) => f.name), ["no", "status", "reason", "parts", "at"]);
-  assert.deepEqual(enumOf(doc, { oneOf: [{ const: 1 }, { const: 2 }] }), [1, 2]);
-});
-
-test("an example is made up where none is given", () => {
-  const made = example(doc, Order);
-  assert.equal(made.no, "SK1");
-  assert.equal(made.status, "queued");
-  assert.equal(made.at, 0);
-  assert.equal(content(doc, doc.paths["/items/{id}/claims"].post.requestBody).mediaType, "application/json");
-});
-
-test("operations inherit their path's parameters and are found by any word", () => {
-  const [claims, time] = operations(doc);
-  assert.deepEqual(claims.parameters.map((p) => p.name), ["id", "page"]);
-  assert.ok(matches(claims, "BUYER claim") && !matches(time, "buyer") && matches(time, ""));
-  assert.equal(address(claims, { "path:id": "4/2", "query:page": "3" }), "/items/4%2F2/claims?page=3");
-  assert.equal(address(claims, { "path:id": "42", "query:page": "" }), "/items/42/claims");
+test("an operation on the item can be sent as it stands, and the document stays as it was", () => {
+  const id = { name: "id", in: "path" };
+  const doc = { paths: {
+    "/api/v1/items/{id}/claims": { post: { parameters: [id, { name: "Idempotency-Key", in: "header" }] } },
+    "/api/v1/admin/items/{id}": { get: { parameters: [{ ...id }] } },
+    "/api/v1/time": { get: {} },
+  } };
+  const filled = filledIn(doc, { item: 7 });
+  const of = (path, method) => filled.paths[path][method].parameters.map(({ example }) => example);
+  assert.deepEqual(of("/api/v1/items/{id}/claims", "post"), [7, undefined]);
+  assert.deepEqual(of("/api/v1/admin/items/{id}", "get"), [undefined]);
+  assert.equal(id.example, undefined);
 });

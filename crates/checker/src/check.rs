@@ -40,12 +40,26 @@ pub const CONSERVATION: &str = "I2 conservation";
 const LIMIT: &str = "I3 limit per buyer";
 const ONE_ORDER: &str = "I4 one claim, one order";
 const SILENT_LOSS: &str = "I5 no silent loss";
-const MONEY: &str = "I7 money once";
+pub const MONEY: &str = "I7 money once";
 const RETURNED: &str = "I8 units returned once";
 const SAME_KEY: &str = "I10 same key, same answer";
 pub const STRANDED: &str = "L1 nothing stranded";
 /// Not found by [`check`], which wants a deployment at rest, but by whoever waits for that.
 pub const DRAINS: &str = "L2 the backlog drains";
+
+/// Every invariant that this crate, or whoever waits for rest, can find broken.
+pub const CHECKED: [&str; 10] = [
+    OVERSELL,
+    CONSERVATION,
+    LIMIT,
+    ONE_ORDER,
+    SILENT_LOSS,
+    MONEY,
+    RETURNED,
+    SAME_KEY,
+    STRANDED,
+    DRAINS,
+];
 
 #[derive(Default)]
 struct Violations(Vec<Violation>);

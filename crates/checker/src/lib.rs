@@ -9,6 +9,6 @@ mod check;
 mod history;
 mod observed;
 
-pub use check::{CONSERVATION, DRAINS, STRANDED, Violation, check};
+pub use check::{CHECKED, CONSERVATION, DRAINS, MONEY, STRANDED, Violation, check};
 pub use history::{Answer, AnsweredClaim, History};
 pub use observed::{Bill, Charge, Observed, ObservedItem, ObservedOrder, StockLogRow};

@@ -26,6 +26,7 @@ pub struct File {
     pub hash: &'static str,
     /// Its media type.
     pub kind: &'static str,
+    /// Empty where it is there in gzip alone, because it is large and whoever asks takes that: Swagger UI.
     pub plain: &'static [u8],
     /// The same packed, where that makes it smaller.
     pub brotli: Option<&'static [u8]>,

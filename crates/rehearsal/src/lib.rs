@@ -22,6 +22,7 @@ mod report;
 mod site;
 mod target;
 mod timeline;
+mod words;
 
 pub use bot_drill::{BotDrill, BotPlan, Defence, DrillRow, bot_drill};
 pub use curve::Curve;
@@ -31,7 +32,10 @@ pub use plan::Plan;
 pub use plots::PlotError;
 pub use progress::Progress;
 pub use rehearse::{RehearseError, rehearse};
-pub use report::{Funnel, Generator, Percentiles, Rates, Reconciled, Report, Target, Timings};
+pub use report::{
+    Check, Funnel, Generator, Outcome, Percentiles, Rates, Reconciled, Report, Target, Timings,
+};
 pub use site::Site;
 pub use target::{TargetError, find_target};
 pub use timeline::{Rate, Sample};
+pub use words::Language;

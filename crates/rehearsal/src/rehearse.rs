@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use checker::{Answer, CONSERVATION, DRAINS, History, Observed, STRANDED, Violation, check};
+use checker::{Answer, CONSERVATION, DRAINS, History, MONEY, Observed, STRANDED, Violation, check};
 use client::{Api, ApiError, CreatedSale, Login, NewSale, NotSettled, observe};
 use sale::OrderNo;
 use serde_json::{Value, json};
@@ -31,7 +31,7 @@ use crate::{
     people::{AskFor, Person, everybody_asks},
     plan::{Character, Ending, Manner},
     progress::Progress,
-    report::{Funnel, Generator, Percentiles, Rates, Reconciled, Target, Timings},
+    report::{Check, Funnel, Generator, Percentiles, Rates, Reconciled, Target, Timings},
     site::{self, REST_WITHIN, dev_login, differences, server_clock},
     timeline::{Overview, SAMPLE_EVERY, Timeline},
 };
@@ -119,8 +119,18 @@ struct Rehearsal<'a> {
     /// There is a sandbox to pay at.
     cashier: bool,
     target: Target,
+    /// All that is left will be asked for at the end.
+    last_call: bool,
     differences_before: u64,
     notes: Vec<String>,
+}
+
+/// What was found when everything had come to rest, or had not.
+struct Verdict {
+    violations: Vec<Violation>,
+    reconcile: Reconciled,
+    /// Only what rests can be compared.
+    compared: bool,
 }
 
 /// The sale of the rehearsal.
@@ -170,6 +180,7 @@ impl<'a> Rehearsal<'a> {
             login,
             cashier,
             target,
+            last_call: true,
             differences_before,
             notes,
         })
@@ -190,8 +201,8 @@ impl<'a> Rehearsal<'a> {
         };
         let counts = buyers.measurements.counts();
         timeline.add(Instant::now(), counts, Overview::read(&mut self.admin, &sale.items).await);
-        let (violations, reconcile) = self.judge(&sale, &buyers, rest).await?;
-        Ok(self.report(&sale, &buyers, timeline, violations, reconcile))
+        let verdict = self.judge(&sale, &buyers, rest).await?;
+        Ok(self.report(&sale, &buyers, timeline, verdict))
     }
 
     /// Answers also how long it took.
@@ -337,12 +348,12 @@ impl<'a> Rehearsal<'a> {
         sale: &RehearsedSale,
         buyers: &Buyers,
         rest: Result<(), Violation>,
-    ) -> Result<(Vec<Violation>, Reconciled), RehearseError> {
+    ) -> Result<Verdict, RehearseError> {
         // Whoever is not at rest cannot be compared; that alone is the verdict.
         if let Err(restless) = rest {
             let reconcile =
                 Reconciled { differences_before: self.differences_before, ..Default::default() };
-            return Ok((vec![restless], reconcile));
+            return Ok(Verdict { violations: vec![restless], reconcile, compared: false });
         }
         let mut history =
             History { claims: std::mem::take(&mut buyers.measurements.lock().claims) };
@@ -355,7 +366,7 @@ impl<'a> Rehearsal<'a> {
             differences_after: differences(&mut self.admin).await?,
         };
         violations.extend(new_differences(reconcile));
-        Ok((violations, reconcile))
+        Ok(Verdict { violations, reconcile, compared: true })
     }
 
     /// Strangers ask for all that is left and one more.
@@ -372,6 +383,7 @@ impl<'a> Rehearsal<'a> {
         }
         if left.iter().sum::<i64>() > LAST_CALL_MAX {
             self.notes.push(format!("more than {LAST_CALL_MAX} units were left: no last call"));
+            self.last_call = false;
             return Ok(vec![]);
         }
         let wanted: Vec<usize> = left
@@ -408,8 +420,7 @@ impl<'a> Rehearsal<'a> {
         sale: &RehearsedSale,
         buyers: &Buyers,
         timeline: Timeline,
-        violations: Vec<Violation>,
-        reconcile: Reconciled,
+        Verdict { violations, reconcile, compared }: Verdict,
     ) -> Report {
         let measured = buyers.measurements.lock();
         let counts = measured.counts;
@@ -426,6 +437,11 @@ impl<'a> Rehearsal<'a> {
         let timeline = timeline.take();
         Report {
             ok: violations.is_empty(),
+            checks: Check::all(&violations, |invariant| match invariant {
+                MONEY => compared && self.cashier,
+                STRANDED => compared && self.last_call,
+                _ => compared,
+            }),
             violations,
             notes,
             plan: self.plan.clone(),

@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, fmt::Write};
 
-use checker::Violation;
+use checker::{CHECKED, Violation};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
@@ -21,6 +21,8 @@ pub struct Report {
     /// Nothing was violated.
     pub ok: bool,
     pub violations: Vec<Violation>,
+    /// All that must hold, and whether it was seen to.
+    pub checks: Vec<Check>,
     /// What the reader should know before believing the figures.
     pub notes: Vec<String>,
     pub plan: Plan,
@@ -40,6 +42,35 @@ pub struct Report {
     /// What bots win with each defence, where that was drilled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bots: Option<BotDrill>,
+}
+
+/// Something that must hold.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Check {
+    pub invariant: &'static str,
+    pub outcome: Outcome,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    Held,
+    Violated,
+    /// It could not be compared; a note or a violation says why.
+    NotChecked,
+}
+
+impl Check {
+    /// `checked` says of an invariant whether it could be compared at all.
+    pub(crate) fn all(violations: &[Violation], checked: impl Fn(&str) -> bool) -> Vec<Check> {
+        let violated = |invariant| violations.iter().any(|found| found.invariant == invariant);
+        let outcome = |invariant| match () {
+            () if violated(invariant) => Outcome::Violated,
+            () if checked(invariant) => Outcome::Held,
+            () => Outcome::NotChecked,
+        };
+        CHECKED.map(|invariant| Check { invariant, outcome: outcome(invariant) }).to_vec()
+    }
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -388,6 +419,7 @@ pub(crate) mod tests {
         Report {
             ok: true,
             violations: vec![],
+            checks: Check::all(&[], |_| true),
             notes: vec!["<script>alert(1)</script> & co".into()],
             plan: plan(),
             repeat_with: plan().command(),
@@ -422,6 +454,15 @@ pub(crate) mod tests {
             timeline,
             bots: None,
         }
+    }
+
+    #[test]
+    fn every_check_says_what_became_of_it() {
+        let violation = Violation { invariant: CHECKED[0], detail: String::new() };
+        let checks = Check::all(&[violation], |invariant| invariant != CHECKED[1]);
+        let outcomes: Vec<Outcome> = checks.iter().map(|check| check.outcome).collect();
+        assert_eq!(outcomes[..3], [Outcome::Violated, Outcome::NotChecked, Outcome::Held]);
+        assert_eq!(outcomes.len(), CHECKED.len());
     }
 
     #[test]

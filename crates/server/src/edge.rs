@@ -43,6 +43,7 @@ use tracing::Instrument;
 
 use crate::{
     front_door::{FrontDoor, class_of},
+    lost,
     metrics::HttpMetrics,
     origins::Origins,
     problem::{Code, Lang, Problem},
@@ -108,6 +109,7 @@ where
             method: request.method().clone(),
             uri: request.uri().clone(),
             language: request.headers().get(ACCEPT_LANGUAGE).cloned(),
+            page: lost::wants_a_page(request.method(), request.uri().path(), request.headers()),
             id,
         };
         // Whatever is logged on the way names the request.
@@ -244,6 +246,8 @@ struct RequestNote {
     method: Method,
     uri: Uri,
     language: Option<HeaderValue>,
+    /// Whoever asked would rather see a page than JSON.
+    page: bool,
     id: RequestId,
 }
 
@@ -258,6 +262,9 @@ impl RequestNote {
         // The query may carry what does not belong into a log.
         problem.log(&self.method, self.uri.path(), self.id);
         let lang = self.language.as_ref().map_or(Lang::En, Lang::of_header);
+        if self.page && problem.code() == Code::NotFound {
+            return lost::shown(response, lang);
+        }
         problem.write_into(response, lang)
     }
 }

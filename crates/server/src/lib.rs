@@ -13,6 +13,7 @@ pub mod extract;
 pub mod front_door;
 pub mod greeting;
 pub mod logging;
+mod lost;
 pub mod metrics;
 pub mod origins;
 pub mod problem;

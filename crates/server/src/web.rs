@@ -166,7 +166,9 @@ fn answer(file: &'static File, caching: &'static str, asked: &HeaderMap) -> Resp
 fn packing(file: &'static File, asked: &HeaderMap) -> (&'static [u8], Option<&'static str>) {
     let packings = [(file.brotli, "br"), (file.gzip, "gzip")];
     let taken = packings.into_iter().find_map(|(bytes, name)| {
-        bytes.filter(|_| takes(asked, name)).map(|bytes| (bytes, Some(name)))
+        bytes
+            .filter(|_| file.plain.is_empty() || takes(asked, name))
+            .map(|bytes| (bytes, Some(name)))
     });
     taken.unwrap_or((file.plain, None))
 }

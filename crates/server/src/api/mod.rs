@@ -55,12 +55,14 @@ use axum::{
     Router,
     extract::{FromRef, Request, State},
     middleware,
-    response::Response,
+    response::{IntoResponse, Response},
 };
 use listener::HttpSettings;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::{edge::Edge, front_door::FrontDoor, metrics::Metrics, origins::Origins, web};
+use crate::{
+    edge::Edge, front_door::FrontDoor, metrics::Metrics, origins::Origins, problem::Problem, web,
+};
 use body_limit::limited;
 use config::{Config, ProcessRole};
 use counts::ClaimCounts;
@@ -188,10 +190,22 @@ fn with_buyers(app: &Arc<App>, others: OpenApiRouter<Shared>) -> Router {
     routes.with_state(shared)
 }
 
-/// Whoever opens the shop's page looks: the demo waits for it.
+/// Whoever opens the page of the shop or of the API looks: the demo waits for it. The page of an item that
+/// is not there, is not there.
 async fn looks(State(app): State<Shared>, request: Request, next: middleware::Next) -> Response {
-    if request.uri().path() == "/" {
+    let path = request.uri().path();
+    if matches!(path, "/" | "/docs") {
         app.engine.demo().somebody_looks().await;
+    }
+    if let Some(item) = path.strip_prefix("/items/") {
+        let known = match item.parse() {
+            Ok(id) => app.engine.catalogue().item(sale::ItemId(id)).await,
+            Err(_) => Ok(None),
+        };
+        // A ledger that does not answer is the page's to tell; it asks again.
+        if matches!(known, Ok(None)) {
+            return Problem::not_found().into_response();
+        }
     }
     next.run(request).await
 }

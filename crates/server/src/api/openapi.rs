@@ -6,12 +6,15 @@ use bytes::Bytes;
 use http::StatusCode;
 use ledger::DeadLetterState;
 use sale::{ActivityState, DrawOutcome, ItemState, OrderStatus, Reason};
+use serde::Serialize;
+use serde_json::{Value, json};
 use utoipa::{
     ToSchema,
     openapi::{
         ComponentsBuilder, Content, ContentBuilder, Header, HeaderBuilder, InfoBuilder,
         ObjectBuilder, OneOfBuilder, OpenApi, Ref, RefOr, Response, ResponseBuilder, Schema, Tag,
         Type,
+        extensions::ExtensionsBuilder,
         path::{Operation, ParameterIn},
         request_body::RequestBody,
         schema::SchemaType,
@@ -117,6 +120,33 @@ struct ImportMistake {
     problem_zh: String,
 }
 
+/// What a code means, for people in both languages and for programs. The page of the API makes its table of it.
+#[derive(Serialize)]
+struct ExplainedCode {
+    code: &'static str,
+    status: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
+    en: Sentences,
+    zh: Sentences,
+}
+
+#[derive(Serialize)]
+struct Sentences {
+    title: &'static str,
+    detail: &'static str,
+}
+
+fn codes() -> Value {
+    let explained = |code: &Code| {
+        let say = |lang| Sentences { title: code.title(lang), detail: code.detail(lang) };
+        let (status, retry_after_ms) = (code.status().as_u16(), code.retry_after_ms());
+        let (en, zh) = (say(Lang::En), say(Lang::Zh));
+        ExplainedCode { code: code.as_str(), status, retry_after_ms, en, zh }
+    };
+    json!(Code::ALL.iter().map(explained).collect::<Vec<_>>())
+}
+
 /// The document as it is served and kept in the repository.
 pub fn document() -> OpenApi {
     let mut document = super::routing_table(&Config::defaults().http).into_openapi();
@@ -126,6 +156,7 @@ pub fn document() -> OpenApi {
         .description(Some(INTRODUCTION))
         .build();
     document.tags = Some(tags());
+    document.extensions = Some(ExtensionsBuilder::new().add("x-codes", codes()).build());
     add_components(&mut document);
     for (path, item) in &mut document.paths.paths {
         let operations = [

@@ -8,7 +8,7 @@ use std::{
 use clap::{Args, ValueEnum};
 use client::Login;
 use rehearsal::{
-    BotDrill, BotPlan, Curve, OwnServer, Plan, Progress, RehearseError, Report, Site, bot_drill,
+    BotDrill, BotPlan, Curve, Language, OwnServer, Plan, Progress, RehearseError, Report, Site, bot_drill,
     find_target, rehearse,
 };
 
@@ -46,6 +46,33 @@ pub(super) struct Rehearse {
     /// Write the report as one HTML page with plots to this file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// The language of that page; otherwise that of the terminal (LC_ALL, LC_MESSAGES, LANG)
+    #[arg(long, value_enum)]
+    lang: Option<PageLanguage>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum PageLanguage {
+    En,
+    Zh,
+}
+
+impl PageLanguage {
+    fn of_the_terminal() -> PageLanguage {
+        let set = |name: &&str| std::env::var(name).is_ok_and(|value| !value.is_empty());
+        let named = ["LC_ALL", "LC_MESSAGES", "LANG"].into_iter().find(set);
+        let value = named.and_then(|name| std::env::var(name).ok()).unwrap_or_default();
+        if value.starts_with("zh") { PageLanguage::Zh } else { PageLanguage::En }
+    }
+}
+
+impl From<PageLanguage> for Language {
+    fn from(language: PageLanguage) -> Language {
+        match language {
+            PageLanguage::En => Language::English,
+            PageLanguage::Zh => Language::Chinese,
+        }
+    }
 }
 
 #[derive(Args)]
@@ -273,7 +300,8 @@ impl Rehearse {
         }
         self.json.as_deref().map_or(Ok(()), json)?;
         if let Some(path) = &self.html {
-            std::fs::write(path, report.html()?)?;
+            let language = self.lang.unwrap_or_else(PageLanguage::of_the_terminal);
+            std::fs::write(path, report.html(language.into())?)?;
             eprintln!("the page is in {}", path.display());
         }
         Ok(())

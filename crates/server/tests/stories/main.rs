@@ -33,6 +33,7 @@ macro_rules! tests_in {
 
 use {in_every_profile, only_in_solo, tests_in};
 
+mod api_page;
 mod asking;
 mod browser;
 mod button;
