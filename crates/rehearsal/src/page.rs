@@ -209,7 +209,8 @@ impl Page<'_> {
         for ((name, figure, unit), more) in figures.into_iter().zip(told) {
             write!(
                 out,
-                "<div><dt>{name}</dt><dd>{figure}<small>{unit}</small></dd><dd class=\"more\">{more}</dd></div>"
+                "<div><dt>{name}</dt><dd>{figure}<small>{unit}</small></dd>\
+                 <dd class=\"more\">{more}</dd></div>"
             )?;
         }
         write!(out, "</dl>")
@@ -331,7 +332,8 @@ impl Page<'_> {
         let data = serde_json::to_string_pretty(report).unwrap_or_default();
         writeln!(
             self.out,
-            "<h2>{}</h2><pre>{}</pre><details><summary>{}</summary><pre>{}</pre></details></main></body></html>",
+            "<h2>{}</h2><pre>{}</pre><details><summary>{}</summary><pre>{}</pre></details>\
+             </main></body></html>",
             lang.say("The same crowd again", "再来一次"),
             Escaped(&report.repeat_with),
             lang.say("All data", "全部数据"),

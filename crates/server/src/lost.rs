@@ -23,13 +23,13 @@ const ICON: &str = include_str!("../../../web/icon.svg");
 const STYLE: &str = "\
 :root{color-scheme:light dark;--page:#faf7f4;--ink:#1d1a18;--soft:#6a615a;--hot:#d3291f}\
 @media(prefers-color-scheme:dark){:root{--page:#141211;--ink:#f3eeea;--soft:#aca29a;--hot:#d9382e}}\
-body{margin:0;min-height:100vh;display:grid;place-content:center;justify-items:center;gap:8px;padding:24px;\
-box-sizing:border-box;background:var(--page);color:var(--ink);text-align:center;\
-font:16px/1.5 system-ui,-apple-system,\"Segoe UI\",\"PingFang SC\",\"Microsoft YaHei\",\"Noto Sans CJK SC\",sans-serif}\
-main{display:grid;justify-items:center;gap:8px}h1{margin:8px 0 0;font-size:26px;line-height:1.25;text-wrap:balance}\
-svg{width:56px;height:56px}p{margin:0;max-width:40ch;color:var(--soft)}\
-a{margin-top:16px;padding:12px 22px;border-radius:12px;background:var(--hot);color:#fff;font-weight:600;text-decoration:none}\
-a:focus-visible{outline:3px solid var(--ink);outline-offset:2px}";
+body{margin:0;min-height:100vh;display:grid;place-content:center;padding:24px;box-sizing:border-box;\
+background:var(--page);color:var(--ink);text-align:center;font:16px/1.5 system-ui,-apple-system,\"Segoe UI\",\
+\"PingFang SC\",\"Microsoft YaHei\",\"Noto Sans CJK SC\",sans-serif}\
+main{display:grid;justify-items:center;gap:8px}svg{width:56px;height:56px}\
+h1{margin:8px 0 0;font-size:26px;line-height:1.25;text-wrap:balance}p{margin:0;max-width:40ch;color:var(--soft)}\
+a{margin-top:16px;padding:12px 22px;border-radius:12px;background:var(--hot);color:#fff;font-weight:600;\
+text-decoration:none}a:focus-visible{outline:3px solid var(--ink);outline-offset:2px}";
 
 /// Its own style, by hash, and the icon that browsers fetch; nothing else, and in no frame.
 static POLICY: LazyLock<String> = LazyLock::new(|| {
@@ -82,7 +82,8 @@ fn page(lang: Lang) -> String {
     format!(
         "<!doctype html><html lang=\"{tag}\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
-         <title>404 · {title}</title><style>{STYLE}</style></head><body><main>{ICON}<h1>{title}</h1><p>{says}</p><a href=\"/\">{shop}</a></main></body></html>"
+         <title>404 · {title}</title><style>{STYLE}</style></head>\
+         <body><main>{ICON}<h1>{title}</h1><p>{says}</p><a href=\"/\">{shop}</a></main></body></html>"
     )
 }
 

@@ -120,7 +120,7 @@ struct ImportMistake {
     problem_zh: String,
 }
 
-/// What a code means, for people in both languages and for programs. The page of the API makes its table of it.
+/// What a code means, for people in both languages and for programs. The page of the API has a table of it.
 #[derive(Serialize)]
 struct ExplainedCode {
     code: &'static str,
