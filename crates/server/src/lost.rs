@@ -24,7 +24,8 @@ const STYLE: &str = "\
 :root{color-scheme:light dark;--page:#faf7f4;--ink:#1d1a18;--soft:#6a615a;--hot:#d3291f}\
 @media(prefers-color-scheme:dark){:root{--page:#141211;--ink:#f3eeea;--soft:#aca29a;--hot:#d9382e}}\
 body{margin:0;min-height:100vh;display:grid;place-content:center;padding:24px;box-sizing:border-box;\
-background:var(--page);color:var(--ink);text-align:center;font:16px/1.5 system-ui,-apple-system,\"Segoe UI\",\
+background:var(--page);color:var(--ink);text-align:center;\
+font:16px/1.5 system-ui,-apple-system,\"Segoe UI\",\
 \"PingFang SC\",\"Microsoft YaHei\",\"Noto Sans CJK SC\",sans-serif}\
 main{display:grid;justify-items:center;gap:8px}svg{width:56px;height:56px}\
 h1{margin:8px 0 0;font-size:26px;line-height:1.25;text-wrap:balance}p{margin:0;max-width:40ch;color:var(--soft)}\
