@@ -28,7 +28,8 @@ background:var(--page);color:var(--ink);text-align:center;\
 font:16px/1.5 system-ui,-apple-system,\"Segoe UI\",\
 \"PingFang SC\",\"Microsoft YaHei\",\"Noto Sans CJK SC\",sans-serif}\
 main{display:grid;justify-items:center;gap:8px}svg{width:56px;height:56px}\
-h1{margin:8px 0 0;font-size:26px;line-height:1.25;text-wrap:balance}p{margin:0;max-width:40ch;color:var(--soft)}\
+h1{margin:8px 0 0;font-size:26px;line-height:1.25;text-wrap:balance}\
+p{margin:0;max-width:40ch;color:var(--soft)}\
 a{margin-top:16px;padding:12px 22px;border-radius:12px;background:var(--hot);color:#fff;font-weight:600;\
 text-decoration:none}a:focus-visible{outline:3px solid var(--ink);outline-offset:2px}";
 
