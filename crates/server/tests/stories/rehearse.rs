@@ -5,10 +5,11 @@ use std::{
     process::{Child, Command, Output, Stdio},
 };
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use client::{Api, ServerProcess};
 use serde_json::{Value, json};
 
-use crate::fixtures::{Deployment, JWT_SECRET, Profile, WEBS, until};
+use crate::fixtures::{Browser, Deployment, JWT_SECRET, Profile, WEBS, until};
 
 /// Small enough for a test, with everything in it: repeats, bots, payers, and units that come back.
 const CROWD: &[&str] = &[
@@ -100,7 +101,7 @@ fn good_report(report: &Value) {
 
 fn good_page(page: &Path) {
     let page = std::fs::read_to_string(page).unwrap();
-    assert_eq!(page.matches("<svg").count(), 5);
+    assert_eq!(page.matches("<svg").count(), 4);
     for outside in ["://", "<script", "src=", "href=", "url("] {
         assert!(!page.contains(outside), "{outside}");
     }
@@ -125,6 +126,51 @@ async fn by_itself_it_starts_a_server_and_leaves_nothing_behind() {
     assert_eq!(report["target"]["own"], true);
     good_page(&page);
     assert_eq!(std::fs::read_dir(&temporary).unwrap().count(), 0);
+}
+
+const PICTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/images");
+const PICTURE_BYTES_MAX: usize = 150 * 1_024;
+
+/// What can be seen of the page; with `UPDATE_PICTURES=1` it is kept for README.
+async fn picture(browser: &mut Browser, name: &str) {
+    let params = json!({"format": "webp", "quality": 84});
+    let taken = browser.devtools("Page.captureScreenshot", params).await;
+    let taken = BASE64_STANDARD.decode(taken["data"].as_str().unwrap()).unwrap();
+    assert!((10_000..PICTURE_BYTES_MAX).contains(&taken.len()), "{name}: {}", taken.len());
+    if std::env::var_os("UPDATE_PICTURES").is_some() {
+        std::fs::create_dir_all(PICTURES).unwrap();
+        std::fs::write(Path::new(PICTURES).join(name), taken).unwrap();
+    }
+}
+
+/// Opened from a disk, as an attachment is: on a desk and a phone, in the light and in the dark.
+#[tokio::test(flavor = "multi_thread")]
+async fn its_page_is_sent_around_and_read_anywhere() {
+    let home = tempfile::tempdir().unwrap();
+    let page = home.path().join("report.html");
+    let mut browser = Browser::open().await;
+    for (lang, verdict, name) in [
+        ("en", "Everything that must hold holds.", "report.webp"),
+        ("zh", "应当成立的，全部成立。", "report.zh.webp"),
+    ] {
+        let mut command = rehearse(CROWD);
+        command.args(["--lang", lang, "--html"]).arg(&page);
+        let (code, text) = told(&finished(command.spawn().unwrap()).await);
+        assert_eq!(code, Some(0), "{text}");
+        for (width, phone) in [(360, true), (1_280, false)] {
+            let screen =
+                json!({"width": width, "height": 860, "deviceScaleFactor": 1, "mobile": phone});
+            browser.devtools("Emulation.setDeviceMetricsOverride", screen).await;
+            browser.go(&format!("file://{}", page.display())).await;
+            assert_eq!(browser.run("return document.querySelector('h1').innerText").await, verdict);
+            let fits = "return document.documentElement.scrollWidth <= innerWidth";
+            assert_eq!(browser.run(fits).await, true, "{width}");
+            assert_eq!(browser.run("return document.querySelectorAll('.held').length").await, 10);
+            browser.is_sound().await;
+        }
+        picture(&mut browser, name).await;
+    }
+    browser.close().await;
 }
 
 async fn a_deployment_is_rehearsed_on_and_its_activity_ended(profile: Profile) {
