@@ -8,8 +8,8 @@ use std::{
 use clap::{Args, ValueEnum};
 use client::Login;
 use rehearsal::{
-    BotDrill, BotPlan, Curve, Language, OwnServer, Plan, Progress, RehearseError, Report, Site, bot_drill,
-    find_target, rehearse,
+    BotDrill, BotPlan, Curve, Language, OwnServer, Plan, Progress, RehearseError, Report, Site,
+    bot_drill, find_target, rehearse,
 };
 
 use super::{Failure, durations::duration_ms, stop_signal};
