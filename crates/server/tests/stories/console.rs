@@ -152,6 +152,12 @@ async fn the_operators_midnight(profile: Profile) {
     browser.is_sound().await;
     view(&mut browser, "#/orders").await;
     press(&mut browser, "CSV").await;
+    let exported = async || {
+        let path = "/api/v1/admin/audit?action=orders.export";
+        let audit: Value = sale.admin().read(path).await.unwrap();
+        !audit["entries"].as_array().unwrap().is_empty()
+    };
+    becomes("the export is on record", exported).await;
     view(&mut browser, "#/audit?action=orders.").await;
     says(&mut browser, "orders.export").await;
 
