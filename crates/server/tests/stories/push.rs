@@ -220,11 +220,14 @@ async fn metric(sale: &Sale, place: usize, name: &str) -> u64 {
     line.and_then(|line| line.split(' ').nth(1)).map_or(0, |value| value.parse().unwrap())
 }
 
+/// Items that one connection may watch.
+const WATCHED: usize = 50;
+
 async fn a_listener_that_is_silent_or_does_not_read_is_let_go(profile: Profile) {
     let deployment = Deployment::new(profile)
         .env("SECKILL_PUSH_HEARTBEAT_MS", 200)
         .env("SECKILL_HTTP_WRITE_TIMEOUT_MS", 1_000);
-    let sale = deployment.open_sale(NewSale::of(1)).await;
+    let sale = deployment.open_sale(NewSale { items: WATCHED, ..NewSale::of(1) }).await;
     let address = sale.server().address;
     let mut silent = WebSocket::open(address, &listening(&sale.deployment, "ann", "")).await;
     let mut lively = WebSocket::open(address, &listening(&sale.deployment, "bob", "")).await;
@@ -241,10 +244,12 @@ async fn a_listener_that_is_silent_or_does_not_read_is_let_go(profile: Profile) 
     let dropped = "seckill_push_dropped_total{reason=\"silent\"}";
     assert!(metric(&sale, 0, dropped).await >= 1);
 
-    // This one makes the server talk, and does not read what it says.
+    // This one makes the server talk, and does not read what it says. It watches many items, so that each of
+    // its words gets a long answer: what the kernel holds for it is full after a thousand of them.
     let query = listening(&sale.deployment, "eve", &format!("&items={}", sale.item));
     let mut deaf = WebSocket::open_narrow(address, &query).await;
-    let watch = format!("{{\"watch\":[{}]}}", sale.item);
+    let items: Vec<i64> = (sale.item..).take(WATCHED).collect();
+    let watch = json!({"watch": items}).to_string();
     let talking = async { while deaf.say(&watch).await.is_ok() {} };
     tokio::time::timeout(crate::fixtures::PATIENCE, talking).await.expect("it is cut");
     let cut = "seckill_connections_cut_total{reason=\"write\"}";
