@@ -180,10 +180,10 @@ async fn every_route_of_operators_asks_for_its_role() {
 async fn every_answer_is_plain_about_what_it_is() {
     let shop = Shop::open().await;
     for path in ["/", "/docs", "/favicon.ico", "/embed.js", "/api/v1/activities", "/nowhere"] {
-        let heard = shop.get(path).send().await;
-        assert_eq!(heard.headers["x-content-type-options"], "nosniff", "{path}");
+        let heard = shop.get(path).response().await;
+        assert_eq!(heard.headers()["x-content-type-options"], "nosniff", "{path}");
         for leak in ["server", "x-powered-by"] {
-            assert!(!heard.headers.contains_key(leak), "{path}: {leak}");
+            assert!(!heard.headers().contains_key(leak), "{path}: {leak}");
         }
     }
     for page in ["/", "/docs"] {

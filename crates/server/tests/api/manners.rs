@@ -77,7 +77,7 @@ async fn what_is_personal_is_stored_nowhere_and_nothing_is_taken_for_another_kin
     // What anybody may see may be kept, and is what it says as well.
     for (path, caching) in [
         ("/api/v1/activities", "public, max-age=1"),
-        ("/", "no-cache"),
+        ("/", "public, max-age=5"),
         ("/openapi.json", "public, max-age=60"),
     ] {
         let answer = shop.get(path).send().await;
