@@ -212,6 +212,17 @@ impl Alipay {
         }
     }
 
+    /// Another way to write the same, such as %3a for %3A, corrupts nothing.
+    fn corrupted_form(&self, body: &[u8]) -> Vec<u8> {
+        let read = |body: &[u8]| fields(&String::from_utf8_lossy(body));
+        loop {
+            let other = self.company.roll(|_, dice| corrupted(body.to_vec(), dice));
+            if read(&other) != read(body) {
+                return other;
+            }
+        }
+    }
+
     fn event(&self, news: &News, other: bool) -> Option<(String, Fields)> {
         let (accounts, now_ms) = (self.company.accounts(), calendar::now_ms());
         let (charge, refund) = match news {
@@ -382,7 +393,7 @@ impl Protocol for Alipay {
         said.insert("sign_type".into(), "RSA2".into());
         let body = form(&said.into_iter().collect::<Vec<_>>()).into_bytes();
         let body = match forgery {
-            Some(Forgery::Corrupted) => self.company.roll(|_, dice| corrupted(body, dice)),
+            Some(Forgery::Corrupted) => self.corrupted_form(&body),
             _ => body,
         };
         let kind = "application/x-www-form-urlencoded; text/html; charset=utf-8";
