@@ -31,7 +31,8 @@ async fn a_claim_is_tried_from_the_page_of_the_api(profile: Profile) {
     browser.click("#demo").await;
     browser.until("return !!document.querySelector('.opblock.is-open .execute')").await;
     browser.click(".opblock.is-open .execute").await;
-    let answered = "return document.querySelector('.live-responses-table tbody .response-col_status')?.innerText";
+    let answered = "return document.querySelector(
+        '.live-responses-table tbody .response-col_status')?.innerText";
     let status = browser.until(answered).await;
     assert!(status.as_str().unwrap().starts_with("202"), "{status}");
     browser.is_sound().await;
