@@ -475,7 +475,7 @@ pub(super) fn shuffle_ms() -> Schema {
     let about = "For so long from the opening on claims are gathered and then served in random order, so \
                  that coming first gains nothing. 0: as they come.";
     let time = int64(of(Type::Integer), 0, SHUFFLE_MS_MAX);
-    time.description(Some(about)).default(Some(0.into())).into()
+    time.description(Some(about)).into()
 }
 
 pub(super) fn edited_shuffle_ms() -> Schema {
