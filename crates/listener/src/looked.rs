@@ -71,7 +71,8 @@ impl Looked {
 
     /// Nobody gives way to somebody who has so many connections.
     pub(crate) fn note_in_vain(&mut self, of_newcomer: usize) {
-        self.in_vain_with = Some(self.in_vain_with.map_or(of_newcomer, |so_far| so_far.min(of_newcomer)));
+        self.in_vain_with =
+            Some(self.in_vain_with.map_or(of_newcomer, |so_far| so_far.min(of_newcomer)));
     }
 
     pub(crate) fn is_in_vain(&self, of_newcomer: usize) -> bool {
@@ -87,7 +88,10 @@ mod tests {
     fn those_that_are_idle_for_longest_are_named_first_and_not_all_of_a_crowd() {
         let mut few = IdleOnes::of(vec![(3, 30), (1, 10), (2, 20)]);
         assert!(few.are_all());
-        assert_eq!([few.next(), few.next(), few.next()], [Some((1, 10)), Some((2, 20)), Some((3, 30))]);
+        assert_eq!(
+            [few.next(), few.next(), few.next()],
+            [Some((1, 10)), Some((2, 20)), Some((3, 30))]
+        );
         assert_eq!(few.next(), None);
         let mut crowd = IdleOnes::of((0..1_000).rev().map(|n| (n, n)).collect());
         assert!(!crowd.are_all());

@@ -182,8 +182,7 @@ async fn a_button_solves_the_challenge_of_a_sale(profile: Profile) {
         browser.click("seckill-button").await;
         browser.until(&format!("return {BUTTON}.dataset.state === 'unpaid'")).await;
         assert_eq!(browser.run(solver).await, !door.is_null(), "{door}: who needs it fetches it");
-        let heard =
-            browser.run("return window.heard.filter(([name]) => name === 'error')").await;
+        let heard = browser.run("return window.heard.filter(([name]) => name === 'error')").await;
         assert_eq!(heard, Value::Array(vec![]));
         assert_eq!(browser.run("return window.forbidden").await, Value::Array(vec![]));
     }
