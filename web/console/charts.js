@@ -8,7 +8,10 @@ const HEIGHT = 150;
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
-/** `series` are [label, colour name, {filled}]; `format` writes a value. */
+/**
+ * `series` are [label, colour name, {filled}]; `format` writes a value.
+ * @param {[string, string, { filled?: boolean }?][]} series
+ */
 export function chart(title, series, { format = compact } = {}) {
   const place = el("div", { class: "plot" });
   const legend = el("p", { class: "legend" }, series.map(([label, hue]) => el("span", {}, el("i", { class: `dot ${hue}` }), label, " ", el("b", {}, "–"))));

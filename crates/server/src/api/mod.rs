@@ -61,7 +61,8 @@ use listener::HttpSettings;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    edge::Edge, front_door::FrontDoor, metrics::Metrics, origins::Origins, problem::Problem, web,
+    edge::Edge, front_door::FrontDoor, metrics::Metrics, origins::Origins, problem::Problem,
+    rehearsing::Rehearsing, web,
 };
 use body_limit::limited;
 use config::{Config, ProcessRole};
@@ -89,6 +90,7 @@ pub struct App {
     metrics: Option<Metrics>,
     claims: ClaimCounts,
     pub(crate) live: live::Live,
+    pub(crate) rehearsing: Arc<Rehearsing>,
     started_ms: sale::Millis,
 }
 
@@ -116,6 +118,8 @@ impl App {
             Box::pin(async move { console.session(&hash).await })
         });
         let sessions = ConsoleSessions::new(auth, lookup, clock.clone());
+        let beside_sales = config.demo_is_on();
+        let rehearsing = Rehearsing::new(engine.clone(), &config.data, beside_sales);
         Ok(Arc::new(App {
             door: Arc::new(FrontDoor::new(&config, engine.clone())),
             origins: Origins::new(&config.http.allowed_origins),
@@ -126,6 +130,7 @@ impl App {
             metrics,
             claims: ClaimCounts::new(),
             live: live::Live::new(),
+            rehearsing: Arc::new(rehearsing),
             started_ms: clock.now_ms(),
             engine,
         }))
@@ -324,6 +329,8 @@ fn operators() -> OpenApiRouter<Shared> {
         .routes(routes!(admin::dead_letters::replay))
         .routes(routes!(admin::dead_letters::void))
         .routes(routes!(admin::reconcile::runs, admin::reconcile::run))
+        .routes(routes!(admin::rehearsals::show, admin::rehearsals::start, admin::rehearsals::stop))
+        .routes(routes!(admin::rehearsals::page))
         .routes(routes!(admin::sandbox::bill))
         .routes(routes!(admin::audit::list))
         .routes(routes!(admin::overview::overview))
