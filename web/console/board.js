@@ -41,7 +41,7 @@ export function board({ live, role, params }) {
   const items = el("ul", { class: "units" });
   const charts = {
     claims: chart(t("chart_claims"), [[t("admitted"), "good", { filled: true }], [t("refused"), "bad"]]),
-    gate: chart(t("chart_gate"), [["p50", "blue"], ["p99", "warn"]], { format: latency }),
+    gate: chart(t("chart_gate"), [["p50", "blue", { sparse: true }], ["p99", "warn", { sparse: true }]], { format: latency }),
     left: chart(t("chart_left"), [[t("units_left"), "blue", { filled: true }]], { format: number }),
     log: chart(t("chart_log"), [[t("backlog"), "warn", { filled: true }], [t("settled_per_s"), "good"]]),
   };

@@ -6,7 +6,7 @@ import { el, setText } from "../element.js";
 import { language } from "../i18n.js";
 import { call, download } from "./call.js";
 import { button, card, confirm, failed, field, note } from "./parts.js";
-import { line as check } from "./preflight.js";
+import { line } from "./preflight.js";
 import { compact, latency, named, number, span, t, time, why } from "./text.js";
 
 const LOOK_EVERY_MS = 1_000;
@@ -41,7 +41,7 @@ function figures({ funnel, rates, latency: took, plan }) {
 }
 
 function found(report, told) {
-  const checks = report.checks.map(({ invariant, outcome }) => check(VERDICTS[outcome], named("invariant", invariant)));
+  const checks = report.checks.map(({ invariant, outcome }) => line(VERDICTS[outcome], named("invariant", invariant)));
   const violations = report.violations.slice(0, SHOWN_MAX).map(({ invariant, detail }) => el("li", {}, el("b", {}, named("invariant", invariant)), " ", detail));
   return [
     figures(report),

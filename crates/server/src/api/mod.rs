@@ -10,7 +10,7 @@
 //!   connection closes or the time is up, so everything that changes something runs as a task of
 //!   its own (see `finish`). The claim path needs no such task: its work is done by the lane.
 //! - **The document is the routing table.** Routes are registered together with their OpenAPI
-//!   description, so neither can exist without the other.
+//!   description, so neither can exist without the other (see `routing`).
 
 mod admin;
 mod body_limit;
@@ -41,6 +41,7 @@ mod receipts;
 mod refusals;
 mod return_url;
 mod roles;
+mod routing;
 mod sale_tokens;
 mod schemas;
 mod shop;
@@ -58,7 +59,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use listener::HttpSettings;
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
     edge::Edge, front_door::FrontDoor, metrics::Metrics, origins::Origins, problem::Problem,
@@ -68,9 +69,11 @@ use body_limit::limited;
 use config::{Config, ProcessRole};
 use counts::ClaimCounts;
 use engine::Engine;
+use routing::routes;
 
 /// The document as it is served, for the snapshot in the repository and for tools.
 pub(crate) use fast_path::{write_full, write_refusal};
+#[cfg(debug_assertions)]
 pub use openapi::document;
 
 /// Where the API lives. The paths of machines and pages are outside it.
@@ -256,6 +259,7 @@ fn counted(routes: OpenApiRouter<Shared>) -> OpenApiRouter<Shared> {
 }
 
 /// Routes and document in one.
+#[cfg(debug_assertions)]
 fn routing_table(http: &HttpSettings) -> OpenApiRouter<Shared> {
     buyers_table(http).merge(inner_table(http))
 }
