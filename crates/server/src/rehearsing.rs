@@ -226,7 +226,7 @@ impl Rehearsing {
             }
         }
         let binary = std::env::current_exe()?;
-        match self.command(Command::new("nice").args(["-n", "19"]).arg(&binary), crowd)?.spawn() {
+        match self.command(Command::new("nice").args(["-n", "10"]).arg(&binary), crowd)?.spawn() {
             // Where there is no such program it runs as everything else does.
             Err(problem) if problem.kind() == io::ErrorKind::NotFound => {
                 self.command(&mut Command::new(&binary), crowd)?.spawn()

@@ -335,8 +335,7 @@ mod tests {
         }
         let mut gzip = Vec::new();
         let (_, _, packed) = asked("gzip").await;
-        Read::read_to_end(&mut flate2::read::GzDecoder::new(&packed[..]), &mut gzip)
-            .unwrap();
+        Read::read_to_end(&mut flate2::read::GzDecoder::new(&packed[..]), &mut gzip).unwrap();
         assert_eq!(gzip, plain);
     }
 

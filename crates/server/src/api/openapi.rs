@@ -3,7 +3,10 @@
 //! What is served is the file in the repository, which [`pages`] has packed. Builds with debug assertions gather
 //! the document, and their tests hold the two together; others need not have the code that describes every
 //! field of every answer, which is as large as a tenth of all that sells.
-#![cfg_attr(not(debug_assertions), allow(dead_code, unused_imports, reason = "only the document needs it"))]
+#![cfg_attr(
+    not(debug_assertions),
+    allow(dead_code, unused_imports, reason = "only the document needs it")
+)]
 
 use http::StatusCode;
 use ledger::DeadLetterState;

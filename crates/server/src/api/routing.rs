@@ -10,8 +10,8 @@ pub(super) use utoipa_axum::routes;
 #[cfg(not(debug_assertions))]
 mod bare {
     use axum::routing::MethodFilter;
-    use utoipa::openapi::{HttpMethod, path::Operation};
     pub(in super::super) use utoipa::openapi::path::Paths;
+    use utoipa::openapi::{HttpMethod, path::Operation};
     use utoipa_axum::PathItemExt;
 
     /// Adds a path that is described nowhere.

@@ -1,7 +1,11 @@
-//! The pictures of the shop that README shows, taken from the page as it is. Every run takes them and
+//! The pictures of the shop and the console that README shows, taken from the page as it is. Every run takes them and
 //! looks at their size; `UPDATE_PICTURES=1` also keeps them in `docs/images`.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use client::{Api, NewSale};
@@ -9,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::{
     browser::signed_in,
+    console,
     fixtures::{Browser, Deployment, Profile, Sale, now_ms},
 };
 
@@ -16,6 +21,8 @@ const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/images");
 /// Whoever reads README on a train should not wait for it.
 const PICTURE_BYTES_MAX: usize = 150 * 1_024;
 const QUALITY: u32 = 84;
+/// What the console shows of a crowd.
+const CROWD_LASTS: Duration = Duration::from_secs(12);
 const DESK: Screen = Screen { name: "desk", width: 1_280, height: 860, phone: false };
 const PHONE: Screen = Screen { name: "phone", width: 390, height: 800, phone: true };
 
@@ -128,4 +135,49 @@ async fn the_shop_can_be_shown_in_english() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_shop_can_be_shown_in_chinese() {
     pictures_in("zh").await;
+}
+
+/// Claims over some seconds, some of them refused, so that there is something to see.
+async fn crowd(sale: &Sale, items: &[i64]) {
+    let until = Instant::now() + CROWD_LASTS;
+    let mut api = Api::new(sale.server().address, None);
+    let mut n = 0_u64;
+    while Instant::now() < until {
+        let user = format!("night{}", n / 3);
+        let jwt = sale.deployment.login().token(&mut api, &user).await.unwrap();
+        let mut buyer = Api::new(sale.server().address, Some(&jwt));
+        let path = format!("/api/v1/items/{}", items[(n as usize) % items.len()]);
+        let token = buyer.post(&format!("{path}/token"), &json!({})).await.unwrap().json();
+        let headers = [("X-Sale-Token", token["token"].as_str().unwrap_or("none"))];
+        let claim = b"{\"quantity\":1}";
+        buyer.send("POST", &format!("{path}/claims"), &headers, claim).await.unwrap();
+        n += 1;
+    }
+}
+
+async fn the_board_in(language: &str, name: &str) {
+    let sale = Deployment::new(Profile::Solo).open_sale(NewSale::of(1)).await;
+    sale.act("end").await;
+    let items = evening(&sale, language).await;
+    let mut browser = console::signed_in(&sale).await;
+    browser.on(&DESK).await;
+    browser.run(&format!("localStorage.seckill_lang = '{language}'")).await;
+    browser.devtools("Emulation.setLocaleOverride", json!({"locale": language})).await;
+    browser.prefers("prefers-reduced-motion", "reduce").await;
+    browser.go(&format!("http://{}/console", sale.server().address)).await;
+    browser.until("return document.querySelectorAll('.plot canvas').length === 4").await;
+    crowd(&sale, &items).await;
+    browser.until("return !!document.querySelector('.reasons li b')").await;
+    browser.picture(name).await;
+    browser.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_console_can_be_shown_in_english() {
+    the_board_in("en", "console").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_console_can_be_shown_in_chinese() {
+    the_board_in("zh", "console.zh").await;
 }
