@@ -1,11 +1,11 @@
-//! Has the linker keep one of several functions whose machine code is the same: the same code for other types is a
-//! tenth of what a server of many handlers is made of.
+//! Has the linker keep one of several functions whose machine code is the same: the same code for other
+//! types is a tenth of what a server of many handlers is made of.
 //!
-//! Two of them have one address then. Rust promises nobody anything else, and what C we have (SQLite, *ring*) has been
-//! linked so in browsers for years.
+//! Two of them have one address then. Rust promises nobody anything else, and what C we have (SQLite,
+//! *ring*) has been linked so in browsers for years.
 //!
-//! Only the linker that comes with Rust is asked, where it is the one that is used: whoever has chosen another
-//! one may have one that does not know how.
+//! Only the linker that comes with Rust is asked, where it is the one that is used: whoever has chosen
+//! another one may have one that does not know how.
 
 use std::env;
 

@@ -26,8 +26,8 @@ pub struct File {
     pub hash: &'static str,
     /// Its media type.
     pub kind: &'static str,
-    /// Empty where it is there in gzip alone, because it is large and whoever asks takes that: Swagger UI. Empty
-    /// too where it is there in both packings, and unpacked for the few who want it so: the document.
+    /// Empty where it is there in gzip alone, because it is large and whoever asks takes that: Swagger UI.
+    /// Empty too where it is there in both packings, and unpacked for the few who want it so: the document.
     pub plain: &'static [u8],
     /// The same packed, where that makes it smaller.
     pub brotli: Option<&'static [u8]>,

@@ -1,14 +1,14 @@
-//! Rehearsals that operators start from the console: `seckill rehearse` as a process of its own, against a server
-//! of its own, so that whatever happens there happens to nobody.
+//! Rehearsals that operators start from the console: `seckill rehearse` as a process of its own, against a
+//! server of its own, so that whatever happens there happens to nobody.
 //!
-//! What it takes is the processor, which a sale would need. So it runs below everything else (`nice`), one at a
-//! time, and not while a sale is open or opens soon ([`QUIET_MS`]); it is ended when a sale comes near all the
-//! same ([`GIVES_WAY_MS`]), after [`RUN_MAX`], and with this process. A process that is killed leaves the child
-//! behind, which then comes to its own end in minutes.
+//! What it takes is the processor, which a sale would need. So it runs below everything else (`nice`), one
+//! at a time, and not while a sale is open or opens soon ([`QUIET_MS`]); it is ended when a sale comes near
+//! all the same ([`GIVES_WAY_MS`]), after [`RUN_MAX`], and with this process. A process that is killed
+//! leaves the child behind, which then comes to its own end in minutes.
 //!
-//! What the last one found is kept in the data directory: its report as JSON and as one page, written by the
-//! child, and a note about it, which is written last. A note without its report is one of a rehearsal that did
-//! not come to its end, and says why.
+//! What the last one found is kept in the data directory: its report as JSON and as one page, written by
+//! the child, and a note about it, which is written last. A note without its report is one of a rehearsal
+//! that did not come to its end, and says why.
 
 use std::{
     io,

@@ -125,7 +125,7 @@ impl Schedule {
     }
 }
 
-/// What is spawned, of one type for all of them: a task of its own type is ten kilobytes of the same code again.
+/// What is spawned, of one type for all: a task of its own type is kilobytes of the same code again.
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// All jobs, and the tasks in which they run.

@@ -1,8 +1,8 @@
 //! The OpenAPI document: gathered from the routes themselves, completed here with what they share.
 //!
-//! What is served is the file in the repository, which [`pages`] has packed. Builds with debug assertions gather
-//! the document, and their tests hold the two together; others need not have the code that describes every
-//! field of every answer, which is as large as a tenth of all that sells.
+//! What is served is the file in the repository, which [`pages`] has packed. Builds with debug assertions
+//! gather the document, and their tests hold the two together; others need not have the code that describes
+//! every field of every answer, which is as large as a tenth of all that sells.
 #![cfg_attr(
     not(debug_assertions),
     allow(dead_code, unused_imports, reason = "only the document needs it")

@@ -1,5 +1,5 @@
-//! The pictures of the shop and the console that README shows, taken from the page as it is. Every run takes them and
-//! looks at their size; `UPDATE_PICTURES=1` also keeps them in `docs/images`.
+//! The pictures of the shop and the console that README shows, taken from the pages as they are. Every run
+//! takes them and looks at their size; `UPDATE_PICTURES=1` also keeps them in `docs/images`.
 
 use std::{
     fs,

@@ -189,7 +189,8 @@ async fn seen_by_all(sale: &mut Sale, browser: &mut Browser, gallery: &str) -> O
     None
 }
 
-/// Nobody is ever early. On a machine that has other things to do somebody may be late, so that it is tried again.
+/// Nobody is ever early. On a machine that has other things to do somebody may be late: then it is tried
+/// again.
 #[tokio::test(flavor = "multi_thread")]
 async fn twenty_pages_see_the_same_opening() {
     let (listener, origin) = Pages::listen().await;
@@ -332,6 +333,7 @@ async fn each_refusal_says_what_it_is(language: &str, item: i64, browser: &mut B
 async fn too_hot_busy_and_too_fast_each_say_what_to_do() {
     let sale = Deployment::new(Profile::Solo).open_sale(NewSale::of(5)).await;
     let mut browser = signed_in(&sale, "u61").await;
+    browser.until("return document.querySelector('#user').textContent === 'u61'").await;
     note_on_every_page(&mut browser, REFUSE).await;
     for language in ["en", "zh"] {
         each_refusal_says_what_it_is(language, sale.item, &mut browser, &page(&sale)).await;

@@ -130,8 +130,8 @@ fn of_settings(app: &App) -> Vec<Check> {
     checks
 }
 
-/// Whether a sale of this size was rehearsed here, and everything held. Another machine may know of one; so it is
-/// no more than a warning.
+/// Whether a sale of this size was rehearsed here, and everything held. Another machine may know of one; so
+/// it is no more than a warning.
 fn of_rehearsal(activity: &Activity, last: Option<&RehearsalNote>) -> Check {
     let items = u32::try_from(activity.items.len()).unwrap_or(u32::MAX).min(REHEARSED_ITEMS_MAX);
     let most = activity.items.iter().map(|item| item.total).max().unwrap_or_default();
