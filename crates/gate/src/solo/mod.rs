@@ -142,7 +142,8 @@ impl SoloGate {
         + 'static,
     ) -> Result<T> {
         let inner = self.0.clone();
-        let done = tokio::task::spawn_blocking(move || {
+        // One type for all changes of an answer: each of its own is the same task compiled anew.
+        let change: Box<dyn FnOnce() -> Result<T> + Send> = Box::new(move || {
             let mut writer = inner.writer.lock();
             let done = change(&inner, &mut writer);
             done.map_err(|error| {
@@ -150,6 +151,7 @@ impl SoloGate {
                 GateError::new(GateFailure::Unwritable, error)
             })
         });
+        let done = tokio::task::spawn_blocking(change);
         // A change that panicked was not made.
         done.await.map_err(|e| GateError::new(GateFailure::Unwritable, e))?
     }

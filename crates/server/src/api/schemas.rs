@@ -25,7 +25,12 @@ use utoipa::{
 };
 
 use super::{
-    admin::{AUDIT_WORD_CHARS_MAX, LISTED_DEFAULT, PlannedItem, REFUND_NOTE_CHARS_MAX},
+    admin::{
+        AUDIT_WORD_CHARS_MAX, LISTED_DEFAULT, PlannedItem, REFUND_NOTE_CHARS_MAX,
+        rehearsals::{
+            REHEARSED_BUYERS_MAX, REHEARSED_ITEMS_MAX, REHEARSED_OVER_MS_MAX, REHEARSED_STOCK_MAX,
+        },
+    },
     catalogue,
     claims::IDEMPOTENCY_KEY_CHARS_MAX,
     news::LAST_EVENT_ID_CHARS_MAX,
@@ -647,6 +652,32 @@ fn provider_txn() -> Schema {
 /// Whatever the action has to say for itself.
 pub(super) fn audit_detail() -> Schema {
     or_null(Type::Object).description(Some("What there is to say of it.")).into()
+}
+
+fn rehearsed(most: u32, least: u32) -> Schema {
+    let number = of(Type::Integer).minimum(Some(least)).maximum(Some(most));
+    number.format(Some(SchemaFormat::KnownFormat(KnownFormat::Int32))).into()
+}
+
+pub(super) fn rehearsed_buyers() -> Schema {
+    rehearsed(REHEARSED_BUYERS_MAX, 1)
+}
+
+pub(super) fn rehearsed_items() -> Schema {
+    rehearsed(REHEARSED_ITEMS_MAX, 1)
+}
+
+pub(super) fn rehearsed_stock() -> Schema {
+    rehearsed(REHEARSED_STOCK_MAX, 1)
+}
+
+pub(super) fn rehearsed_over_ms() -> Schema {
+    rehearsed(REHEARSED_OVER_MS_MAX, 0)
+}
+
+/// The report of a rehearsal.
+pub(super) fn rehearsal_report() -> Schema {
+    or_null(Type::Object).description(Some("As `seckill rehearse --json` writes it.")).into()
 }
 
 /// Parameters name a type, and keep their own description then; these stand for what they are

@@ -16,6 +16,7 @@ pub(super) mod overview;
 pub(super) mod plans;
 pub(super) mod preflight;
 pub(super) mod reconcile;
+pub(super) mod rehearsals;
 mod report;
 pub(super) mod sandbox;
 pub(super) mod session;
