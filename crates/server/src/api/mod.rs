@@ -69,6 +69,7 @@ use counts::ClaimCounts;
 use engine::Engine;
 
 /// The document as it is served, for the snapshot in the repository and for tools.
+pub(crate) use admin::csv_cell;
 pub(crate) use fast_path::{write_full, write_refusal};
 pub use openapi::document;
 
@@ -319,6 +320,7 @@ fn operators() -> OpenApiRouter<Shared> {
         .routes(routes!(admin::orders::refund))
         .routes(routes!(admin::by_hand::mark_paid))
         .routes(routes!(admin::by_hand::mark_refunded))
+        .routes(routes!(admin::claims::list))
         .routes(routes!(admin::dead_letters::list))
         .routes(routes!(admin::dead_letters::show))
         .routes(routes!(admin::dead_letters::replay))
