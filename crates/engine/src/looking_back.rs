@@ -138,6 +138,7 @@ impl LookingBack {
             for some in found.chunks(ASKED_MAX) {
                 claims.extend(self.compare(some).await?);
             }
+            self.look_again(&mut claims).await?;
         } else {
             let as_logged = |LoggedClaim { claim, waits }| PastClaim { claim, waits, became: None };
             claims.extend(found.into_iter().map(as_logged));
@@ -168,6 +169,26 @@ impl LookingBack {
             PastClaim { claim: claim.clone(), waits: *waits, became: Some(became) }
         });
         Ok(told.collect())
+    }
+
+    /// What nobody knows of is looked for once more. A log that is not the gate's own, a broker's, does not
+    /// know which of its claims are settled, and the gate's does: what is there is queued, and what is not
+    /// may have become an order, or failed, since the ledger was asked.
+    async fn look_again(&self, claims: &mut [PastClaim]) -> Result<(), CannotLookBack> {
+        let is_missing = |past: &&mut PastClaim| past.became == Some(Became::Missing);
+        let missing: Vec<&mut PastClaim> = claims.iter_mut().filter(is_missing).collect();
+        for some in missing.chunks_mut(ASKED_MAX) {
+            let mut again = Vec::with_capacity(some.len());
+            for past in &*some {
+                let on_log = self.shared.gate.is_on_log(&past.claim).await;
+                let waits = on_log.map_err(StoreError::Gate)?;
+                again.push(LoggedClaim { claim: past.claim.clone(), waits });
+            }
+            for (past, now) in some.iter_mut().zip(self.compare(&again).await?) {
+                **past = now;
+            }
+        }
+        Ok(())
     }
 }
 

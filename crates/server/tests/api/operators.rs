@@ -94,11 +94,9 @@ async fn claims_are_read_back_and_whoever_does_it_is_on_record() {
     let path = "/admin/claims?from=1700000000000&to=2030-11-11T20:00:00Z&item_id=7&compare=true";
     let page = shop.admin(Method::GET, path).send().await.is(200);
     assert_eq!(page, json!({"claims": [], "next": null}));
-    for (wrong, field) in [
-        ("after=nothing", "after"),
-        ("after=j-1", "after"),
-        ("after=%E5%8F%B7", "after"),
-    ] {
+    for (wrong, field) in
+        [("after=nothing", "after"), ("after=j-1", "after"), ("after=%E5%8F%B7", "after")]
+    {
         let asked = shop.admin(Method::GET, &format!("/admin/claims?{wrong}")).send().await;
         asked.is_refused(422, "invalid", Some(field));
     }

@@ -152,8 +152,8 @@ fn asked_for(filter: &ClaimFilter, page: &ClaimsPage) -> Value {
     asked.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-/// The claims that were admitted, as far back as the claim log keeps them (`look_back` in the settings; with a
-/// broker its retention), and if asked for, what became of each. Whoever reads them is written to the audit.
+/// The claims that were admitted, as far back as the claim log keeps them (`look_back` in the settings, or a
+/// broker's retention), and if asked for, what became of each. Whoever reads them is written to the audit.
 #[utoipa::path(get, path = "/admin/claims", tag = "admin", security(("operator" = [])),
     params(ClaimsPage), responses((status = OK, body = Entries)))]
 pub(in super::super) async fn list(
