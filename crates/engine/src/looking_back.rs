@@ -176,7 +176,7 @@ impl LookingBack {
     /// may have become an order, or failed, since the ledger was asked.
     async fn look_again(&self, claims: &mut [PastClaim]) -> Result<(), CannotLookBack> {
         let is_missing = |past: &&mut PastClaim| past.became == Some(Became::Missing);
-        let missing: Vec<&mut PastClaim> = claims.iter_mut().filter(is_missing).collect();
+        let mut missing: Vec<&mut PastClaim> = claims.iter_mut().filter(is_missing).collect();
         for some in missing.chunks_mut(ASKED_MAX) {
             let mut again = Vec::with_capacity(some.len());
             for past in &*some {
