@@ -146,7 +146,7 @@ fn asked_for(filter: &ClaimFilter, page: &ClaimsPage) -> Value {
         ("to", filter.until_ms.map(|ms| json!(ms))),
         ("item_id", filter.item.map(|item| json!(item.0))),
         ("user_id", filter.user.as_ref().map(|user| json!(user))),
-        ("compare", page.compare.then(|| json!(true))),
+        ("compare", page.compare.then_some(json!(true))),
         ("after", page.after.as_ref().map(|after| json!(after))),
     ];
     asked.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
