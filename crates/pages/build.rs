@@ -27,6 +27,8 @@ use page::Role;
 use sha2::{Digest, Sha256};
 
 const WEB: &str = "../../web";
+/// What the API promises; tests hold it together with the routes.
+const DOCUMENT: &str = "../../docs/openapi.json";
 /// Served beside what pages name, because items of shops name it.
 const ART: &str = "art/";
 /// Scripts that no page of ours names.
@@ -35,6 +37,8 @@ const SCRIPTS_OF_OTHERS: [&str; 2] = ["embed/button.js", "embed/solver.js"];
 const FAVICON: &str = "favicon.ico";
 /// Scripts that others made come as they are.
 const VENDOR: &str = "vendor/";
+/// The name of that in what is made.
+const DOCUMENT_NAME: &str = "openapi.json";
 /// Large, and packed already: what is here is in the binary once, and sent so to everybody.
 const PACKED: &str = "swagger/";
 
@@ -44,6 +48,7 @@ const KINDS: &[(&str, &str, bool)] = &[
     ("js", "text/javascript; charset=utf-8", true),
     ("css", "text/css; charset=utf-8", true),
     ("svg", "image/svg+xml", true),
+    ("json", "application/json", true),
     ("png", "image/png", false),
     ("jpg", "image/jpeg", false),
     ("webp", "image/webp", false),
@@ -60,14 +65,19 @@ fn main() -> Result<()> {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=src");
     println!("cargo::rerun-if-changed={WEB}");
+    println!("cargo::rerun-if-changed={DOCUMENT}");
     let mut files = Files::new();
     read(Path::new(WEB), "", &mut files)?;
     files.extend(swagger::files().map(|(path, bytes)| (path.to_owned(), bytes)));
+    files.insert(DOCUMENT_NAME.to_owned(), fs::read(DOCUMENT)?);
     let mut making = Making { files: &files, made: BTreeMap::new() };
     for path in files.keys() {
         if path.ends_with(".html") {
             making.page(path)?;
-        } else if path.starts_with(ART) || path == FAVICON || SCRIPTS_OF_OTHERS.contains(&&**path) {
+        } else if path.starts_with(ART)
+            || [FAVICON, DOCUMENT_NAME].contains(&&**path)
+            || SCRIPTS_OF_OTHERS.contains(&&**path)
+        {
             making.asset(path)?;
         }
     }
@@ -203,7 +213,9 @@ fn table(out: &Path, made: &BTreeMap<String, Made>) -> Result<String> {
         let end = path.rsplit('.').next().unwrap_or_default();
         let kind = KINDS.iter().find(|(kind, ..)| *kind == end);
         let (_, kind, packs) = kind.ok_or_else(|| format!("web/{path}: nobody knows this kind"))?;
-        let kept = written(&out.join(format!("{n}.kept")), bytes)?;
+        // Half a megabyte that packs to a twentieth: whoever wants it unpacked waits until it is.
+        let stored = if path == DOCUMENT_NAME { &[][..] } else { bytes };
+        let kept = written(&out.join(format!("{n}.kept")), stored)?;
         let row = format!("path: {path:?}, name: {name:?}, hash: {hash:?}, kind: {kind:?}");
         if path.starts_with(PACKED) {
             rows.push_str(&format!(

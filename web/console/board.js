@@ -41,7 +41,7 @@ export function board({ live, role, params }) {
   const items = el("ul", { class: "units" });
   const charts = {
     claims: chart(t("chart_claims"), [[t("admitted"), "good", { filled: true }], [t("refused"), "bad"]]),
-    gate: chart(t("chart_gate"), [["p50", "blue"], ["p99", "warn"]], { format: latency }),
+    gate: chart(t("chart_gate"), [["p50", "blue", { sparse: true }], ["p99", "warn", { sparse: true }]], { format: latency }),
     left: chart(t("chart_left"), [[t("units_left"), "blue", { filled: true }]], { format: number }),
     log: chart(t("chart_log"), [[t("backlog"), "warn", { filled: true }], [t("settled_per_s"), "good"]]),
   };
@@ -207,6 +207,10 @@ export function board({ live, role, params }) {
     const { health: seen, alerts: open, outbox, streams } = live.state;
     const ables = ["sell", "settle", "show"].map((what) => [t(`able_${what}`), seen[what], null]);
     const parts = seen.parts.map((part) => [named("part", part.name), part.status, part.cause]);
+    // What others owe us an answer for: money on its way back, and events the shop has not taken.
+    const failing = open.find(({ kind }) => kind === "webhook_failing");
+    const owed = (kind) => ((outbox[kind] ?? 0) > 0 ? "pending" : "ok");
+    parts.push([t("part_providers"), owed("refund"), null], [t("part_webhooks"), failing ? "failing" : owed("webhook"), failing?.about ?? null]);
     health.replaceChildren(...[...ables, ...parts].map(([what, status, cause]) => el("li", {},
       el("span", {}, what), pill("status", status), cause ? el("small", {}, cause) : null)),
     ...Object.entries(outbox).map(([kind, rows]) => el("li", {}, el("span", {}, named("outbox", kind)), el("b", {}, number(rows)))),

@@ -27,7 +27,12 @@ async function refused(response) {
   return problemFrom(response.status, body, retryAfterMs(response.headers.get("Retry-After")));
 }
 
-/** The raw answer, or a `Problem`. */
+/**
+ * The raw answer, or a `Problem`.
+ * @param {string} method
+ * @param {string} path
+ * @param {{ body?: unknown, more?: Record<string, string>, signal?: AbortSignal }} [options]
+ */
 export async function askConsole(method, path, { body, more, signal } = {}) {
   let response;
   try {
@@ -48,7 +53,10 @@ export async function askConsole(method, path, { body, more, signal } = {}) {
   throw problem;
 }
 
-/** What was asked for, as JSON. */
+/**
+ * What was asked for, as JSON.
+ * @param {{ body?: unknown, more?: Record<string, string>, withinMs?: number }} [options]
+ */
 export async function call(method, path, options = {}) {
   const abort = new AbortController();
   const timer = setTimeout(() => abort.abort(), options.withinMs ?? CONSOLE_ANSWER_WITHIN_MS);

@@ -8,7 +8,10 @@ const HEIGHT = 150;
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
-/** `series` are [label, colour name, {filled}]; `format` writes a value. */
+/**
+ * `series` are [label, colour name, {filled, sparse}]; `format` writes a value.
+ * @param {[string, string, { filled?: boolean, sparse?: boolean }?][]} series
+ */
 export function chart(title, series, { format = compact } = {}) {
   const place = el("div", { class: "plot" });
   const legend = el("p", { class: "legend" }, series.map(([label, hue]) => el("span", {}, el("i", { class: `dot ${hue}` }), label, " ", el("b", {}, "–"))));
@@ -30,7 +33,8 @@ export function chart(title, series, { format = compact } = {}) {
         { ...axis, size: 44, values: (_, ticks) => ticks.map(format), space: 30 },
       ],
       series: [{}, ...series.map(([label, hue, options = {}]) => ({
-        label, stroke: colour(hue), width: 1.5, spanGaps: true, points: { show: false },
+        // Nothing is drawn where nothing was measured; what stands alone is a point.
+        label, stroke: colour(hue), width: 1.5, spanGaps: false, points: { show: Boolean(options.sparse), size: 4, fill: colour(hue) },
         fill: options.filled ? colour(`${hue}-soft`) : undefined,
       }))],
       hooks: { setCursor: [(self) => write(self.cursor.idx)] },

@@ -1,7 +1,7 @@
 // The console: signing in, where one is, and which view is shown. A view is a function that makes an element;
 // nothing is shared between views but the live stream and who is signed in.
 
-import { el, setText } from "../element.js";
+import { byId, el, setText } from "../element.js";
 import { language, setLanguage, speaks } from "../i18n.js";
 import { forget, keep, recall } from "../storage.js";
 import { board } from "./board.js";
@@ -29,10 +29,13 @@ const shell = document.getElementById("shell");
 const gate = document.getElementById("gate");
 const told = document.getElementById("sign-in-note");
 
+/** @type {[string, (about: any) => any, string][]} */
+const PLACES = [["/live", board, "live"], ["/live/(\\d+)", board, "live"], ...VIEWS];
+
 /** Where the address points: the first view whose pattern fits. */
 function place() {
   const path = location.hash.slice(1) || "/live";
-  for (const [pattern, view, section] of [["/live", board, "live"], ["/live/(\\d+)", board, "live"], ...VIEWS]) {
+  for (const [pattern, view, section] of PLACES) {
     const match = new RegExp(`^${pattern}$`).exec(path.split("?")[0]);
     if (match) return { view, section, params: match.slice(1).map(decodeURIComponent), search: new URLSearchParams(path.split("?")[1] ?? "") };
   }
@@ -121,7 +124,7 @@ async function begin() {
 
 document.getElementById("sign-in").addEventListener("submit", (event) => {
   event.preventDefault();
-  const input = document.getElementById("token");
+  const input = byId("token");
   const token = input.value.trim();
   input.value = "";
   if (token) signIn({ token });

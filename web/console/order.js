@@ -38,7 +38,8 @@ export async function order({ role, params: [no], again }) {
   const told = note();
   const actions = el("div", { class: "actions" });
   const add = (when, text, act, kind = "") => { if (when) actions.append(button(text, act, { note: told, kind })); };
-  const after = async () => again();
+  /** Whatever was answered, the page is read again. */
+  const after = async (/** @type {unknown} */ _answer) => again();
   add(role !== "viewer" && found.status === "unpaid", t("cancel_order"), () => confirm({
     title: t("cancel_title", { no }), says: [t("cancel_says_1"), t("cancel_says_2")], yes: t("cancel_order"), danger: true,
     act: async () => after(await call("POST", `/orders/${no}/cancel`)),

@@ -49,7 +49,9 @@ export function orders({ search: given }) {
     el("button", { type: "submit", class: "primary" }, t("search")),
     button("CSV", () => {
       // One payment is no table: the other conditions stand.
-      const { payment, ...rest } = asked();
+      /** @type {Record<string, any>} */
+      const conditions = asked();
+      const { payment, ...rest } = conditions;
       return download(`/orders${query({ ...(payment ? { status: state.value, activity_id: activity } : rest), format: "csv" })}`, "orders.csv");
     }, { note: told, title: t("csv_says") }));
   form.addEventListener("submit", (event) => {

@@ -11,7 +11,12 @@ const TONES = {
 };
 export const pill = (group, word) => el("span", { class: `pill ${TONES[word] ?? "plain"}` }, named(group, word));
 
-/** `columns` are [heading, cell(row), class?]. */
+/**
+ * `columns` are [heading, cell(row), class?].
+ * @param {any[]} columns
+ * @param {any[]} rows
+ * @param {{ empty?: string, label?: string }} [options]
+ */
 export function table(columns, rows, { empty = t("nothing"), label } = {}) {
   if (rows.length === 0) return el("p", { class: "empty" }, empty);
   const head = el("tr", {}, columns.map(([heading, , kind]) => el("th", { scope: "col", class: kind }, heading)));
@@ -35,7 +40,12 @@ export function note() {
   return { line, good: show("good"), bad: show("bad"), clear: () => show("")("") };
 }
 
-/** A button that is pressed once at a time and says what went wrong. */
+/**
+ * A button that is pressed once at a time and says what went wrong.
+ * @param {string} text
+ * @param {() => any} act
+ * @param {{ kind?: string, note?: ReturnType<typeof note>, title?: string }} [options]
+ */
 export function button(text, act, { kind = "", note: told, title } = {}) {
   const made = el("button", { type: "button", class: kind, title }, text);
   made.addEventListener("click", async () => {
@@ -69,7 +79,7 @@ export function confirm({ title, says, yes, act, fields = [], danger = false }) 
   const form = el("form", { method: "dialog" },
     el("h2", { id: "confirm-title" }, title),
     el("ul", { class: "says" }, says.filter(Boolean).map((line) => el("li", {}, line))),
-    fields, told.line,
+    fields.filter(Boolean), told.line,
     el("div", { class: "actions" },
       el("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, t("not_now")),
       el("button", { type: "submit", class: danger ? "danger" : "primary" }, yes)));

@@ -41,7 +41,9 @@ export async function preflight(sale, { live, again }) {
   const checks = el("ul", { class: "checks" }, found.checks.map((check) => line(check.verdict, t(`check_${check.name}_${check.verdict === "ok" ? "ok" : "not"}`), check.detail)));
   checks.append(bad.length > 0 ? line("warn", t("check_shown_not"), bad.join(" ")) : line("ok", t("check_shown_ok")));
   const rehearsed = el("input", { type: "checkbox" });
-  let warned = false;
+  // Where the machine itself knows of a rehearsal, nobody is asked whether there was one.
+  const known = found.checks.some(({ name, verdict }) => name === "rehearsed" && verdict === "ok");
+  let warned = known;
   const until = sale.opens_at - live.now();
   return confirm({
     title: t("publish_title", { name: sale.name }),
@@ -50,7 +52,7 @@ export async function preflight(sale, { live, again }) {
       t("publish_says_seen"),
       t("publish_says_fixed"),
     ],
-    fields: [checks, el("label", { class: "check" }, rehearsed, el("span", {}, t("rehearsed")))],
+    fields: [checks, known ? null : el("label", { class: "check" }, rehearsed, el("span", {}, t("rehearsed")))],
     yes: t(found.ready ? "publish" : "publish_anyway"),
     danger: !found.ready,
     act: async () => {

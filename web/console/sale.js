@@ -14,6 +14,7 @@ export async function sale({ live, role, params: [id], again }) {
   const told = note();
   const may = role !== "viewer";
   const phase = phaseOf(found, live.now());
+  /** @type {(verb: string, says: string[], options?: { danger?: boolean, yes?: string }) => Promise<void>} */
   const does = async (verb, says, { danger = false, yes } = {}) => confirm({
     title: t(`${verb}_title`, { name: found.name }),
     says,

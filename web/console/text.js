@@ -35,8 +35,10 @@ export function span(ms) {
   return t("days", { days: Math.floor(hours / 24), clock: `${two(hours % 24)}:${clock}` });
 }
 
+/** @type {Intl.DateTimeFormatOptions} */
 const FULL = { year: "numeric", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" };
 export const time = (ms) => (ms === null || ms === undefined ? "–" : new Intl.DateTimeFormat(locale(), FULL).format(ms));
+/** @type {Intl.DateTimeFormatOptions} */
 const CLOCK = { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" };
 export const clock = (ms) => new Intl.DateTimeFormat(locale(), CLOCK).format(ms);
 

@@ -12,7 +12,10 @@ import { sales } from "./sales.js";
 import { stockLog } from "./stock_log.js";
 import { webhooks } from "./webhooks.js";
 
-/** [pattern of the address, the view, what is marked in the navigation]. */
+/**
+ * [pattern of the address, the view, what is marked in the navigation].
+ * @type {[string, (about: any) => any, string][]}
+ */
 export const VIEWS = [
   ["/sales", sales, "sales"],
   ["/sales/new", plan, "sales"],

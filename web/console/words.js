@@ -2,9 +2,10 @@
 // (codes, states, parts) are keyed `group_word`.
 
 import { common } from "./words_common.js";
+import { rehearsing } from "./words_rehearse.js";
 import { views } from "./words_views.js";
 
 export const words = {
-  en: { ...common.en, ...views.en },
-  zh: { ...common.zh, ...views.zh },
+  en: { ...common.en, ...views.en, ...rehearsing.en },
+  zh: { ...common.zh, ...views.zh, ...rehearsing.zh },
 };

@@ -6,6 +6,7 @@ const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 /**
  * What to type: with what is known already, and a name in capitals for what is not.
  * Each line but the last ends with a backslash, so that a phone shows it whole.
+ * @param {{ origin: string, item?: number | string, bearer?: string, saleToken?: string, key?: string, orderNo?: string }} about
  */
 export function calls({ origin, item = "ITEM", bearer = "YOUR_JWT", saleToken = "SALE_TOKEN", key = "KEY", orderNo = "ORDER_NO" }) {
   const curl = (...parts) => ["curl -sS", ...parts].join(" \\\n  ");
@@ -30,7 +31,11 @@ export function itemToTry(activities) {
     .sort((a, b) => states.indexOf(a.state) - states.indexOf(b.state) || a.opens_at - b.opens_at || b.left - a.left)[0] ?? null;
 }
 
-/** The document with what is known filled in, so that an operation can be tried as it stands. */
+/**
+ * The document with what is known filled in, so that an operation can be tried as it stands.
+ * @param {any} doc
+ * @param {{ item?: number }} known
+ */
 export function filledIn(doc, { item }) {
   const filled = structuredClone(doc);
   for (const [path, operations] of Object.entries(filled.paths ?? {})) {

@@ -17,6 +17,8 @@ const SWAGGER_SCRIPT = "/assets/swagger/swagger-ui-bundle.js";
 const SWAGGER_STYLE = "/assets/swagger/swagger-ui.css";
 
 /** What the calls are filled with. */
+/** What was learnt for the calls.
+ * @type {{ origin: string, key: string, item?: number, bearer?: string, saleToken?: string }} */
 const known = { origin: location.origin, key: crypto.randomUUID?.() ?? String(Date.now()) };
 /** What was last said about the demo token, so that it can be said again in the other language. */
 let note = () => "";

@@ -5,7 +5,7 @@ import { readFileSync, readdirSync } from "node:fs";
 import { test } from "node:test";
 import { cells, itemsOf, minor } from "../console/csv.js";
 import { Live, funnelOf, rate, reasonsOf, saleToWatch } from "../console/live.js";
-import { command } from "../console/rehearse.js";
+import { command, shapeOf } from "../console/rehearse.js";
 import { fromLocal, toLocal } from "../console/times.js";
 import { words } from "../console/words.js";
 
@@ -84,6 +84,10 @@ test("a local time is read as it was written", () => {
 
 test("the rehearsal has the shape of the sale", () => {
   assert.equal(command({ buyers: 9, items: 2, stock: 3, within: 5 }), "seckill rehearse --buyers 9 --items 2 --stock 3 --over 5s --html report.html");
+  const item = (total) => ({ total });
+  assert.deepEqual(shapeOf({ items: [item(5), item(70)] }), { items: 2, stock: 70 });
+  assert.deepEqual(shapeOf({ items: Array(30).fill(item(2_000_000)) }), { items: 20, stock: 1_000_000 });
+  assert.deepEqual(shapeOf(undefined), { items: 1, stock: 1_000 });
 });
 
 test("every word that a view asks for is there, and the views of the navigation have names", () => {

@@ -27,6 +27,7 @@ pub struct File {
     /// Its media type.
     pub kind: &'static str,
     /// Empty where it is there in gzip alone, because it is large and whoever asks takes that: Swagger UI.
+    /// Empty too where it is there in both packings, and unpacked for the few who want it so: the document.
     pub plain: &'static [u8],
     /// The same packed, where that makes it smaller.
     pub brotli: Option<&'static [u8]>,
@@ -59,7 +60,9 @@ pub fn files() -> &'static [File] {
 /// What a page may name: scripts, styles and pictures, but no page.
 pub fn asset(name: &str) -> Option<Found> {
     let (stem, end) = name.rsplit_once('.')?;
-    let is_asset = |file: &&File| end != "html" && !file.path.starts_with(SCRIPTS_OF_OTHERS);
+    let is_asset = |file: &&File| {
+        end != "html" && file.path != DOCUMENT && !file.path.starts_with(SCRIPTS_OF_OTHERS)
+    };
     if let Some(plain) = file(name).filter(is_asset) {
         return plain.path.starts_with(ART).then_some(Found::Plain(plain));
     }
@@ -78,6 +81,8 @@ const ART: &str = "art/";
 /// Other people's pages fetch these, from addresses that do not change.
 const SCRIPTS_OF_OTHERS: &str = "embed/";
 
+/// What the API promises, as it stands in the repository.
+pub const DOCUMENT: &str = "openapi.json";
 /// The button for pages of others.
 pub const BUTTON: &str = "embed/button.js";
 /// What the button fetches where a sale has a challenge.

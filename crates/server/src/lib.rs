@@ -17,6 +17,7 @@ mod lost;
 pub mod metrics;
 pub mod origins;
 pub mod problem;
+mod rehearsing;
 pub mod serve;
 mod starting;
 pub mod terminal;

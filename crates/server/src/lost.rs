@@ -21,8 +21,8 @@ use crate::{api::BASE, problem::Lang};
 
 const ICON: &str = include_str!("../../../web/icon.svg");
 const STYLE: &str = "\
-:root{color-scheme:light dark;--page:#faf7f4;--ink:#1d1a18;--soft:#6a615a;--hot:#d3291f}\
-@media(prefers-color-scheme:dark){:root{--page:#141211;--ink:#f3eeea;--soft:#aca29a;--hot:#d9382e}}\
+:root{color-scheme:light dark;--page:#f2f3f5;--ink:#0f1115;--soft:#575e6a;--hot:#de2410}\
+@media(prefers-color-scheme:dark){:root{--page:#0b0d11;--ink:#f1f3f7;--soft:#a0a8b6;--hot:#dd2c18}}\
 body{margin:0;min-height:100vh;display:grid;place-content:center;padding:24px;box-sizing:border-box;\
 background:var(--page);color:var(--ink);text-align:center;\
 font:16px/1.5 system-ui,-apple-system,\"Segoe UI\",\

@@ -196,6 +196,7 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
         // Streams last for ever; they end now so that the drain does not wait for them.
         push.close();
         watched.live.close();
+        watched.rehearsing.close();
     };
     let drained = doors.serve_app(app, shutdown).await;
     chores.abort();

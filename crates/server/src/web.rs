@@ -5,6 +5,8 @@
 //! Everything is served from static memory with an `ETag` made of its content, in the smallest packing that
 //! whoever asks understands. Pages may be seconds old, what they name never changes.
 
+use std::{io::Read, sync::OnceLock};
+
 use axum::{
     Router,
     body::Body,
@@ -128,6 +130,12 @@ fn favicon(asked: &HeaderMap) -> Result<Response, Problem> {
     Ok(answer(icon, PLAIN_CACHING, asked))
 }
 
+/// What the API promises.
+pub(crate) fn document(asked: &HeaderMap) -> Result<Response, Problem> {
+    let found = pages::file(pages::DOCUMENT).ok_or_else(Problem::not_found)?;
+    Ok(answer(found, PLAIN_CACHING, asked))
+}
+
 /// A script for pages of others, who may import it.
 fn script(file: &str, asked: &HeaderMap) -> Result<Response, Problem> {
     let found = pages::file(file).ok_or_else(Problem::not_found)?;
@@ -165,12 +173,25 @@ fn answer(file: &'static File, caching: &'static str, asked: &HeaderMap) -> Resp
 /// The smallest of what the asker takes.
 fn packing(file: &'static File, asked: &HeaderMap) -> (&'static [u8], Option<&'static str>) {
     let packings = [(file.brotli, "br"), (file.gzip, "gzip")];
+    let only_so = file.plain.is_empty() && file.brotli.is_none();
     let taken = packings.into_iter().find_map(|(bytes, name)| {
-        bytes
-            .filter(|_| file.plain.is_empty() || takes(asked, name))
-            .map(|bytes| (bytes, Some(name)))
+        bytes.filter(|_| only_so || takes(asked, name)).map(|bytes| (bytes, Some(name)))
     });
-    taken.unwrap_or((file.plain, None))
+    taken.unwrap_or_else(|| match file.gzip {
+        Some(packed) if file.plain.is_empty() => (unpacked(packed), None),
+        _ => (file.plain, None),
+    })
+}
+
+/// The one file that is in the binary packed and sent unpacked: the document, to programs.
+fn unpacked(packed: &'static [u8]) -> &'static [u8] {
+    static DOCUMENT: OnceLock<Vec<u8>> = OnceLock::new();
+    DOCUMENT.get_or_init(|| {
+        let mut bytes = Vec::new();
+        // What was packed by our own build is whole; the tests read it.
+        let _ = flate2::read::GzDecoder::new(packed).read_to_end(&mut bytes);
+        bytes
+    })
 }
 
 /// Does whoever asks understand this encoding? Only what is named is believed, and not at a quality of
@@ -314,8 +335,7 @@ mod tests {
         }
         let mut gzip = Vec::new();
         let (_, _, packed) = asked("gzip").await;
-        std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&packed[..]), &mut gzip)
-            .unwrap();
+        Read::read_to_end(&mut flate2::read::GzDecoder::new(&packed[..]), &mut gzip).unwrap();
         assert_eq!(gzip, plain);
     }
 

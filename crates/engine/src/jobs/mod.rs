@@ -25,7 +25,7 @@ mod upkeep;
 mod warm;
 mod webhooks;
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -124,6 +124,9 @@ impl Schedule {
         Schedule { pauses_first: true, ..self }
     }
 }
+
+/// What is spawned, of one type for all: a task of its own type is kilobytes of the same code again.
+type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// All jobs, and the tasks in which they run.
 pub(crate) struct Jobs {
@@ -255,11 +258,12 @@ impl Jobs {
         name: &'static str,
         job: &Arc<J>,
         schedule: Schedule,
-    ) -> impl Future<Output = ()> + Send + 'static {
+    ) -> Task {
         let (shared, health, stop) =
             (self.shared.clone(), self.health.clone(), self.stop.subscribe());
         let runner = Runner { name, job: job.clone(), schedule, shared, health, stop };
-        ledger::in_share(ledger::Share::Jobs, runner.run())
+        let run: Task = Box::pin(runner.run());
+        Box::pin(ledger::in_share(ledger::Share::Jobs, run))
     }
 
     /// One process of the cluster plays the bank.
@@ -276,6 +280,10 @@ impl Jobs {
 
     /// Something that goes on beside the jobs until they are stopped, when it is cut off.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.spawn_task(Box::pin(task));
+    }
+
+    fn spawn_task(&self, task: Task) {
         let mut stop = self.stop.subscribe();
         self.tasks.lock().push(tokio::spawn(async move {
             tokio::select! {

@@ -241,6 +241,17 @@ impl Operations {
         Ok(self.shared.audit(who, action, what, detail).await?)
     }
 
+    /// A rehearsal is started or ended from the console: it takes the processor of this machine.
+    pub async fn note_rehearsal(
+        &self,
+        who: impl Into<Actor>,
+        verb: &str,
+        detail: Value,
+    ) -> Result<()> {
+        let action = format!("rehearsal.{verb}");
+        Ok(self.shared.audit(who, &action, "rehearsal".into(), detail).await?)
+    }
+
     pub async fn replay_dead_letter(&self, who: impl Into<Actor>, no: OrderNo) -> Result<()> {
         let letter = self.shared.ledger.dead_letter(no).await?.ok_or(OperateError::NotFound)?;
         if !letter.state.is_open() {

@@ -85,6 +85,9 @@ pub(super) struct ActivityView {
 pub(super) struct ItemView {
     id: i64,
     activity_id: i64,
+    /// Of the activity it is sold in. Not in the list of all activities.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    activity_name: Option<String>,
     /// The shop's own id of the product.
     sku: Option<String>,
     name: String,
@@ -205,6 +208,7 @@ impl ItemView {
         ItemView {
             id: item.id.0,
             activity_id: activity.id.0,
+            activity_name: whole.then(|| activity.name.clone()),
             sku: words.sku.clone(),
             name: item.name.clone(),
             description: whole.then(|| words.description.clone()),

@@ -1,7 +1,8 @@
 //! What was begun is finished, whether or not its client still waits.
 
-use std::future::Future;
+use std::{future::Future, pin::Pin};
 
+use tokio::{sync::oneshot, task::JoinHandle};
 use tracing::Instrument;
 
 use crate::problem::Problem;
@@ -15,9 +16,22 @@ where
     T: Send + 'static,
     E: Into<Problem> + Send + 'static,
 {
-    // What it logs still names the request.
-    match tokio::spawn(work.in_current_span()).await {
+    let (tell, told) = oneshot::channel();
+    let task = begin(Box::pin(async move {
+        // Nobody may be waiting any more.
+        let _ = tell.send(work.await);
+    }));
+    match told.await {
         Ok(done) => done.map_err(Into::into),
-        Err(died) => Err(Problem::internal(died)),
+        Err(untold) => {
+            let died = task.await.err().map(|died| died.to_string());
+            Err(Problem::internal(died.unwrap_or_else(|| untold.to_string())))
+        }
     }
+}
+
+/// Not generic: a task of its own type for each of the handlers would be ten kilobytes of the same code each.
+fn begin(work: Pin<Box<dyn Future<Output = ()> + Send>>) -> JoinHandle<()> {
+    // What it logs still names the request.
+    tokio::spawn(work.in_current_span())
 }

@@ -7,15 +7,19 @@ use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
-use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{
+    HeaderMap,
+    header::{CACHE_CONTROL, CONTENT_TYPE},
+};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::{Shared, item_metrics, openapi};
+use super::{Shared, item_metrics};
 use crate::{
     extract::Json,
     problem::{Code, Problem},
+    web,
 };
 use engine::{Readiness, Status};
 
@@ -177,7 +181,6 @@ pub(super) async fn metrics(State(app): State<Shared>) -> Response {
 /// This document.
 #[utoipa::path(get, path = "/openapi.json", tag = "machine",
     responses((status = OK, description = "OpenAPI 3", content_type = "application/json")))]
-pub(super) async fn openapi() -> Response {
-    let headers = [(CONTENT_TYPE, "application/json"), (CACHE_CONTROL, "public, max-age=60")];
-    (headers, openapi::served()).into_response()
+pub(super) async fn openapi(headers: HeaderMap) -> Result<Response, Problem> {
+    web::document(&headers)
 }

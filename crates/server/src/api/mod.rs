@@ -10,7 +10,7 @@
 //!   connection closes or the time is up, so everything that changes something runs as a task of
 //!   its own (see `finish`). The claim path needs no such task: its work is done by the lane.
 //! - **The document is the routing table.** Routes are registered together with their OpenAPI
-//!   description, so neither can exist without the other.
+//!   description, so neither can exist without the other (see `routing`).
 
 mod admin;
 mod body_limit;
@@ -41,6 +41,7 @@ mod receipts;
 mod refusals;
 mod return_url;
 mod roles;
+mod routing;
 mod sale_tokens;
 mod schemas;
 mod shop;
@@ -58,18 +59,22 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use listener::HttpSettings;
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    edge::Edge, front_door::FrontDoor, metrics::Metrics, origins::Origins, problem::Problem, web,
+    edge::Edge, front_door::FrontDoor, metrics::Metrics, origins::Origins, problem::Problem,
+    rehearsing::Rehearsing, web,
 };
 use body_limit::limited;
 use config::{Config, ProcessRole};
 use counts::ClaimCounts;
 use engine::Engine;
+use routing::routes;
 
 /// The document as it is served, for the snapshot in the repository and for tools.
+pub(crate) use admin::csv_cell;
 pub(crate) use fast_path::{write_full, write_refusal};
+#[cfg(debug_assertions)]
 pub use openapi::document;
 
 /// Where the API lives. The paths of machines and pages are outside it.
@@ -89,6 +94,7 @@ pub struct App {
     metrics: Option<Metrics>,
     claims: ClaimCounts,
     pub(crate) live: live::Live,
+    pub(crate) rehearsing: Arc<Rehearsing>,
     started_ms: sale::Millis,
 }
 
@@ -116,6 +122,8 @@ impl App {
             Box::pin(async move { console.session(&hash).await })
         });
         let sessions = ConsoleSessions::new(auth, lookup, clock.clone());
+        let beside_sales = config.demo_is_on();
+        let rehearsing = Rehearsing::new(engine.clone(), &config.data, beside_sales);
         Ok(Arc::new(App {
             door: Arc::new(FrontDoor::new(&config, engine.clone())),
             origins: Origins::new(&config.http.allowed_origins),
@@ -126,6 +134,7 @@ impl App {
             metrics,
             claims: ClaimCounts::new(),
             live: live::Live::new(),
+            rehearsing: Arc::new(rehearsing),
             started_ms: clock.now_ms(),
             engine,
         }))
@@ -251,6 +260,7 @@ fn counted(routes: OpenApiRouter<Shared>) -> OpenApiRouter<Shared> {
 }
 
 /// Routes and document in one.
+#[cfg(debug_assertions)]
 fn routing_table(http: &HttpSettings) -> OpenApiRouter<Shared> {
     buyers_table(http).merge(inner_table(http))
 }
@@ -319,11 +329,14 @@ fn operators() -> OpenApiRouter<Shared> {
         .routes(routes!(admin::orders::refund))
         .routes(routes!(admin::by_hand::mark_paid))
         .routes(routes!(admin::by_hand::mark_refunded))
+        .routes(routes!(admin::claims::list))
         .routes(routes!(admin::dead_letters::list))
         .routes(routes!(admin::dead_letters::show))
         .routes(routes!(admin::dead_letters::replay))
         .routes(routes!(admin::dead_letters::void))
         .routes(routes!(admin::reconcile::runs, admin::reconcile::run))
+        .routes(routes!(admin::rehearsals::show, admin::rehearsals::start, admin::rehearsals::stop))
+        .routes(routes!(admin::rehearsals::page))
         .routes(routes!(admin::sandbox::bill))
         .routes(routes!(admin::audit::list))
         .routes(routes!(admin::overview::overview))

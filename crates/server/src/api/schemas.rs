@@ -10,10 +10,10 @@ use ledger::RefundReason;
 use payment::PayMethod;
 use sale::{
     ATTRIBUTE_NAME_CHARS_MAX, ATTRIBUTE_NUMBER_MAX, ATTRIBUTE_TEXT_CHARS_MAX, ATTRIBUTES_MAX,
-    CODE_CHARS, ChallengeKind, DESCRIPTION_CHARS_MAX, DIFFICULTY_DEFAULT, DIFFICULTY_MAX,
-    DIFFICULTY_MIN, EVENT_TICKET_CHARS_MAX, IMAGES_MAX, ITEMS_PER_ACTIVITY_MAX, LIMIT_PER_USER_MAX,
-    NAME_CHARS_MAX, OrderStatus, PAY_WITHIN_MS_DEFAULT, PAY_WITHIN_MS_MAX, PAY_WITHIN_MS_MIN,
-    PRICE_MAX, RECEIPT_CHARS_MAX, SHARDS_MAX, SHOP_ID_CHARS_MAX, SHUFFLE_MS_MAX,
+    BACK_MARK_CHARS_MAX, CODE_CHARS, ChallengeKind, DESCRIPTION_CHARS_MAX, DIFFICULTY_DEFAULT,
+    DIFFICULTY_MAX, DIFFICULTY_MIN, EVENT_TICKET_CHARS_MAX, IMAGES_MAX, ITEMS_PER_ACTIVITY_MAX,
+    LIMIT_PER_USER_MAX, NAME_CHARS_MAX, OrderStatus, PAY_WITHIN_MS_DEFAULT, PAY_WITHIN_MS_MAX,
+    PAY_WITHIN_MS_MIN, PRICE_MAX, RECEIPT_CHARS_MAX, SHARDS_MAX, SHOP_ID_CHARS_MAX, SHUFFLE_MS_MAX,
     SOLUTION_CHARS_MAX, STOCK_MAX, TOKEN_BEFORE_MS_MAX, URL_CHARS_MAX, USER_ID_CHARS_MAX,
 };
 use utoipa::{
@@ -25,7 +25,12 @@ use utoipa::{
 };
 
 use super::{
-    admin::{AUDIT_WORD_CHARS_MAX, LISTED_DEFAULT, PlannedItem, REFUND_NOTE_CHARS_MAX},
+    admin::{
+        AUDIT_WORD_CHARS_MAX, LISTED_DEFAULT, PlannedItem, REFUND_NOTE_CHARS_MAX,
+        rehearsals::{
+            REHEARSED_BUYERS_MAX, REHEARSED_ITEMS_MAX, REHEARSED_OVER_MS_MAX, REHEARSED_STOCK_MAX,
+        },
+    },
     catalogue,
     claims::IDEMPOTENCY_KEY_CHARS_MAX,
     news::LAST_EVENT_ID_CHARS_MAX,
@@ -130,6 +135,16 @@ pub(super) fn order_no() -> Schema {
 pub(super) fn next_order_no() -> Schema {
     let about = "The `before` of the next page; null on the last one.";
     or_null(Type::String).pattern(Some(ORDER_NO)).description(Some(about)).into()
+}
+
+fn back_mark() -> Schema {
+    short_text("^[A-Za-z0-9.-]+$", BACK_MARK_CHARS_MAX).into()
+}
+
+pub(super) fn next_back_mark() -> Schema {
+    let about =
+        "The `after` of the next page; null at the end. A page may be empty and not the last.";
+    or_null(Type::String).description(Some(about)).into()
 }
 
 pub(super) fn order_or_adjust_no() -> Schema {
@@ -649,6 +664,32 @@ pub(super) fn audit_detail() -> Schema {
     or_null(Type::Object).description(Some("What there is to say of it.")).into()
 }
 
+fn rehearsed(most: u32, least: u32) -> Schema {
+    let number = of(Type::Integer).minimum(Some(least)).maximum(Some(most));
+    number.format(Some(SchemaFormat::KnownFormat(KnownFormat::Int32))).into()
+}
+
+pub(super) fn rehearsed_buyers() -> Schema {
+    rehearsed(REHEARSED_BUYERS_MAX, 1)
+}
+
+pub(super) fn rehearsed_items() -> Schema {
+    rehearsed(REHEARSED_ITEMS_MAX, 1)
+}
+
+pub(super) fn rehearsed_stock() -> Schema {
+    rehearsed(REHEARSED_STOCK_MAX, 1)
+}
+
+pub(super) fn rehearsed_over_ms() -> Schema {
+    rehearsed(REHEARSED_OVER_MS_MAX, 0)
+}
+
+/// The report of a rehearsal.
+pub(super) fn rehearsal_report() -> Schema {
+    or_null(Type::Object).description(Some("As `seckill rehearse --json` writes it.")).into()
+}
+
 /// Parameters name a type, and keep their own description then; these stand for what they are
 /// written as.
 macro_rules! written_as {
@@ -684,4 +725,5 @@ written_as! {
     ListKindName = list_kind,
     AuditWord = audit_word,
     ProviderTxn = provider_txn,
+    BackMark = back_mark,
 }

@@ -31,6 +31,14 @@ async fn machines_are_told_how_it_is() {
     assert_eq!(shop.get("/metrics").send().await.status, 200);
     let document = shop.get("/openapi.json").send().await.is(200);
     assert_eq!(document["info"]["title"], "Seckill");
+    // To programs as it stands in the repository, and packed to whoever takes it so.
+    let plain = shop.get("/openapi.json").send().await;
+    assert!(plain.text == include_str!("../../../../docs/openapi.json"));
+    assert!(!plain.headers.contains_key("content-encoding"));
+    for packing in ["br", "gzip"] {
+        let asked = shop.get("/openapi.json").header("accept-encoding", packing);
+        assert_eq!(asked.response().await.headers()["content-encoding"], packing);
+    }
     assert_eq!(shop.get("/").send().await.status, 200);
 }
 

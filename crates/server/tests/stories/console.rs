@@ -1,7 +1,10 @@
 //! The operator's midnight, in a real Chromium: sign in by a link, plan a sale, look at the pre-flight,
 //! publish, watch, pause, find an order, replay a dead letter, reconcile, export, sign out.
 
-use std::net::SocketAddr;
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
 
 use client::{Api, NewSale, Response};
 use serde_json::{Value, json};
@@ -37,7 +40,7 @@ async fn says(browser: &mut Browser, words: &str) {
 }
 
 /// At the console, by a link that is good once.
-async fn signed_in(sale: &Sale) -> Browser {
+pub(crate) async fn signed_in(sale: &Sale) -> Browser {
     let printed = seckill(&sale.deployment, &["console"]).done();
     let (page, link) = printed.trim().split_once('#').unwrap();
     assert_eq!(page, format!("http://{}/console", sale.server().address));
@@ -170,6 +173,70 @@ async fn the_operators_midnight(profile: Profile) {
     sale.must_hold().await;
 }
 
+/// Long enough for a small crowd on a machine that has other things to do; it runs below all of them.
+const REHEARSED_WITHIN: Duration = Duration::from_secs(8 * 60);
+
+/// Not beside a sale. Afterwards: started, watched, and its report read, saved and known to the pre-flight.
+async fn a_rehearsal_is_played_from_the_console(profile: Profile) {
+    let sale = Deployment::new(profile).open_sale(NewSale::of(1)).await;
+    let mut browser = signed_in(&sale).await;
+    let rehearse = async |browser: &mut Browser| {
+        view(browser, "#/rehearse").await;
+        browser.until("return document.querySelectorAll('#main input').length === 2").await;
+        browser
+            .run(
+                "const [buyers, within] = document.querySelectorAll('#main input');
+                 buyers.value = 150; within.value = 1;",
+            )
+            .await;
+        press(browser, "Rehearse…").await;
+        press(browser, "Let them come").await;
+    };
+    rehearse(&mut browser).await;
+    says(&mut browser, "it needs the processor").await;
+    sale.act("end").await;
+
+    view(&mut browser, "#/sales").await;
+    rehearse(&mut browser).await;
+    says(&mut browser, "150 buyers…").await;
+    browser.is_sound().await;
+    let rehearsals = "/api/v1/admin/rehearsals";
+    let again = json!({"buyers": 10, "items": 1, "stock": 1, "over_ms": 0});
+    let refused = sale.admin().post(rehearsals, &again).await.unwrap();
+    assert_eq!((refused.status, &refused.json()["state"]), (409, &json!("running")));
+
+    let deadline = Instant::now() + REHEARSED_WITHIN;
+    let ended = loop {
+        let seen: Value = sale.admin().read(rehearsals).await.unwrap();
+        if seen["running"].is_null() {
+            break seen["last"].clone();
+        }
+        assert!(Instant::now() < deadline, "{seen}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    };
+    assert_eq!(
+        (&ended["outcome"], &ended["report"]["ok"]),
+        (&json!("held"), &json!(true)),
+        "{ended}"
+    );
+    says(&mut browser, "All that must hold held.").await;
+    browser.until("return document.querySelectorAll('.checks li').length === 10").await;
+    browser.until("return document.querySelectorAll('.figure b').length === 3").await;
+    browser.is_sound().await;
+    let page = format!("{rehearsals}/page");
+    let page = sale.admin().send("GET", &page, &[], b"").await.unwrap();
+    let text = String::from_utf8_lossy(&page.body);
+    assert_eq!(page.status, 200);
+    assert!(text.starts_with("<!doctype html>") && text.contains("<svg"), "{text}");
+    assert!(page.header("content-security-policy").unwrap().contains("sandbox"));
+    let path = format!("/api/v1/admin/activities/{}/preflight", sale.activity);
+    let checks: Value = sale.admin().read(&path).await.unwrap();
+    let checks = checks["checks"].as_array().unwrap();
+    let known = checks.iter().find(|check| check["name"] == "rehearsed").unwrap();
+    assert_eq!(known["verdict"], "ok", "{known}");
+    browser.close().await;
+}
+
 /// As a page of the console at this address asks.
 async fn ask_by_cookie(at: SocketAddr, method: &str, cookie: &str, body: &str) -> Response {
     let origin = format!("http://{at}");
@@ -200,6 +267,10 @@ async fn a_session_is_good_at_every_instance_and_ends_at_all_of_them(profile: Pr
     assert_eq!(ask_by_cookie(first, "GET", cookie, "").await.status, 401);
     let over = async || ask_by_cookie(last, "GET", cookie, "").await.status == 401;
     becomes("the session is over at the other instance", over).await;
+}
+
+crate::only_in_solo! {
+    a_rehearsal_is_played_from_the_console,
 }
 
 crate::in_every_profile! {

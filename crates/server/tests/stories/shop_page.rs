@@ -4,10 +4,11 @@
 use checker::Answer;
 use client::{Api, Login, NewSale};
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 
 use crate::{
     browser::{before_the_opening, signed_in},
-    fixtures::{Browser, Deployment, JWT_SECRET, PACES_S, Profile, Sale, now_ms},
+    fixtures::{Browser, Deployment, JWT_SECRET, PACES_S, Pages, Profile, Sale, now_ms},
 };
 
 /// Notes everything that moves without being asked to, from now on; not only what comes long after a click.
@@ -20,6 +21,8 @@ const WATCH_SHIFTS: &str = "
 /// A page of a crowd has so much time to show the opening, on a machine that shows twenty at once.
 const SAME_INSTANT_MS: f64 = 500.0;
 const PAGES: usize = 20;
+/// How often twenty pages may be looked at until they are of one mind.
+const OPENINGS_MAX: usize = 4;
 const FIRST_LOAD_REQUESTS_MAX: u64 = 8;
 const FIRST_LOAD_BYTES_MAX: u64 = 40_000;
 /// On a phone four times slower than this machine, behind a network of the third generation.
@@ -48,6 +51,20 @@ async fn note_on_every_page(browser: &mut Browser, script: &str) {
 async fn nothing_moved(browser: &mut Browser) {
     let shifts = browser.run("return window.shifts").await;
     assert_eq!(shifts, json!([]));
+}
+
+/// On the narrowest phone no word of a button stands in pieces or outside of it.
+async fn every_button_is_whole(browser: &mut Browser) {
+    let phone = json!({"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": true});
+    browser.devtools("Emulation.setDeviceMetricsOverride", phone).await;
+    browser.until("return innerWidth === 360").await;
+    let broken = "return [...document.querySelectorAll('button, .button')]
+        .filter((one) => one.offsetParent && (one.scrollWidth > one.clientWidth + 1 || one.offsetHeight > 76
+            || one.getBoundingClientRect().right > innerWidth))
+        .map((one) => `${one.textContent} ${one.offsetWidth}x${one.offsetHeight}`)";
+    assert_eq!(browser.run(broken).await, json!([]));
+    assert_eq!(browser.run("return document.documentElement.scrollWidth").await, 360);
+    browser.devtools("Emulation.clearDeviceMetricsOverride", json!({})).await;
 }
 
 /// From the countdown to the tick, in each language: what is said at each moment, and nothing moves.
@@ -93,6 +110,7 @@ async fn somebody_waits_wins_and_pays(language: &str, says: [&str; 4]) {
     nothing_moved(&mut browser).await;
     browser.is_sound().await;
 
+    every_button_is_whole(&mut browser).await;
     browser.click("[data-won]").await;
     let cashier = format!("return document.querySelector('#pay')?.textContent.includes('{pay}')");
     browser.until(&cashier).await;
@@ -127,49 +145,75 @@ async fn somebody_waits_wins_and_pays_in_chinese() {
 fn note_the_opening(activity: i64) -> String {
     let open = format!("[data-activity=\\\"{activity}\\\"][data-phase=\\\"open\\\"]");
     format!(
-        "new MutationObserver(() => {{
-            if (window.openedAt || !document.querySelector(\"{open}\")) return;
-            window.openedAt = performance.timeOrigin + performance.now();
+        "window.openedAt ??= {{}};
+         new MutationObserver(() => {{
+            if (window.openedAt[{activity}] || !document.querySelector(\"{open}\")) return;
+            window.openedAt[{activity}] = performance.timeOrigin + performance.now();
         }}).observe(document, {{subtree: true, childList: true, attributes: true}});"
     )
 }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "twenty windows want a machine for themselves: cargo xtask torture"]
-async fn twenty_pages_see_the_same_opening() {
-    let mut sale = Deployment::new(Profile::Solo).open_sale(NewSale::of(5)).await;
-    sale.act("end").await;
-    let mut browser = Browser::open().await;
-    // The first pace leaves no time for so many.
-    for pace_s in &PACES_S[1..] {
+/// A page of somebody else that shows the shop in as many frames, all of them to be seen.
+fn gallery(listener: TcpListener, shop: &str) -> Pages {
+    let frame = format!("<iframe src=\"{shop}\" width=\"270\" height=\"300\"></iframe>");
+    let html = format!("<!doctype html><title>many</title>{}", frame.repeat(PAGES));
+    Pages::serve(listener, move |_| {
+        let length = html.len();
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nconnection: close";
+        format!("{head}\r\ncontent-length: {length}\r\n\r\n{html}").into_bytes()
+    })
+}
+
+/// How long after the opening each of the pages showed it.
+async fn seen_by_all(sale: &mut Sale, browser: &mut Browser, gallery: &str) -> Option<Vec<f64>> {
+    for pace_s in PACES_S {
         let opens_ms = now_ms() + pace_s * 1_000;
         sale.instead(NewSale { opens_ms, ..NewSale::of(5) }).await;
-        let mut windows = Vec::new();
-        for _ in 0..PAGES {
-            let window = browser.new_window().await;
-            // Twenty pages that move all the time are more than two processors can draw.
-            browser.prefers("prefers-reduced-motion", "reduce").await;
-            shows(&mut browser, &page(&sale)).await;
-            browser.run(&note_the_opening(sale.activity)).await;
-            windows.push(window);
+        note_on_every_page(browser, &note_the_opening(sale.activity)).await;
+        browser.go(gallery).await;
+        for n in 0..PAGES {
+            browser.in_frame(n).await;
+            browser.until("return 'ready' in document.body.dataset").await;
         }
         if now_ms() > opens_ms - 1_000 {
             continue;
         }
-        let mut seen = Vec::new();
-        for window in &windows {
-            browser.switch_to(window).await;
-            seen.push(browser.until("return window.openedAt").await.as_f64().unwrap());
+        let mut late = Vec::new();
+        for n in 0..PAGES {
+            browser.in_frame(n).await;
+            let seen = format!("return window.openedAt?.[{}]", sale.activity);
+            late.push(browser.until(&seen).await.as_f64().unwrap() - opens_ms as f64);
         }
-        let late: Vec<f64> = seen.iter().map(|at| at - opens_ms as f64).collect();
+        return Some(late);
+    }
+    None
+}
+
+/// Nobody is ever early. On a machine that has other things to do somebody may be late: then it is tried
+/// again.
+#[tokio::test(flavor = "multi_thread")]
+async fn twenty_pages_see_the_same_opening() {
+    let (listener, origin) = Pages::listen().await;
+    let deployment = Deployment::new(Profile::Solo).env("SECKILL_HTTP_ALLOWED_FRAMES", &origin);
+    let mut sale = deployment.open_sale(NewSale::of(5)).await;
+    sale.act("end").await;
+    let gallery = gallery(listener, &page(&sale));
+    let mut browser = Browser::open().await;
+    browser.prefers("prefers-reduced-motion", "reduce").await;
+    let window = json!({"width": 1_450, "height": 1_350, "deviceScaleFactor": 1, "mobile": false});
+    browser.devtools("Emulation.setDeviceMetricsOverride", window).await;
+    for _ in 0..OPENINGS_MAX {
+        let seen = seen_by_all(&mut sale, &mut browser, &gallery.origin()).await;
+        let late = seen.unwrap_or_else(|| panic!("{PAGES} pages are not shown in {PACES_S:?} s"));
         let (first, last) =
             late.iter().fold((f64::MAX, f64::MIN), |(low, high), at| (low.min(*at), high.max(*at)));
         println!("{PAGES} pages saw the opening {first:.0} to {last:.0} ms after it");
         assert!(first > -50.0, "somebody saw it too early: {late:?}");
-        assert!(last - first < SAME_INSTANT_MS, "{late:?}");
-        return browser.close().await;
+        if last - first < SAME_INSTANT_MS {
+            return browser.close().await;
+        }
     }
-    panic!("this machine does not show {PAGES} pages in {PACES_S:?} s");
+    panic!("never within {SAME_INSTANT_MS} ms");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -241,6 +285,59 @@ async fn a_pause_and_a_refusal_say_what_to_do() {
     sale.act("resume").await;
     browser.until(&state_is(sale.item, "ready")).await;
     nothing_moved(&mut browser).await;
+    browser.close().await;
+    sale.must_hold().await;
+}
+
+/// Whoever claims is refused as `window.refusal` says, without a server that would have to be brought to it.
+const REFUSE: &str = "
+    const ask = window.fetch;
+    window.fetch = (url, options) => window.refusal && String(url).endsWith('/claims')
+        ? Promise.resolve(new Response(JSON.stringify(window.refusal), {status: window.refusal.status,
+            headers: {'Content-Type': 'application/problem+json', 'Retry-After': '7'}}))
+        : ask(url, options);";
+
+/// Each code, its status, and what a buyer is told to do, in both languages.
+const REFUSALS: [(&str, u16, &str, &str); 5] = [
+    ("too_hot", 429, "Too many people at the door", "太火爆了"),
+    ("busy", 503, "Nothing was taken", "未扣任何库存"),
+    ("rate_limited", 429, "Please wait a moment", "请稍等片刻"),
+    ("bad_token", 403, "Please try again", "请再试一次"),
+    ("ended", 403, "This sale is over", "活动已结束"),
+];
+
+async fn each_refusal_says_what_it_is(language: &str, item: i64, browser: &mut Browser, url: &str) {
+    browser.run(&format!("localStorage.seckill_lang = '{language}'")).await;
+    for (code, status, en, zh) in REFUSALS {
+        shows(browser, url).await;
+        browser.until(&state_is(item, "ready")).await;
+        browser.run(WATCH_SHIFTS).await;
+        let refusal = json!({"code": code, "status": status, "title": code, "detail": code});
+        let press = format!(
+            "window.refusal = {refusal}; document.querySelector('[data-buy=\"{item}\"]').click()"
+        );
+        browser.run(&press).await;
+        let told = if language == "zh" { zh } else { en };
+        let told = format!(
+            "const card = document.querySelector('[data-item=\"{item}\"]');
+             return card.querySelector('.note[data-tone=\"bad\"]')?.textContent.includes('{told}')
+                && card.querySelector('.buy').getAttribute('aria-disabled') === 'true'"
+        );
+        browser.until(&told).await;
+        nothing_moved(browser).await;
+    }
+    browser.is_sound().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn too_hot_busy_and_too_fast_each_say_what_to_do() {
+    let sale = Deployment::new(Profile::Solo).open_sale(NewSale::of(5)).await;
+    let mut browser = signed_in(&sale, "u61").await;
+    browser.until("return document.querySelector('#user').textContent === 'u61'").await;
+    note_on_every_page(&mut browser, REFUSE).await;
+    for language in ["en", "zh"] {
+        each_refusal_says_what_it_is(language, sale.item, &mut browser, &page(&sale)).await;
+    }
     browser.close().await;
     sale.must_hold().await;
 }
@@ -341,6 +438,7 @@ async fn the_page_of_an_item_has_an_address_of_its_own() {
     browser.click(&link).await;
     let whole = "return location.pathname.startsWith('/items/')
         && document.querySelectorAll('.gallery img').length === 2
+        && document.querySelector('.panel h2')?.textContent === 'words'
         && document.querySelector('.words')?.textContent === 'Two lines\\nof text'
         && document.querySelector('.facts')?.textContent.includes('Colourblue')";
     browser.until(whole).await;

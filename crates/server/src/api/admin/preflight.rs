@@ -11,10 +11,14 @@ use sale::{Activity, ActivityId, Millis};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::super::{App, Shared, roles::AsViewer};
+use super::{
+    super::{App, Shared, roles::AsViewer},
+    rehearsals::{REHEARSED_ITEMS_MAX, REHEARSED_STOCK_MAX},
+};
 use crate::{
     extract::{Json, Path},
     problem::Problem,
+    rehearsing::{RehearsalEnd, RehearsalNote},
 };
 
 /// A sale that opens sooner is not warmed ten minutes before.
@@ -126,6 +130,22 @@ fn of_settings(app: &App) -> Vec<Check> {
     checks
 }
 
+/// Whether a sale of this size was rehearsed here, and everything held. Another machine may know of one; so
+/// it is no more than a warning.
+fn of_rehearsal(activity: &Activity, last: Option<&RehearsalNote>) -> Check {
+    let items = u32::try_from(activity.items.len()).unwrap_or(u32::MAX).min(REHEARSED_ITEMS_MAX);
+    let most = activity.items.iter().map(|item| item.total).max().unwrap_or_default();
+    let stock = u32::try_from(most).unwrap_or(u32::MAX).min(REHEARSED_STOCK_MAX);
+    let fits = |note: &&RehearsalNote| {
+        note.end == RehearsalEnd::Held && note.crowd.items >= items && note.crowd.stock >= stock
+    };
+    let (verdict, detail) = match last.filter(fits) {
+        Some(note) => (Verdict::Ok, Some(format!("{} buyers", note.crowd.buyers))),
+        None => (Verdict::Warn, None),
+    };
+    check("rehearsed", verdict, detail)
+}
+
 /// What should be looked at before this activity is published: its window, stock and pictures, the health of
 /// every part, payment providers, who hears alerts, and what `seckill doctor` says of settings and machine.
 #[utoipa::path(get, path = "/admin/activities/{id}/preflight", tag = "admin", security(("operator" = [])),
@@ -143,6 +163,9 @@ pub(in super::super) async fn show(
     let mut checks = of_plan(&activity, app.engine.now_ms());
     checks.extend(of_health(&app.engine.health().readiness()));
     checks.extend(of_settings(&app));
+    let rehearsing = app.rehearsing.clone();
+    let last = tokio::task::spawn_blocking(move || rehearsing.last());
+    checks.push(of_rehearsal(&activity, last.await.map_err(Problem::internal)?.as_ref()));
     let ready = checks.iter().all(|check| check.verdict != Verdict::Bad);
     Ok(Json(Preflight { activity_id: id, ready, checks }))
 }
