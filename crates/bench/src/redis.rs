@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use faults::services::{Redis, RedisOptions as Engine};
 use gate::{
-    Admission, NumberedRequest, Upkeep,
+    Admission, Keep, NumberedRequest, Upkeep,
     redis::{RedisGate, RedisOptions},
 };
 use redis_link::{RedisAddress, RedisServers};
@@ -43,6 +43,7 @@ pub(crate) async fn measure(plan: &Plan, figures: &mut Figures) -> Result<(), Fa
         takeover_ms: 60_000,
         wait_replicas: 0,
         wait_ms_max: 0,
+        keep: Keep { ms: 86_400_000, bytes_max: 32 << 20 },
     })
     .await?;
     let script = Script::load(&redis)?;

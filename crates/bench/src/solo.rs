@@ -7,7 +7,7 @@ use std::{
 };
 
 use gate::{
-    Admission, GiveBack, Upkeep,
+    Admission, GiveBack, Keep, Upkeep,
     solo::{SoloGate, SoloOptions},
 };
 use sale::{ClaimLog, ItemId};
@@ -19,7 +19,8 @@ use crate::{
 };
 
 const ITEM: ItemId = ItemId(42);
-const OPTIONS: SoloOptions = SoloOptions { log_claims_max: u64::MAX };
+const OPTIONS: SoloOptions =
+    SoloOptions { log_claims_max: u64::MAX, keep: Keep { ms: 86_400_000, bytes_max: 128 << 20 } };
 const MILLION: usize = 1_000_000;
 
 /// Buyers already marked when the cost of one more is measured.

@@ -50,6 +50,15 @@ pub struct CrowdReport {
     pub latency: Histogram<u64>,
 }
 
+/// What one connection heard. Plain numbers: a histogram for each of thousands of connections is a few hundred
+/// megabytes, and adding them up took as long as the crowd.
+struct Heard {
+    claims: Vec<AnsweredClaim>,
+    latencies_us: Vec<u64>,
+    /// When its last answer came.
+    last: Instant,
+}
+
 impl CrowdReport {
     pub fn per_second(&self) -> f64 {
         self.history.claims.len() as f64 / self.took.as_secs_f64()
@@ -81,11 +90,11 @@ impl Crowd {
             latency: new_histogram(),
         };
         for run in runs {
-            let (claims, latency) = run.await.expect("a buyer does not panic");
-            report.history.claims.extend(claims);
-            report.latency.add(latency).expect("all histograms are alike");
+            let heard = run.await.expect("a buyer does not panic");
+            report.history.claims.extend(heard.claims);
+            heard.latencies_us.into_iter().for_each(|us| report.latency.saturating_record(us));
+            report.took = report.took.max(heard.last.saturating_duration_since(started));
         }
-        report.took = started.elapsed();
         report
     }
 
@@ -95,13 +104,14 @@ impl Crowd {
         buyers: SaleTokens,
         opening: Arc<Semaphore>,
         ready: Arc<Barrier>,
-    ) -> (Vec<AnsweredClaim>, Histogram<u64>) {
+    ) -> Heard {
         let permit = opening.acquire().await;
         let mut connection = Connection::open(address).await.ok();
         drop(permit);
-        ready.wait().await;
         let mut claims = Vec::with_capacity(buyers.len());
-        let mut latency = new_histogram();
+        let mut latencies_us = Vec::with_capacity(buyers.len());
+        ready.wait().await;
+        let mut last = Instant::now();
         let together = if self.at_once { buyers.len() } else { 1 };
         let mut requests = Vec::new();
         for group in buyers.chunks(together.max(1)) {
@@ -119,7 +129,8 @@ impl Crowd {
                     Some(there) => timeout(ANSWER_WITHIN, there.read()).await.ok(),
                     None => None,
                 };
-                latency.saturating_record(sent.elapsed().as_micros() as u64);
+                last = Instant::now();
+                latencies_us.push(last.saturating_duration_since(sent).as_micros() as u64);
                 let response = response.and_then(Result::ok);
                 if response.is_none() {
                     open = None;
@@ -133,7 +144,7 @@ impl Crowd {
                 None => Connection::open(address).await.ok(),
             };
         }
-        (claims, latency)
+        Heard { claims, latencies_us, last }
     }
 
     fn key(&self, user: &str) -> Option<String> {

@@ -14,8 +14,8 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use auth::AuthSettings;
 use engine::settings::{
-    Alerts, AlipaySettings, DoorSettings, External, Gate, Jobs, LedgerStore, ProviderSettings,
-    Push, Redis, SandboxSettings, Settings, Webhooks, WechatSettings,
+    Alerts, AlipaySettings, DoorSettings, External, Gate, Jobs, LedgerStore, LookBack,
+    ProviderSettings, Push, Redis, SandboxSettings, Settings, Webhooks, WechatSettings,
 };
 use limits::LimitSettings;
 use listener::HttpSettings;
@@ -49,6 +49,7 @@ pub struct Config {
     pub ledger: LedgerStore,
     pub lane: gate::LaneOptions,
     pub gate: Gate,
+    pub look_back: LookBack,
     pub orders: orders::Options,
     pub jobs: Jobs,
     pub payment: Payment,
@@ -117,6 +118,7 @@ impl Config {
             ledger: self.ledger.clone(),
             lane: self.lane,
             gate: self.gate.clone(),
+            look_back: self.look_back,
             orders: self.orders.clone(),
             jobs: self.jobs.clone(),
             sandbox: self.sandbox_is_on().then_some(sandbox),

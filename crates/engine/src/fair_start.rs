@@ -66,11 +66,14 @@ impl FairStart {
     pub(crate) async fn refresh(&self) -> ledger::Result<()> {
         let catalogue = self.catalogue.snapshot();
         let fair = catalogue.activities.iter().filter(|activity| activity.draw.is_some());
+        let mut prepared = Ok(());
         for activity in fair {
-            self.prepare(activity).await?;
+            // What is wrong with one sale must not cost those after it their rooms.
+            let this = self.prepare(activity).await;
+            prepared = prepared.and(this);
         }
         while self.draws.lock().try_join_next().is_some() {}
-        Ok(())
+        prepared
     }
 
     async fn prepare(&self, activity: &Activity) -> ledger::Result<()> {
@@ -112,11 +115,9 @@ impl FairStart {
         self.held.lock().insert(item, room.clone());
         let (shared, held) = (self.shared.clone(), self.held.clone());
         self.draws.lock().spawn(async move {
+            let leaving = Leaving { shared: shared.clone(), held, room: room.clone() };
             let record = hold(&shared, &room).await;
-            shared.lanes.close_room(&room, &Decision::TooHot);
-            // It may be that of a window that was moved meanwhile.
-            let is_this = |here: &Arc<Room>| Arc::ptr_eq(here, &room);
-            held.lock().retain(|_, here| !is_this(here));
+            drop(leaving);
             keep(&shared, item, &record).await;
         });
     }
@@ -189,6 +190,22 @@ impl FairStart {
         if tokio::time::timeout(STOP_MAX, all).await.is_err() {
             tracing::warn!("the record of a draw is not complete: this process stops");
         }
+    }
+}
+
+/// Takes the room away when its draw was held, also if that ended with a panic: a room in front of which nobody
+/// stands any more would let everybody wait who comes to it.
+struct Leaving {
+    shared: Arc<Shared>,
+    held: Arc<Mutex<HashMap<ItemId, Arc<Room>>>>,
+    room: Arc<Room>,
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.shared.lanes.close_room(&self.room, &Decision::TooHot);
+        // It may be that of a window that was moved meanwhile.
+        self.held.lock().retain(|_, here| !Arc::ptr_eq(here, &self.room));
     }
 }
 
@@ -365,6 +382,19 @@ mod tests {
         engine.operations.move_activity("ann", sale.id, ActivityMove::End).await.unwrap();
         engine.fair_start.refresh().await.unwrap();
         assert_eq!(waiting.await, Decision::Ended);
+    }
+
+    #[tokio::test]
+    async fn a_seed_that_cannot_be_read_costs_no_other_sale_its_room() {
+        let shop = TestEngine::without_a_sale(|_| {}).await;
+        let (broken, sound) = (fair_sale(&shop).await, fair_sale(&shop).await);
+        shop.change_ledger(&format!(
+            "UPDATE tb_draw SET seed = 'x' WHERE activity_id = {}",
+            broken.id
+        ));
+        assert!(shop.engine.fair_start.refresh().await.is_err(), "somebody is told");
+        assert!(!shop.engine.shared.lanes.has_room(broken.items[0].id));
+        assert!(shop.engine.shared.lanes.has_room(sound.items[0].id));
     }
 
     #[tokio::test]

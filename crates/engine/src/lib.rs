@@ -22,6 +22,7 @@ mod health;
 mod jobs;
 mod last_known;
 mod leases;
+mod looking_back;
 #[cfg(any(test, feature = "testing"))]
 pub mod moving_gate;
 mod node;
@@ -62,6 +63,7 @@ pub use external::{
 };
 pub use fair_start::{DrawTicket, FairStart};
 pub use health::{Health, OpenAlert, Part, Readiness, Status, WorkersState};
+pub use looking_back::{Became, CannotLookBack, ClaimFilter, LookingBack, PastClaim, PastClaims};
 pub use operations::{
     AtGate, BadPlan, ByHand, CONSOLE_LINK_MS, Console, IMPORT_ACTIVITIES_MAX, IMPORT_ITEMS_MAX,
     KEY_LEAD_MS, KEY_LEAD_MS_MAX, KeyState, Keys, KnownKey, LOCAL_TOKEN, MANUAL, OperateError,
@@ -118,6 +120,7 @@ pub struct Engine {
     lists: Lists,
     reconcile: Arc<Reconcile>,
     records: Records,
+    looking_back: LookingBack,
     push: Arc<Push>,
     webhooks: Arc<Webhooks>,
     health: Arc<Health>,
@@ -205,6 +208,7 @@ impl Engine {
             sale_tokens: SaleTokens::new(s(), keys.clone(), hoarding.clone()),
             lists: Lists { hoarding },
             records: Records::new(s()),
+            looking_back: LookingBack::new(s(), shared.gate.clone()),
             demo: Arc::new(Demo::new(s(), plans.clone(), operations.clone())),
             keys,
             catalogue,
@@ -317,6 +321,11 @@ impl Engine {
     /// What operators read.
     pub fn records(&self) -> &Records {
         &self.records
+    }
+
+    /// What was admitted, read from the claim log.
+    pub fn looking_back(&self) -> &LookingBack {
+        &self.looking_back
     }
 
     /// Events of orders to the buyers who listen.

@@ -17,7 +17,10 @@ use gate::{
     Inspection, Loaded, Loading, NumberedRequest, Reading, Readmitted, Shut, Upkeep, Writable,
 };
 use parking_lot::Mutex;
-use sale::{Claim, ClaimLog, EntryId, Epoch, ItemId, LogEntry, LogError, OrderNo, UserId};
+use sale::{
+    BackMark, BackPage, Claim, ClaimLog, EntryId, Epoch, ItemId, LogEntry, LogError, LookBack,
+    LookBackError, Millis, OrderNo, UserId,
+};
 
 type Result<T> = std::result::Result<T, GateError>;
 
@@ -100,6 +103,17 @@ impl ClaimLog for MovingGate {
 
     fn backlog(&self) -> u64 {
         self.gate.backlog()
+    }
+}
+
+#[async_trait]
+impl LookBack for MovingGate {
+    async fn look_back(
+        &self,
+        since_ms: Millis,
+        from: Option<&BackMark>,
+    ) -> std::result::Result<BackPage, LookBackError> {
+        self.gate.look_back(since_ms, from).await
     }
 }
 

@@ -100,7 +100,10 @@ async fn solo_parts(
     data: PathBuf,
     clock: SharedClock,
 ) -> Result<Parts, OpenError> {
-    let options = solo::SoloOptions { log_claims_max: settings.gate.log_claims_max };
+    let options = solo::SoloOptions {
+        log_claims_max: settings.gate.log_claims_max,
+        keep: settings.look_back.in_journal(),
+    };
     let numbers = Arc::new(OrderNumbers::new(SOLO_NODE, clock.clone()));
     let node = Node::alone(SOLO_NODE, clock.clone());
     // Reading back a large journal takes a moment; not on an async thread.
@@ -157,6 +160,7 @@ async fn cluster_parts(
         takeover_ms: redis.takeover_ms,
         wait_replicas: redis.wait_replicas,
         wait_ms_max: redis.wait_ms_max,
+        keep: settings.look_back.in_redis(),
     })
     .await?;
     // The ledger gives nodes to those whose clock is past the numbers of the holder before. The largest

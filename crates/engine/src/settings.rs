@@ -20,6 +20,7 @@ pub struct Settings {
     pub ledger: LedgerStore,
     pub lane: gate::LaneOptions,
     pub gate: Gate,
+    pub look_back: LookBack,
     pub orders: orders::Options,
     pub jobs: Jobs,
     /// The built-in cashier, where it is switched on.
@@ -49,6 +50,7 @@ impl Default for Settings {
             ledger: LedgerStore::default(),
             lane: gate::LaneOptions::default(),
             gate: Gate::default(),
+            look_back: LookBack::default(),
             orders: orders::Options::default(),
             jobs: Jobs::default(),
             sandbox: None,
@@ -215,6 +217,31 @@ impl Default for Jobs {
             catalogue_refresh_ms: 1_000,
             count_every_ms: 2_000,
         }
+    }
+}
+
+/// What the claim log keeps of what is settled, for those who look back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LookBack {
+    pub keep_ms: u64,
+    pub journal_bytes_max: u64,
+    pub redis_bytes_max: u64,
+}
+
+impl Default for LookBack {
+    fn default() -> Self {
+        LookBack { keep_ms: 86_400_000, journal_bytes_max: 128 << 20, redis_bytes_max: 32 << 20 }
+    }
+}
+
+impl LookBack {
+    pub(crate) fn in_journal(&self) -> gate::Keep {
+        gate::Keep { ms: self.keep_ms, bytes_max: self.journal_bytes_max }
+    }
+
+    pub(crate) fn in_redis(&self) -> gate::Keep {
+        gate::Keep { ms: self.keep_ms, bytes_max: self.redis_bytes_max }
     }
 }
 

@@ -14,6 +14,7 @@
 mod draw;
 mod gate;
 mod gathered;
+mod kept;
 mod lane;
 mod mark;
 mod pace;
@@ -29,6 +30,7 @@ use sale::{Claim, Epoch, ItemId, KeyHash, Millis, OrderNo, UserId};
 pub use draw::{DrawExchange, DrawWindow, NobodyElse, PostedPlace, ROOMS_MAX, Room};
 pub use gate::{Admission, Gate, Inspection, Upkeep};
 pub use gathered::{Gathered, GatheredLimits};
+pub use kept::Keep;
 pub use lane::{HearAdmitted, LaneOptions, Lanes, MayNumber, PendingDecision};
 pub use recent::Recent;
 pub use sold_out::SoldOut;

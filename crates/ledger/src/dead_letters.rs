@@ -19,6 +19,9 @@ pub trait DeadLetters: Send + Sync {
 
     async fn dead_letter(&self, no: OrderNo) -> Result<Option<DeadLetter>>;
 
+    /// Those of these numbers that there are, in whatever state and order.
+    async fn dead_letters_by_no(&self, numbers: &[OrderNo]) -> Result<Vec<DeadLetter>>;
+
     /// Those of one buyer, newest first. `state: None` means retrying and dead.
     async fn dead_letters_of(
         &self,

@@ -28,6 +28,7 @@ mod handshake;
 mod head;
 mod hosts;
 mod http2;
+mod looked;
 pub mod metrics;
 mod peer;
 mod refusal;

@@ -18,13 +18,12 @@ impl Peer {
     where
         I: Iterator<Item = &'a [u8]>,
     {
-        let entries = || {
-            let texts = forwarded().filter_map(|value| std::str::from_utf8(value).ok());
-            texts.flat_map(|text| text.split(','))
-        };
+        // As bytes: what a client sent stands in one line with what a proxy adds to it, and must not make that
+        // line unreadable. The address of the proxy is exempt from limits as a rule.
+        let entries = || forwarded().flat_map(|value| value.split(|byte| *byte == b','));
         let vouched = || {
             let place = entries().count().checked_sub(hops)?;
-            read_address(entries().nth(place)?.trim())
+            read_address(std::str::from_utf8(entries().nth(place)?).ok()?.trim())
         };
         let address = if hops == 0 { None } else { vouched() };
         Peer(address.unwrap_or(socket).to_canonical())
@@ -55,5 +54,14 @@ mod tests {
         assert_eq!(peer(&["nonsense"], 1), "10.0.0.1");
         assert_eq!(peer(&["[2001:db8::1]:443"], 1), "2001:db8::1");
         assert_eq!(peer(&["::ffff:4.4.4.4"], 1), "4.4.4.4");
+    }
+
+    #[test]
+    fn nobody_hides_behind_a_proxy_by_sending_bytes_that_are_no_text() {
+        let values = || [&b"6.6.6.6, \xff\xfe, 2.2.2.2"[..]].into_iter();
+        let socket = "10.0.0.1".parse().unwrap();
+        assert_eq!(Peer::of(socket, 1, values).0.to_string(), "2.2.2.2");
+        let values = || [&b"\xff"[..], b"2.2.2.2,3.3.3.3"].into_iter();
+        assert_eq!(Peer::of(socket, 2, values).0.to_string(), "2.2.2.2");
     }
 }

@@ -19,6 +19,7 @@ mod edit;
 mod event_ticket;
 mod ids;
 mod log;
+mod look_back;
 mod money;
 mod order;
 mod order_no;
@@ -56,6 +57,9 @@ pub use edit::{ActivityEdit, DraftPlan, ItemEdit};
 pub use event_ticket::{EVENT_TICKET_CHARS_MAX, EventTicket};
 pub use ids::{ActivityId, InvalidUserId, ItemId, USER_ID_CHARS_MAX, UserId};
 pub use log::{ClaimLog, EntryId, LogEntry, LogError};
+pub use look_back::{
+    BACK_MARK_CHARS_MAX, BackMark, BackPage, InvalidBackMark, LoggedClaim, LookBack, LookBackError,
+};
 pub use money::{Currency, InvalidAmount, InvalidCurrency, Money};
 pub use order::{CloseReason, IllegalMove, Order, OrderStatus, Reason, VoidReason};
 pub use order_no::{InvalidOrderNo, NODES_MAX, OrderNo, OrderNoText, OrderNumbers};

@@ -30,7 +30,10 @@ const SETTINGS: [&str; 5] = [
 /// What one server says of itself.
 #[derive(Clone, Debug, Default)]
 struct Facts {
+    /// Of Redis. Whoever only speaks as Redis does tells which one, and is judged by that.
     version: String,
+    /// What it is in truth, where that is Valkey.
+    valkey_version: Option<String>,
     is_master: bool,
     replicas: u32,
     /// Only of a member of a cluster.
@@ -38,6 +41,19 @@ struct Facts {
     /// Those that it tells; a hosted one may tell none.
     settings: HashMap<String, String>,
     clock_offset_ms: i64,
+}
+
+impl Facts {
+    /// What `INFO` says; the rest is asked for.
+    fn told_by(info: &InfoDict) -> Facts {
+        Facts {
+            version: info.get("redis_version").unwrap_or_default(),
+            valkey_version: info.get("valkey_version"),
+            is_master: info.get::<String>("role").is_some_and(|role| role == "master"),
+            replicas: info.get("connected_slaves").unwrap_or(0),
+            ..Facts::default()
+        }
+    }
 }
 
 /// Everything that can be checked without changing anything.
@@ -134,12 +150,7 @@ async fn check_server(server: &Server, of_cluster: bool, wait_replicas: u32) -> 
 
 async fn facts(mut connection: MultiplexedConnection) -> RedisResult<Facts> {
     let info: InfoDict = redis::cmd("INFO").query_async(&mut connection).await?;
-    let mut facts = Facts {
-        version: info.get("redis_version").unwrap_or_default(),
-        is_master: info.get::<String>("role").is_some_and(|role| role == "master"),
-        replicas: info.get("connected_slaves").unwrap_or(0),
-        ..Facts::default()
-    };
+    let mut facts = Facts::told_by(&info);
     if info.get::<u8>("cluster_enabled") == Some(1) {
         let state: InfoDict =
             redis::cmd("CLUSTER").arg("INFO").query_async(&mut connection).await?;
@@ -160,7 +171,7 @@ async fn facts(mut connection: MultiplexedConnection) -> RedisResult<Facts> {
 }
 
 fn judge(name: &str, facts: &Facts, of_cluster: bool, wait_replicas: u32) -> Vec<CheckResult> {
-    let mut findings = vec![judge_version(&facts.version)];
+    let mut findings = vec![judge_version(&facts.version, facts.valkey_version.as_deref())];
     findings.extend(judge_role(facts, of_cluster));
     let setting = |name: &str| facts.settings.get(name).map(String::as_str);
     findings.push(judge_file(setting("appendonly"), setting("appendfsync")));
@@ -181,13 +192,16 @@ fn judge(name: &str, facts: &Facts, of_cluster: bool, wait_replicas: u32) -> Vec
     findings.into_iter().map(named).collect()
 }
 
-fn judge_version(version: &str) -> CheckResult {
+fn judge_version(version: &str, valkey: Option<&str>) -> CheckResult {
     let mut numbers = version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
     let known = [numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)];
     if known < OLDEST {
         return CheckResult::Fail(format!("version {version}: 7.0 is the oldest that will do"));
     }
-    CheckResult::Ok(format!("version {version}"))
+    CheckResult::Ok(match valkey {
+        Some(valkey) => format!("Valkey {valkey}, which speaks as Redis {version}"),
+        None => format!("version {version}"),
+    })
 }
 
 fn judge_role(facts: &Facts, of_cluster: bool) -> Option<CheckResult> {
@@ -351,6 +365,20 @@ mod tests {
         assert!(matches!(judge_replicas(1, Some("1"), 1), CheckResult::Ok(_)));
         let silent = complaints(|facts| facts.settings.clear());
         assert_eq!(silent.len(), 2, "a hosted server: {silent:?}");
+    }
+
+    #[test]
+    fn a_server_that_speaks_as_redis_is_called_by_its_name() {
+        let version = |lines: &str| {
+            let facts = Facts::told_by(&InfoDict::new(lines));
+            judge_version(&facts.version, facts.valkey_version.as_deref())
+        };
+        let valkey =
+            "# Server\r\nredis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.1.1\r\n";
+        let told = CheckResult::Ok("Valkey 8.1.1, which speaks as Redis 7.2.4".into());
+        assert_eq!(version(valkey), told);
+        let redis = "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\n";
+        assert_eq!(version(redis), CheckResult::Ok("version 7.0.15".into()));
     }
 
     async fn agreed(settings: &settings::Redis) -> CheckResult {

@@ -10,11 +10,20 @@ use sale::{Millis, UserId};
 
 /// Buyers remembered. Beyond it somebody is forgotten, and has a few tries more.
 const REMEMBERED_MAX: usize = 100_000;
+/// Where so many are remembered, those who need not wait any more are looked for this often and no more: it means a
+/// look at all of them, and whoever has that many accounts could have it done at every wrong answer.
+const LOOK_EVERY_MS: Millis = 1_000;
 
 pub(crate) struct WrongAnswers {
     answers_max: u32,
     cool_down_ms: Millis,
-    by_user: Mutex<HashMap<UserId, Wrong>>,
+    remembered: Mutex<Remembered>,
+}
+
+#[derive(Default)]
+struct Remembered {
+    by_user: HashMap<UserId, Wrong>,
+    looked_ms: Millis,
 }
 
 struct Wrong {
@@ -26,32 +35,44 @@ struct Wrong {
 impl WrongAnswers {
     pub(crate) fn new(answers_max: u32, cool_down_ms: u64) -> WrongAnswers {
         let cool_down_ms = cool_down_ms as Millis;
-        WrongAnswers { answers_max, cool_down_ms, by_user: Mutex::default() }
+        WrongAnswers { answers_max, cool_down_ms, remembered: Mutex::default() }
     }
 
     pub(crate) fn until(&self, user: &UserId, now_ms: Millis) -> Option<Millis> {
-        let by_user = self.by_user.lock();
-        let wrong = by_user.get(user)?;
+        let remembered = self.remembered.lock();
+        let wrong = remembered.by_user.get(user)?;
         (wrong.answers >= self.answers_max && now_ms < wrong.until_ms).then_some(wrong.until_ms)
     }
 
     pub(crate) fn note(&self, user: &UserId, now_ms: Millis) {
-        let mut by_user = self.by_user.lock();
-        if by_user.len() >= REMEMBERED_MAX && !by_user.contains_key(user) {
-            by_user.retain(|_, wrong| now_ms < wrong.until_ms);
-            if by_user.len() >= REMEMBERED_MAX
-                && let Some(somebody) = by_user.keys().next().cloned()
-            {
-                by_user.remove(&somebody);
-            }
-        }
+        let mut remembered = self.remembered.lock();
+        remembered.make_room_for(user, now_ms);
         let until_ms = now_ms + self.cool_down_ms;
+        let by_user = &mut remembered.by_user;
         let wrong = by_user.entry(user.clone()).or_insert(Wrong { answers: 0, until_ms });
         if now_ms >= wrong.until_ms {
             wrong.answers = 0;
         }
         wrong.answers += 1;
         wrong.until_ms = until_ms;
+    }
+}
+
+impl Remembered {
+    fn make_room_for(&mut self, user: &UserId, now_ms: Millis) {
+        if self.by_user.len() < REMEMBERED_MAX || self.by_user.contains_key(user) {
+            return;
+        }
+        // Also where a clock was set back.
+        if (now_ms - self.looked_ms).abs() >= LOOK_EVERY_MS {
+            self.looked_ms = now_ms;
+            self.by_user.retain(|_, wrong| now_ms < wrong.until_ms);
+        }
+        if self.by_user.len() >= REMEMBERED_MAX
+            && let Some(somebody) = self.by_user.keys().next().cloned()
+        {
+            self.by_user.remove(&somebody);
+        }
     }
 }
 
@@ -81,8 +102,27 @@ mod tests {
         for n in 0..REMEMBERED_MAX + 10 {
             wrong.note(&format!("u{n}").parse().unwrap(), 0);
         }
-        assert_eq!(wrong.by_user.lock().len(), REMEMBERED_MAX);
+        assert_eq!(wrong.remembered.lock().by_user.len(), REMEMBERED_MAX);
         wrong.note(&"late".parse().unwrap(), 5_000);
-        assert_eq!(wrong.by_user.lock().len(), 1, "who need not wait any more goes first");
+        let left = wrong.remembered.lock().by_user.len();
+        assert_eq!(left, 1, "who need not wait any more goes first");
+    }
+
+    /// A look at a hundred thousand takes about a millisecond: at every answer, ten thousand would take many
+    /// seconds.
+    #[test]
+    fn many_accounts_that_answer_wrongly_cost_no_look_at_all_of_them_each() {
+        let wrong = WrongAnswers::new(1, 60_000);
+        let name = |n: usize| -> UserId { format!("u{n}").parse().unwrap() };
+        (0..REMEMBERED_MAX).for_each(|n| wrong.note(&name(n), 5_000));
+        wrong.note(&name(REMEMBERED_MAX), 5_000);
+        let looked_ms = wrong.remembered.lock().looked_ms;
+        for n in 0..10 {
+            wrong.note(&name(REMEMBERED_MAX + 1 + n), 5_000 + n as Millis);
+            assert_eq!(wrong.remembered.lock().looked_ms, looked_ms, "no second look");
+        }
+        wrong.note(&name(2 * REMEMBERED_MAX), 5_000 + LOOK_EVERY_MS);
+        assert_eq!(wrong.remembered.lock().looked_ms, looked_ms + LOOK_EVERY_MS);
+        assert_eq!(wrong.remembered.lock().by_user.len(), REMEMBERED_MAX, "and never more");
     }
 }

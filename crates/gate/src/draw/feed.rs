@@ -24,8 +24,10 @@ const POSTED_MAX: usize = 50_000;
 /// The gate's clock may be so far behind ours; whoever it does not let in by then is told so.
 const GATE_BEHIND_MAX: Duration = Duration::from_secs(2);
 const AGAIN_AFTER: Duration = Duration::from_millis(10);
-/// How often a room looks whether its window is over.
+/// How often a room looks whether its window is over, in its last moments and long before: there may be a
+/// thousand rooms, two minutes before they are needed.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+const LOOK_EVERY_MAX: Duration = Duration::from_millis(500);
 
 /// Where the claims of a draw go: the lanes, as the feed sees them.
 pub(crate) trait Feeder: Send + Sync {
@@ -48,15 +50,17 @@ pub(crate) async fn hold(
     let (gone, here): (Vec<_>, Vec<_>) = room.begin().into_iter().partition(Claimant::has_left);
     let mut record: Vec<Drawn> = gone.iter().map(not_answered).collect();
     let mut claimants = VecDeque::from(here);
-    let left = lanes.units_left(room);
+    let mut left = Left { known: lanes.units_left(room) };
     // Also where nobody is: whoever comes behind must not overtake those who wait at another instance.
-    let others = exchange.swap(posted(claimants.iter(), left)).await;
-    let winners_here = winners(claimants.iter(), &others, left);
-    feed(room, lanes, claimants.drain(..winners_here).collect(), &mut record).await;
+    let others = exchange.swap(posted(claimants.iter(), left.known)).await;
+    let winners = winners(claimants.iter(), &others, left.known);
+    left.take(winners.units_elsewhere);
+    let winners_here = claimants.drain(..winners.here).collect();
+    left.take(feed(room, lanes, winners_here, &mut record).await);
     exchange.fed(others.len()).await;
     while !claimants.is_empty() {
-        let next = next_portion(&claimants, lanes.units_left(room));
-        feed(room, lanes, claimants.drain(..next).collect(), &mut record).await;
+        let next = next_portion(&claimants, left.now(lanes.units_left(room)));
+        left.take(feed(room, lanes, claimants.drain(..next).collect(), &mut record).await);
     }
     loop {
         let behind = room.next_behind(TOGETHER_MAX);
@@ -77,7 +81,7 @@ async fn wait_for_end(room: &Room) {
             return;
         }
         let left = Duration::from_millis(left_ms as u64);
-        tokio::time::sleep(left.min(LOOK_EVERY)).await;
+        tokio::time::sleep(left.min((left / 4).clamp(LOOK_EVERY, LOOK_EVERY_MAX))).await;
     }
 }
 
@@ -86,12 +90,40 @@ fn posted<'c>(
     claimants: impl ExactSizeIterator<Item = &'c Claimant> + Clone,
     left: Option<i64>,
 ) -> Vec<PostedPlace> {
-    let most = winners(claimants.clone(), &[], left).min(POSTED_MAX);
+    let most = winners(claimants.clone(), &[], left).here.min(POSTED_MAX);
     claimants.take(most).map(posted_place).collect()
 }
 
 fn posted_place(claimant: &Claimant) -> PostedPlace {
     ((claimant.place.0 >> 64) as u64, claimant.quantity())
+}
+
+/// The units that are left for those who were not served yet. What a gate elsewhere says of them may be a second
+/// old: of whom that many units are told of, too many would go together and overtake each other. So what was taken
+/// in this draw is counted here as well.
+struct Left {
+    known: Option<i64>,
+}
+
+impl Left {
+    fn take(&mut self, units: i64) {
+        self.known = self.known.map(|known| known.saturating_sub(units).max(0));
+    }
+
+    fn now(&self, told: Option<i64>) -> Option<i64> {
+        match (self.known, told) {
+            (Some(known), Some(told)) => Some(known.min(told)),
+            (known, told) => known.or(told),
+        }
+    }
+}
+
+/// Those for whom there are units.
+#[derive(Debug, Default)]
+struct Winners {
+    /// So many in front, here.
+    here: usize,
+    units_elsewhere: i64,
 }
 
 /// How many of these, who stand in their order, are among those for whom there are units, if those whom the
@@ -100,28 +132,30 @@ fn winners<'c>(
     claimants: impl ExactSizeIterator<Item = &'c Claimant>,
     others: &[Vec<PostedPlace>],
     left: Option<i64>,
-) -> usize {
-    let Some(mut left) = left else { return claimants.len() };
+) -> Winners {
+    let mut winners = Winners::default();
+    let Some(mut left) = left else { return Winners { here: claimants.len(), ..winners } };
     let mut others: Vec<PostedPlace> = others.concat();
     others.sort_unstable_by(|a, b| b.cmp(a));
-    let mut winners = 0;
-    for claimant in claimants {
-        let ours = posted_place(claimant);
-        while let Some(theirs) = others.pop_if(|theirs| *theirs < ours) {
-            left -= i64::from(theirs.1);
+    let mut ours = claimants.map(posted_place);
+    loop {
+        let next = ours.next();
+        let is_before = |theirs: &mut PostedPlace| next.is_none_or(|ours| *theirs < ours);
+        while let Some((_, quantity)) = others.pop_if(|theirs| left > 0 && is_before(theirs)) {
+            winners.units_elsewhere += i64::from(quantity).min(left);
+            left -= i64::from(quantity);
         }
-        left -= i64::from(ours.1);
-        if left < 0 {
-            break;
+        match next {
+            Some((_, quantity)) if i64::from(quantity) <= left => left -= i64::from(quantity),
+            _ => return winners,
         }
-        winners += 1;
+        winners.here += 1;
     }
-    winners
 }
 
 /// How many go next: those who fit into what is left; or those in front who want more than that, and hear so.
 fn next_portion(claimants: &VecDeque<Claimant>, left: Option<i64>) -> usize {
-    let fitting = match winners(claimants.iter(), &[], left) {
+    let fitting = match winners(claimants.iter(), &[], left).here {
         0 => {
             let too_much = |claimant: &&Claimant| Some(i64::from(claimant.quantity())) > left;
             claimants.iter().take_while(too_much).count()
@@ -136,8 +170,13 @@ fn not_answered(claimant: &Claimant) -> Drawn {
     Drawn { place, quantity, outcome: DrawOutcome::Left }
 }
 
-/// Takes these to the gate and waits for its answers.
-async fn feed(room: &Room, lanes: &impl Feeder, claimants: Vec<Claimant>, record: &mut Vec<Drawn>) {
+/// Takes these to the gate and waits for its answers. How many units they were given.
+async fn feed(
+    room: &Room,
+    lanes: &impl Feeder,
+    claimants: Vec<Claimant>,
+    record: &mut Vec<Drawn>,
+) -> i64 {
     let began = Instant::now();
     let first = record.len();
     record.extend(claimants.iter().map(not_answered));
@@ -171,6 +210,8 @@ async fn feed(room: &Room, lanes: &impl Feeder, claimants: Vec<Claimant>, record
             tokio::time::sleep(AGAIN_AFTER).await;
         }
     }
+    let won = record[first..].iter().filter(|drawn| drawn.outcome == DrawOutcome::Won);
+    won.map(|drawn| i64::from(drawn.quantity)).sum()
 }
 
 async fn pass(lanes: &impl Feeder, queued: Queued) {

@@ -1,6 +1,7 @@
 //! Draws before real lanes, and whether it helps to come early.
 
 use std::{
+    collections::HashSet,
     sync::{
         Arc,
         atomic::{AtomicI64, AtomicUsize, Ordering::SeqCst},
@@ -47,6 +48,10 @@ struct Shelf {
     asked: AtomicUsize,
     /// Batches for which its clock is still before the end of the window.
     early: AtomicUsize,
+    /// What it says is left, if it has not looked since.
+    stale: Option<i64>,
+    /// Whom it gives nothing.
+    refused: HashSet<UserId>,
 }
 
 impl Shelf {
@@ -56,6 +61,9 @@ impl Shelf {
 
     fn decide(&self, (order_no, request): NumberedRequest) -> Decision {
         self.asked.fetch_add(1, SeqCst);
+        if self.refused.contains(&request.user) {
+            return Decision::Busy(Busy::NotLoaded);
+        }
         let wanted = i64::from(request.quantity);
         let taken = self
             .left
@@ -97,7 +105,7 @@ impl Admission for Shelf {
     }
 
     fn units_left(&self, _: ItemId) -> Option<i64> {
-        Some(self.left.load(SeqCst))
+        Some(self.stale.unwrap_or_else(|| self.left.load(SeqCst)))
     }
 }
 
@@ -188,6 +196,34 @@ async fn whoever_wants_more_than_is_left_hears_so_and_the_next_one_has_it() {
         left -= if fits { drawn.quantity } else { 0 };
     }
     assert_eq!(left, 0);
+}
+
+#[tokio::test]
+async fn whoever_asked_for_more_at_a_second_try_stands_there_with_what_they_still_want() {
+    let shelf = Shelf::of(5);
+    let here = Instance::before(&shelf, LaneOptions::default());
+    let mut waiting: Vec<PendingDecision> = (0..12).map(|n| here.enter(n, 1)).collect();
+    // The first in line hangs up and comes again for all there is.
+    let first = (0..12).min_by_key(|n| order(3).place(&user(*n))).unwrap();
+    let gone = std::mem::replace(&mut waiting[first], here.enter(first, 5));
+    drop(gone);
+    let record = here.hold(&NobodyElse).await;
+    assert_eq!((record[0].quantity, record[0].outcome), (5, DrawOutcome::Won), "{record:?}");
+    assert_eq!(won(&record).len(), 1, "nobody behind them is served before them");
+}
+
+#[tokio::test]
+async fn a_gate_that_tells_of_more_than_is_left_lets_nobody_overtake() {
+    // Five of those in front get nothing: there are five units for the next five, and the gate speaks of twenty.
+    let all = places(0..100);
+    let in_front = |n: &usize| all[..5].contains(&order(3).place(&user(*n)));
+    let refused = (0..100).filter(in_front).map(user).collect();
+    let (left, stale) = (20.into(), Some(20));
+    let shelf = Arc::new(Shelf { left, stale, refused, ..Shelf::default() });
+    let here = Instance::before(&shelf, LaneOptions::default());
+    let _waiting: Vec<PendingDecision> = (0..100).map(|n| here.enter(n, 1)).collect();
+    let record = here.hold(&NobodyElse).await;
+    assert_eq!(won(&record), all[5..25]);
 }
 
 #[tokio::test]

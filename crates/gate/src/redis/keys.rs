@@ -63,6 +63,16 @@ impl Keys {
         self.of_partition(partition, "backlog")
     }
 
+    /// stream: entries that are acknowledged, in the order of that, for those who look back
+    pub(super) fn kept(&self, partition: usize) -> String {
+        self.of_partition(partition, "kept")
+    }
+
+    /// string: how much that is, roughly
+    pub(super) fn kept_bytes(&self, partition: usize) -> String {
+        self.of_partition(partition, "kept_bytes")
+    }
+
     /// string: written by whoever checks that the partition can be written; expires
     pub(super) fn probe(&self, partition: usize) -> String {
         self.of_partition(partition, "probe")

@@ -4,7 +4,8 @@
 //! A task per partition reads its stream with a blocking read on a connection of its own (a blocking
 //! read holds up everything else on its connection) and takes over what a silent consumer has left
 //! pending. What it read waits in a small queue for `take`. Acknowledging removes the entry from the
-//! group and from the stream in one step, so the stream holds exactly what the ledger does not have.
+//! group and from the stream in one step, so the stream holds exactly what the ledger does not have; the
+//! same step puts it among what is [`kept`](super::kept).
 //!
 //! A worker that dies leaves its entries pending; after `takeover_ms` another one takes them over.
 //! A worker that only slept and wakes up settles them again, which the ledger makes a no-op, and
@@ -35,13 +36,15 @@ use sale::{EntryId, LogEntry, LogError};
 use tokio::sync::{Notify, mpsc};
 
 use super::{
-    RedisOptions, scripts,
+    RedisOptions,
+    kept::Kept,
+    scripts,
     store::Store,
     streams::{content_text, id_text, partition_of, read_rows},
 };
 use crate::Result;
 
-const GROUP: &str = "workers";
+pub(super) const GROUP: &str = "workers";
 /// How long a read waits for something to come.
 const BLOCK_MS: u64 = 2_000;
 /// What a silent worker has left is looked for so many times within `takeover_ms`.
@@ -66,6 +69,7 @@ const TIDY_EVERY: Duration = Duration::from_secs(600);
 
 pub(super) struct StreamLog {
     store: Arc<Store>,
+    kept: Arc<Kept>,
     servers: Arc<RedisServers>,
     /// The name of this process among the workers.
     consumer: String,
@@ -85,8 +89,9 @@ pub(super) struct StreamLog {
 }
 
 impl StreamLog {
-    pub(super) fn new(store: Arc<Store>, options: &RedisOptions) -> StreamLog {
+    pub(super) fn new(store: Arc<Store>, kept: Arc<Kept>, options: &RedisOptions) -> StreamLog {
         StreamLog {
+            kept,
             servers: options.servers.clone(),
             consumer: options.consumer.clone(),
             takeover_ms: options.takeover_ms,
@@ -182,13 +187,12 @@ impl StreamLog {
     async fn ack_partition(&self, partition: usize, ids: &HashSet<EntryId>) -> Result<()> {
         let ids: Vec<&EntryId> = ids.iter().collect();
         for chunk in ids.chunks(ACK_ENTRIES_MAX) {
-            let names = [self.store.keys.orders(partition), self.store.keys.backlog(partition)];
-            let mut call = Call::new(&scripts::ACK, names).arg(GROUP);
+            let mut call = self.kept.ack_call(partition, chunk.len());
             for id in chunk {
                 call.push(id_text(**id));
                 call.push(content_text(**id));
             }
-            self.store.run::<i64>(&call).await?;
+            self.store.run::<(u64, u64)>(&call).await?;
         }
         Ok(())
     }

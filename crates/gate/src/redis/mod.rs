@@ -3,7 +3,8 @@
 //! **Parts.** `partitions` hash tags `{p0}` … An item with `shards = k` lives in `k` of them; a buyer
 //! belongs to `hash(user) % k`, so the buyer's mark, the stock they draw on and the stream they end
 //! up in are always in one slot, and one script decides ([`keys`] names everything, `lua/` holds
-//! the scripts). The stream of a partition is its claim log ([`log`]).
+//! the scripts). The stream of a partition is its claim log ([`log`]); what is settled is [`kept`] beside it
+//! for a while.
 //!
 //! **The life of a batch.** The lane hands it over, it is split by partition and item, each part is
 //! one call of `admit.lua`: window by Redis `TIME`, marks, limit, stock, then marks, stock, `seq` and
@@ -40,10 +41,12 @@ mod buyer_claims;
 mod decision;
 mod directory;
 mod holders;
+mod kept;
 mod keys;
 mod known_claims;
 mod load;
 mod log;
+mod look_back;
 mod moves;
 mod on_log;
 mod pulses;
@@ -75,6 +78,7 @@ use self::{
     buyer_claims::BuyerClaims,
     directory::Directory,
     holders::Holders,
+    kept::Kept,
     known_claims::KnownClaims,
     load::Loader,
     log::StreamLog,
@@ -89,7 +93,7 @@ use self::{
 };
 use crate::{
     AdjustOutcome, Admission, Changed, Decision, GateError, GateFailure, GiveBack, Inspection,
-    Loaded, Loading, NumberedRequest, Reading, Readmitted, Result, Shut, Upkeep, Writable,
+    Keep, Loaded, Loading, NumberedRequest, Reading, Readmitted, Result, Shut, Upkeep, Writable,
     mark::Garbled, rush::Rush,
 };
 
@@ -115,6 +119,8 @@ pub struct RedisOptions {
     /// An admission is answered when so many replicas have it.
     pub wait_replicas: u32,
     pub wait_ms_max: u64,
+    /// What the streams of all partitions together keep of what is settled.
+    pub keep: Keep,
 }
 
 #[derive(Clone)]
@@ -130,6 +136,7 @@ struct Parts {
     adjuster: Arc<Adjuster>,
     on_log: Arc<OnLog>,
     buyer_claims: Arc<BuyerClaims>,
+    kept: Arc<Kept>,
     log: Arc<StreamLog>,
     admitter: Admitter,
     known_claims: KnownClaims,
@@ -203,6 +210,7 @@ impl Parts {
         let pulses = Arc::new(Pulses::new(store.clone()));
         let on_log = Arc::new(OnLog::new(store.clone(), directory.clone()));
         let buyer_claims = Arc::new(BuyerClaims::new(store.clone(), directory.clone()));
+        let kept = Arc::new(Kept::new(store.clone(), options.keep));
         Ok(Parts {
             admitter: Admitter {
                 store: store.clone(),
@@ -249,7 +257,8 @@ impl Parts {
                 known: Mutex::new(Known::nothing(store.partitions)),
             },
             pulses,
-            log: Arc::new(StreamLog::new(store.clone(), options)),
+            log: Arc::new(StreamLog::new(store.clone(), kept.clone(), options)),
+            kept,
             store,
             directory,
             watch,
@@ -388,7 +397,7 @@ impl Upkeep for RedisGate {
 
     /// A step that fails keeps the others from nothing: each part of the gate may be at another server.
     async fn upkeep(&self) -> Result<()> {
-        let Parts { survey, mover, on_log, log, .. } = &*self.0;
+        let Parts { survey, mover, on_log, log, kept, .. } = &*self.0;
         on_log.forget_old_reads();
         let answers = survey.make().await;
         for (partition, pulse) in answers.iter().enumerate() {
@@ -401,6 +410,7 @@ impl Upkeep for RedisGate {
             mover.finish_moves(&answers).await,
             log.ack_again().await,
             log.tidy_groups().await,
+            kept.trim(&answers).await,
         ];
         steps.into_iter().collect()
     }

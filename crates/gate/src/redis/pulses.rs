@@ -42,6 +42,32 @@ pub(super) struct Pulse {
     pub(super) changes: Option<u64>,
     /// What changed since the number that was asked for.
     pub(super) changed: Vec<ItemId>,
+    /// Bytes of what is settled and kept…
+    pub(super) kept_bytes: u64,
+    /// …and for how long the oldest of it has been.
+    pub(super) kept_ms: Option<u64>,
+    /// Nothing that selling does not need may be written.
+    pub(super) memory_is_short: bool,
+}
+
+#[cfg(test)]
+impl Pulse {
+    /// Of a partition where nothing is but what is kept.
+    pub(super) fn that_keeps(kept_bytes: u64, memory_is_short: bool) -> Pulse {
+        Pulse {
+            server: 0,
+            unwritable: None,
+            backlog: 0,
+            oldest_waits_ms: None,
+            moves: 0,
+            has_notes: false,
+            changes: None,
+            changed: Vec::new(),
+            kept_bytes,
+            kept_ms: None,
+            memory_is_short,
+        }
+    }
 }
 
 /// The answers of all partitions, in their order.
@@ -52,7 +78,7 @@ pub(super) struct Pulses {
     last: Mutex<Option<(Instant, Answers)>>,
 }
 
-type Reply = (u64, String, i64, i64, u64, u64, i64, Vec<i64>);
+type Reply = (u64, String, i64, i64, u64, u64, i64, Vec<i64>, (u64, i64, u8));
 
 impl Pulses {
     pub(super) fn new(store: Arc<Store>) -> Pulses {
@@ -87,12 +113,15 @@ impl Pulses {
             keys.given(partition),
             keys.settled(partition),
             keys.changed(partition),
+            keys.kept(partition),
+            keys.kept_bytes(partition),
         ];
         // Whoever has seen nothing reads everything, and needs no list.
         let seen = seen.unwrap_or(CHANGES_MAX);
         let call = Call::new(&scripts::PULSE, names).number(seen).number(PROBE_KEPT_MS);
         let reply: Reply = self.store.run(&call).await?;
-        let (server, cause, backlog, oldest_ms, moves, notes, changes, changed) = reply;
+        let (server, cause, backlog, oldest_ms, moves, notes, changes, changed, kept) = reply;
+        let (kept_bytes, kept_ms, short) = kept;
         Ok(Pulse {
             server,
             unwritable: Some(cause).filter(|cause| !cause.is_empty()),
@@ -102,6 +131,9 @@ impl Pulses {
             has_notes: notes > 0,
             changes: u64::try_from(changes).ok(),
             changed: changed.into_iter().map(ItemId).collect(),
+            kept_bytes,
+            kept_ms: u64::try_from(kept_ms).ok(),
+            memory_is_short: short != 0,
         })
     }
 

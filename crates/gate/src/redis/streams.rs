@@ -28,7 +28,7 @@ pub(super) struct Page {
     last: Option<EntryId>,
 }
 
-/// The next entries of a stream behind this one, and the last of them, readable or not; `None` at its
+/// The next entries of the log behind this one, and the last of them, readable or not; `None` at its
 /// end.
 pub(super) async fn next_page(
     store: &Store,
@@ -36,8 +36,20 @@ pub(super) async fn next_page(
     after: Option<EntryId>,
 ) -> Result<Option<(Vec<LogEntry>, EntryId)>> {
     let from = after.map_or_else(|| "-".to_owned(), |id| format!("({}", id_text(id)));
+    let stream = store.keys.orders(partition);
+    page_from(store, partition, &stream, &from, SCAN_ROWS).await
+}
+
+/// At most so many entries of a stream of this partition, from where `XRANGE` is told to begin.
+pub(super) async fn page_from(
+    store: &Store,
+    partition: usize,
+    stream: &str,
+    from: &str,
+    rows: usize,
+) -> Result<Option<(Vec<LogEntry>, EntryId)>> {
     let mut range = redis::cmd("XRANGE");
-    range.arg(store.keys.orders(partition)).arg(from).arg("+").arg("COUNT").arg(SCAN_ROWS);
+    range.arg(stream).arg(from).arg("+").arg("COUNT").arg(rows);
     let page = read_rows(partition, store.ask(&range).await?);
     Ok(page.last.map(|last| (page.entries, last)))
 }

@@ -140,7 +140,7 @@ impl Upkeep for SoloGate {
         self.with_journal(move |inner, writer| {
             writer.journal()?.remove_item(item)?;
             inner.items.remove(item);
-            let trimmed = writer.journal()?.trim()?;
+            let trimmed = writer.journal()?.trim(inner.options.keep)?;
             tracing::debug!(%item, trimmed, "the item left the gate");
             Ok(())
         })
@@ -148,7 +148,8 @@ impl Upkeep for SoloGate {
     }
 
     async fn upkeep(&self) -> Result<()> {
-        self.tidy(REWRITE_AFTER_ENTRIES).await.map(drop)
+        self.tidy(REWRITE_AFTER_ENTRIES).await?;
+        self.drop_kept().await
     }
 }
 

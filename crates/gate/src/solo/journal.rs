@@ -6,6 +6,7 @@
 //! | `entry` | one change of one item: the winners of a batch, units given back, … |
 //! | `cursor` | up to which entry the workers have put everything into the ledger |
 //! | `settled` | entries beyond the cursor that are in the ledger all the same |
+//! | `kept` | up to which entry all are settled and in the items' rows, and how much of them is kept |
 //!
 //! A batch is one row, not one row per claim: the cost of a durable promise is one commit, shared
 //! by all who came together. The life of a batch:
@@ -18,16 +19,20 @@
 //!    on a second connection.
 //! 3. kept until the item's row is written anew (after many entries, at a start or in a quiet
 //!    moment) or the item leaves the gate, because until then a restart needs it to know who is
-//!    marked. One claim that cannot be settled for days keeps its own entry and no other.
+//!    marked.
+//! 4. kept for those who look back, as long and as much as is set, and by nobody else read again ([`kept`]).
 //!
 //! **A write that fails.** The gate knows everything the journal should hold: it undoes in memory what
 //! was not written, and nothing is read back. If the write was refused (no room, a lock), the journal
 //! goes on where it was as soon as it can be written. After an I/O error it is not known what of the
 //! file is on the disk, nor whether the failed commit is in it ([`sqlite_file`] says why). Then the
 //! connections are closed without a further write, the file is [secured](sqlite_file::secure), and its
-//! contents are written anew from memory in one commit ([`Journal::replace`]). A crash meanwhile finds
+//! contents are written anew from memory in one commit ([`Journal::replace`]); what was kept for those who
+//! look back is not in memory, and is given up. A crash meanwhile finds
 //! the old contents, with or without the commit that failed; nobody was told that it succeeded, nor
 //! that it never will.
+
+pub(super) mod kept;
 
 use std::{
     collections::HashSet,
@@ -138,7 +143,7 @@ pub(super) struct Stored {
     pub(super) record: Record,
 }
 
-/// Everything in the journal.
+/// Everything in the journal that a start needs.
 pub(super) struct Contents {
     pub(super) items: Vec<GateItem>,
     /// Claims that are not acknowledged, oldest first.
@@ -252,24 +257,6 @@ impl Journal {
         Ok(())
     }
 
-    /// Drop entries that nobody needs: settled, and contained in an item's row or of no item.
-    pub(super) fn trim(&mut self) -> Result<usize> {
-        let tx = self.relaxed.transaction()?;
-        let trimmed = tx.execute(
-            "DELETE FROM entry
-             WHERE (kind <> ? OR seq <= (SELECT acked FROM cursor)
-                    OR seq IN (SELECT seq FROM settled))
-             AND seq <= coalesce((SELECT as_of FROM item WHERE item.item_id = entry.item_id), seq)",
-            [record::CLAIMS_KIND],
-        )?;
-        tx.execute("DELETE FROM settled WHERE seq NOT IN (SELECT seq FROM entry)", [])?;
-        let settled_beyond = any_settled(&tx)?;
-        tx.commit()?;
-        self.settled_beyond = settled_beyond;
-        self.checkpoint()?;
-        Ok(trimmed)
-    }
-
     /// Write everything anew, in one commit: these items as of `as_of`, and of the entries only what
     /// is owed to the ledger.
     pub(super) fn replace<'a>(
@@ -280,7 +267,10 @@ impl Journal {
     ) -> Result<()> {
         let tx =
             self.durable.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-        tx.execute_batch("DELETE FROM item; DELETE FROM entry; DELETE FROM settled")?;
+        tx.execute_batch(
+            "DELETE FROM item; DELETE FROM entry; DELETE FROM settled;
+             UPDATE kept SET upto = 0, bytes = 0",
+        )?;
         for item in items {
             put_item(&tx, as_of, item)?;
         }
@@ -313,16 +303,18 @@ impl Journal {
             .prepare("SELECT seq FROM settled")?
             .query_map([], |row| row.get(0))?
             .collect::<rusqlite::Result<_>>()?;
+        let kept_upto = Journal::kept_upto(&self.durable)?;
         let mut contents = Contents {
             items: Vec::new(),
             unsettled: Vec::new(),
             acked,
-            last_seq: acked,
+            last_seq: acked.max(kept_upto),
             replayed: 0,
         };
-        let mut entries =
-            self.durable.prepare("SELECT seq, item_id, kind, body FROM entry ORDER BY seq")?;
-        let mut rows = entries.query([])?;
+        let mut entries = self
+            .durable
+            .prepare("SELECT seq, item_id, kind, body FROM entry WHERE seq > ? ORDER BY seq")?;
+        let mut rows = entries.query([kept_upto])?;
         while let Some(row) = rows.next()? {
             let (seq, item) = (row.get(0)?, ItemId(row.get(1)?));
             let body = row.get_ref(3)?.as_blob().map_err(rusqlite::Error::from)?;
@@ -402,7 +394,9 @@ fn prepare(connection: &Connection, path: &Path) -> std::result::Result<(), Open
         SCHEMA_VERSION => {}
         newer => return Err(OpenError::NewerSchema(path.into(), newer)),
     }
-    connection.execute_batch(SETTLED_TABLE).map_err(unusable)
+    connection.execute_batch(SETTLED_TABLE).map_err(unusable)?;
+    connection.execute_batch(kept::KEPT_TABLE).map_err(unusable)?;
+    Journal::find_kept(connection).map_err(unusable)
 }
 
 fn connect(

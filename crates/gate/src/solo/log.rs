@@ -149,6 +149,11 @@ impl Entries {
         self.by_seq.values().map(|(entry, _)| entry)
     }
 
+    /// Is this entry not settled yet?
+    pub(super) fn is_owed(&self, seq: u64) -> bool {
+        self.by_seq.contains_key(&seq)
+    }
+
     pub(super) fn claim(&self, order_no: OrderNo) -> Option<&Claim> {
         let (entry, _) = self.by_seq.get(self.by_order.get(&order_no)?)?;
         entry.claims.iter().find(|claim| claim.order_no == order_no)

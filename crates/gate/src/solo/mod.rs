@@ -9,6 +9,7 @@
 //!   it from the decision to the commit, so changes have one order and that order is the journal's. Of
 //!   the readers only [`Inspection::reading`](crate::Inspection::reading) takes it, to see item and log
 //!   at one instant;
+//! - **the tail**: what is settled and kept for those who look back ([`look_back`]);
 //! - **the mender**: a thread that brings a journal back that could not be written ([`mender`]).
 //!
 //! What a crash does at each point: before the commit, the change never was, and nobody was told.
@@ -28,6 +29,7 @@ mod item;
 mod items;
 mod journal;
 mod log;
+mod look_back;
 mod mender;
 mod record;
 mod writer;
@@ -51,7 +53,9 @@ use self::{
     log::Log,
     writer::Writer,
 };
-use crate::{Admission, Decision, GateError, GateFailure, NumberedRequest, Result, rush::Rush};
+use crate::{
+    Admission, Decision, GateError, GateFailure, Keep, NumberedRequest, Result, rush::Rush,
+};
 
 /// The journal's file in the data directory.
 pub const JOURNAL_FILE: &str = "journal.db";
@@ -70,6 +74,8 @@ const QUIET_CLAIMS_MAX: u64 = 1_000;
 pub struct SoloOptions {
     /// Claims that may wait for the ledger; beyond it the gate admits nobody.
     pub log_claims_max: u64,
+    /// What the journal keeps of what is settled.
+    pub keep: Keep,
 }
 
 #[derive(Clone)]
@@ -127,7 +133,7 @@ impl SoloGate {
                 return Ok(false);
             }
             inner.rewrite(writer)?;
-            let trimmed = writer.journal()?.trim()?;
+            let trimmed = writer.journal()?.trim(inner.options.keep)?;
             tracing::info!(entries, trimmed, "the journal was tidied up");
             Ok(true)
         })
@@ -170,7 +176,7 @@ impl Inner {
             self.items.write_to(&mut journal, writer.last_seq)?;
             writer.rewritten_seq = writer.last_seq;
         }
-        journal.trim()?;
+        journal.trim(self.options.keep)?;
         writer.journal = Some(journal);
         Ok(())
     }

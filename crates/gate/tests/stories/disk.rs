@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::fixture::{ITEM, one_unit};
+use crate::fixture::{ITEM, KEEP, one_unit};
 use faults::disk::{self, Failing, Fault, ForgetfulDisk, Operations};
 use gate::{
     Admission, Busy, Decision, GiveBack, Inspection, Loading, NumberedRequest, Upkeep,
@@ -28,7 +28,11 @@ const PLACE: &str = "GATE_STORY";
 const NOT_OPENED: i32 = 3;
 
 fn open(data: &Path) -> Result<SoloGate, gate::solo::OpenError> {
-    SoloGate::open(data, SoloOptions { log_claims_max: 1_000_000 }, Arc::new(SystemClock))
+    SoloGate::open(
+        data,
+        SoloOptions { log_claims_max: 1_000_000, keep: KEEP },
+        Arc::new(SystemClock),
+    )
 }
 
 fn loading(marks: Vec<Claim>) -> Loading {

@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 use async_trait::async_trait;
 use faults::services::{shared_redis, unique_name};
 use gate::{
-    ClaimRequest, Decision, Gate, GiveBack, LaneOptions, Lanes, Loading, NumberedRequest,
+    ClaimRequest, Decision, Gate, GiveBack, Keep, LaneOptions, Lanes, Loading, NumberedRequest,
     redis::{RedisGate, RedisOptions},
     solo::{SoloGate, SoloOptions},
 };
@@ -17,6 +17,8 @@ use sale::{
 
 pub(crate) const ITEM: ItemId = ItemId(42);
 pub(crate) const PARTITIONS: usize = 4;
+/// What is settled is kept for an hour, as far as there is room.
+pub(crate) const KEEP: Keep = Keep { ms: 3_600_000, bytes_max: 1 << 20 };
 
 /// Where a gate keeps what it knows, and how it is opened there.
 #[async_trait]
@@ -98,7 +100,12 @@ impl SoloHome {
     }
 
     pub(crate) fn open_with(&self, log_claims_max: u64) -> SoloGate {
-        SoloGate::open(self.path(), SoloOptions { log_claims_max }, self.clock.clone()).unwrap()
+        self.open_keeping(log_claims_max, Keep::NOTHING)
+    }
+
+    pub(crate) fn open_keeping(&self, log_claims_max: u64, keep: Keep) -> SoloGate {
+        let options = SoloOptions { log_claims_max, keep };
+        SoloGate::open(self.path(), options, self.clock.clone()).unwrap()
     }
 }
 
@@ -148,6 +155,7 @@ impl RedisHome {
             takeover_ms: 300,
             wait_replicas: 0,
             wait_ms_max: 1_000,
+            keep: KEEP,
         }
     }
 

@@ -5,6 +5,7 @@
 mod both;
 mod disk;
 mod fixture;
+mod look_back;
 mod redis;
 mod redis_claims;
 mod redis_fences;

@@ -7,8 +7,8 @@ use std::{
 };
 
 use gate::{
-    AdjustOutcome, Admission, Busy, ClaimRequest, Decision, GiveBack, Inspection, LaneOptions,
-    Lanes, Loading, NumberedRequest, Shut, Upkeep,
+    AdjustOutcome, Admission, Busy, ClaimRequest, Decision, GiveBack, Inspection, Keep,
+    LaneOptions, Lanes, Loading, NumberedRequest, Shut, Upkeep,
     solo::{JOURNAL_FILE, OpenError, REWRITE_AFTER_ENTRIES, SoloGate, SoloOptions},
 };
 use proptest::prelude::*;
@@ -326,7 +326,11 @@ async fn a_newer_journal_is_refused() {
     drop(home.open_solo());
     let journal = rusqlite::Connection::open(home.path().join(JOURNAL_FILE)).unwrap();
     journal.pragma_update(None, "user_version", 99).unwrap();
-    let opened = SoloGate::open(home.path(), SoloOptions { log_claims_max: 1 }, home.clock.clone());
+    let opened = SoloGate::open(
+        home.path(),
+        SoloOptions { log_claims_max: 1, keep: Keep::NOTHING },
+        home.clock.clone(),
+    );
     assert!(matches!(opened, Err(OpenError::NewerSchema(_, 99))));
 }
 

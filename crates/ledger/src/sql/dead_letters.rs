@@ -196,6 +196,12 @@ async fn one(session: &mut dyn Session, no: OrderNo) -> Outcome<Option<DeadLette
     session.first(&sql, values![no], read).await
 }
 
+async fn by_no(session: &mut dyn Session, numbers: &[OrderNo]) -> Outcome<Vec<DeadLetter>> {
+    let sql =
+        format!("SELECT {CLAIM_COLUMNS}, {LETTER_COLUMNS} FROM tb_dead_letter WHERE order_no IN ?");
+    session.rows(&sql, values![Value::list(numbers.iter().copied())], read).await
+}
+
 /// The claims of an item that hold units without being orders.
 pub(super) async fn open_of(session: &mut dyn Session, item: ItemId) -> Outcome<Vec<Claim>> {
     let sql = format!(
@@ -264,6 +270,13 @@ impl DeadLetters for SqlLedger {
 
     async fn dead_letter(&self, no: OrderNo) -> Result<Option<DeadLetter>> {
         self.run(Access::Statement, (), move |session, ()| Box::pin(one(session, no))).await
+    }
+
+    async fn dead_letters_by_no(&self, numbers: &[OrderNo]) -> Result<Vec<DeadLetter>> {
+        self.run(Access::Statement, numbers.to_vec(), |session, numbers| {
+            Box::pin(by_no(session, numbers))
+        })
+        .await
     }
 
     async fn dead_letters_of(

@@ -72,6 +72,7 @@ use engine::Engine;
 use routing::routes;
 
 /// The document as it is served, for the snapshot in the repository and for tools.
+pub(crate) use admin::csv_cell;
 pub(crate) use fast_path::{write_full, write_refusal};
 #[cfg(debug_assertions)]
 pub use openapi::document;
@@ -328,6 +329,7 @@ fn operators() -> OpenApiRouter<Shared> {
         .routes(routes!(admin::orders::refund))
         .routes(routes!(admin::by_hand::mark_paid))
         .routes(routes!(admin::by_hand::mark_refunded))
+        .routes(routes!(admin::claims::list))
         .routes(routes!(admin::dead_letters::list))
         .routes(routes!(admin::dead_letters::show))
         .routes(routes!(admin::dead_letters::replay))

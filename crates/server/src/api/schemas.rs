@@ -10,10 +10,10 @@ use ledger::RefundReason;
 use payment::PayMethod;
 use sale::{
     ATTRIBUTE_NAME_CHARS_MAX, ATTRIBUTE_NUMBER_MAX, ATTRIBUTE_TEXT_CHARS_MAX, ATTRIBUTES_MAX,
-    CODE_CHARS, ChallengeKind, DESCRIPTION_CHARS_MAX, DIFFICULTY_DEFAULT, DIFFICULTY_MAX,
-    DIFFICULTY_MIN, EVENT_TICKET_CHARS_MAX, IMAGES_MAX, ITEMS_PER_ACTIVITY_MAX, LIMIT_PER_USER_MAX,
-    NAME_CHARS_MAX, OrderStatus, PAY_WITHIN_MS_DEFAULT, PAY_WITHIN_MS_MAX, PAY_WITHIN_MS_MIN,
-    PRICE_MAX, RECEIPT_CHARS_MAX, SHARDS_MAX, SHOP_ID_CHARS_MAX, SHUFFLE_MS_MAX,
+    BACK_MARK_CHARS_MAX, CODE_CHARS, ChallengeKind, DESCRIPTION_CHARS_MAX, DIFFICULTY_DEFAULT,
+    DIFFICULTY_MAX, DIFFICULTY_MIN, EVENT_TICKET_CHARS_MAX, IMAGES_MAX, ITEMS_PER_ACTIVITY_MAX,
+    LIMIT_PER_USER_MAX, NAME_CHARS_MAX, OrderStatus, PAY_WITHIN_MS_DEFAULT, PAY_WITHIN_MS_MAX,
+    PAY_WITHIN_MS_MIN, PRICE_MAX, RECEIPT_CHARS_MAX, SHARDS_MAX, SHOP_ID_CHARS_MAX, SHUFFLE_MS_MAX,
     SOLUTION_CHARS_MAX, STOCK_MAX, TOKEN_BEFORE_MS_MAX, URL_CHARS_MAX, USER_ID_CHARS_MAX,
 };
 use utoipa::{
@@ -135,6 +135,16 @@ pub(super) fn order_no() -> Schema {
 pub(super) fn next_order_no() -> Schema {
     let about = "The `before` of the next page; null on the last one.";
     or_null(Type::String).pattern(Some(ORDER_NO)).description(Some(about)).into()
+}
+
+fn back_mark() -> Schema {
+    short_text("^[A-Za-z0-9.-]+$", BACK_MARK_CHARS_MAX).into()
+}
+
+pub(super) fn next_back_mark() -> Schema {
+    let about =
+        "The `after` of the next page; null at the end. A page may be empty and not the last.";
+    or_null(Type::String).description(Some(about)).into()
 }
 
 pub(super) fn order_or_adjust_no() -> Schema {
@@ -715,4 +725,5 @@ written_as! {
     ListKindName = list_kind,
     AuditWord = audit_word,
     ProviderTxn = provider_txn,
+    BackMark = back_mark,
 }

@@ -197,6 +197,10 @@ impl Ids {
     fn of(path: &Path) -> Result<Ids, String> {
         let name = path.display().to_string();
         let file = File::open(path).map_err(|why| format!("{name}: {why}"))?;
+        // A pipe is empty when it is read again.
+        if !file.metadata().is_ok_and(|known| known.is_file()) {
+            return Err(format!("{name}: it is read twice, so it must be a file"));
+        }
         Ok(Ids { name, lines: BufReader::new(file), number: 0, line: Vec::new() })
     }
 
@@ -269,5 +273,7 @@ mod tests {
         let long = "x".repeat(LINE_BYTES_MAX as usize);
         assert!(read_text(&format!("ann\n{long}\n")).unwrap_err().contains("line 2"));
         assert!(Ids::of(Path::new("/nowhere")).is_err());
+        // What can be read once only would be looked at, and then nothing of it be sent.
+        assert!(Ids::of(Path::new("/dev/null")).is_err_and(|why| why.contains("twice")));
     }
 }

@@ -7,6 +7,7 @@
 
 mod admin_api;
 mod backup;
+mod claims;
 mod console;
 mod dead_letters;
 mod doctor;
@@ -96,6 +97,10 @@ enum Command {
     /// Claims that failed all their tries and wait for a person
     #[command(subcommand)]
     DeadLetters(DeadLetters),
+    /// What was admitted, as far back as the claim log keeps it
+    ///
+    /// With --compare it says what became of each claim. Exit code 1 if one is in none of the books.
+    Claims(claims::Claims),
     /// One order: look at it, give it up, refund it, write down money by hand
     #[command(subcommand)]
     Order(OrderCommand),
@@ -249,6 +254,7 @@ async fn ask(api: &AdminApi, command: Command) -> Result<(), Failure> {
             if left == 0 { Ok(()) } else { Err(Failure::No) }
         }
         Command::DeadLetters(command) => dead_letters::run(api, command).await,
+        Command::Claims(command) => claims::run(api, command).await,
         Command::Order(command) => orders::run(api, command).await,
         Command::Token(command) => tokens::run(api, command).await,
         Command::Key(command) => keys::run(api, command).await,

@@ -22,6 +22,7 @@ async fn each_role_may_do_its_part_and_no_more() {
         "/admin/activities",
         "/admin/orders",
         "/admin/dead-letters",
+        "/admin/claims",
         "/admin/reconcile",
         "/admin/audit",
         "/admin/overview",
@@ -85,6 +86,25 @@ async fn each_role_may_do_its_part_and_no_more() {
     ] {
         assert!(done.iter().any(|entry| entry == action), "{action} is not in {done:?}");
     }
+}
+
+#[tokio::test]
+async fn claims_are_read_back_and_whoever_does_it_is_on_record() {
+    let shop = Shop::open().await;
+    let path = "/admin/claims?from=1700000000000&to=2030-11-11T20:00:00Z&item_id=7&compare=true";
+    let page = shop.admin(Method::GET, path).send().await.is(200);
+    assert_eq!(page, json!({"claims": [], "next": null}));
+    for (wrong, field) in
+        [("after=nothing", "after"), ("after=j-1", "after"), ("after=%E5%8F%B7", "after")]
+    {
+        let asked = shop.admin(Method::GET, &format!("/admin/claims?{wrong}")).send().await;
+        asked.is_refused(422, "invalid", Some(field));
+    }
+    let audit = shop.admin(Method::GET, "/admin/audit?action=claims.search").send().await.is(200);
+    let detail = &audit["entries"].as_array().unwrap().last().unwrap()["detail"];
+    let asked = json!({"from": 1_700_000_000_000_i64, "to": 1_920_657_600_000_i64, "item_id": 7,
+        "compare": true});
+    assert_eq!(detail, &asked);
 }
 
 #[tokio::test]

@@ -154,7 +154,7 @@ async fn somebody_buys_and_changes_their_mind_in_a_browser(profile: Profile) {
 }
 
 /// What buyers of the sale have to do from now on.
-async fn change_door(sale: &Sale, door: Value) {
+pub(crate) async fn change_door(sale: &Sale, door: Value) {
     let path = format!("/api/v1/admin/activities/{}", sale.activity);
     let mut admin = sale.admin();
     let now: Value = admin.read(&path).await.unwrap();

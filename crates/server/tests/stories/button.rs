@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 
 use client::{Api, NewSale};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
+use crate::browser::change_door;
 use crate::fixtures::{Browser, Deployment, PACES_S, Pages, Profile, Sale, now_ms};
 
 /// What the shop's own page does: it notes what the button tells, and what its policy forbade. While
@@ -156,6 +157,39 @@ async fn a_button_on_another_origins_page_counts_down_claims_and_follows_its_ord
     sale.must_hold().await;
 }
 
+/// What solves a challenge comes from the server of the sale, when there is one to be solved, and works under the
+/// policy of the page; where there is a picture the button lets the machine work instead.
+async fn a_button_solves_the_challenge_of_a_sale(profile: Profile) {
+    let (listener, allowed) = Pages::listen().await;
+    let deployment = Deployment::new(profile).env("SECKILL_HTTP_ALLOWED_ORIGINS", allowed);
+    let mut sale = deployment.open_sale(NewSale::of(5)).await;
+    let shop = other_shop(listener, sale.server().address);
+    let mut browser = Browser::open().await;
+    let solver = "return performance.getEntriesByType('resource').some(\
+                  ({name}) => name.endsWith('/embed-challenge.js'))";
+    for (user, door) in [
+        ("u1", Value::Null),
+        ("u2", json!({"challenge": "pow", "difficulty": 12})),
+        ("u3", json!({"challenge": "captcha", "difficulty": 9})),
+    ] {
+        sale.instead(NewSale::of(5)).await;
+        if !door.is_null() {
+            change_door(&sale, door.clone()).await;
+        }
+        browser.go(&format!("{}/classic/{}", shop.origin(), sale.item)).await;
+        sign_in(&sale, &mut browser, user).await;
+        browser.until(&format!("return {BUTTON}.dataset.state === 'ready'")).await;
+        browser.click("seckill-button").await;
+        browser.until(&format!("return {BUTTON}.dataset.state === 'unpaid'")).await;
+        assert_eq!(browser.run(solver).await, !door.is_null(), "{door}: who needs it fetches it");
+        let heard = browser.run("return window.heard.filter(([name]) => name === 'error')").await;
+        assert_eq!(heard, Value::Array(vec![]));
+        assert_eq!(browser.run("return window.forbidden").await, Value::Array(vec![]));
+    }
+    browser.close().await;
+}
+
 crate::in_every_profile! {
+    a_button_solves_the_challenge_of_a_sale,
     a_button_on_another_origins_page_counts_down_claims_and_follows_its_order,
 }

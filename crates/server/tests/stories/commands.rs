@@ -27,6 +27,13 @@ impl Said {
         self.out
     }
 
+    /// Done, and something is not as it should be.
+    #[track_caller]
+    pub(crate) fn found_a_difference(self) -> String {
+        assert_eq!(self.code, Some(1), "{}{}", self.out, self.err);
+        self.out
+    }
+
     /// Refused in one line of words beside the place that was asked, and nothing on standard output.
     #[track_caller]
     fn refused(self, words: &str) {

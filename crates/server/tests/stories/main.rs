@@ -56,6 +56,7 @@ mod handbook;
 mod idle;
 mod kills;
 mod lists;
+mod look_back;
 mod manners;
 mod money;
 mod one_of_many;

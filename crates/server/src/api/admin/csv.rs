@@ -71,7 +71,8 @@ fn line(text: &mut String, order: &Order) {
     );
 }
 
-fn cell(text: &mut String, value: &str) {
+/// A value as one cell of a line.
+pub(crate) fn cell(text: &mut String, value: &str) {
     let formula = value.trim_start().starts_with(['=', '+', '-', '@', '＝', '＋', '－', '＠'])
         || value.starts_with(['\t', '\r', '\n']);
     let quoted = formula || value.contains([',', '"', '\r', '\n', ' ', ';']);

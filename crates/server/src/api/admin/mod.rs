@@ -4,6 +4,7 @@
 pub(super) mod activities;
 pub(super) mod audit;
 pub(super) mod by_hand;
+pub(super) mod claims;
 mod csv;
 pub(super) mod dead_letters;
 mod door;
@@ -27,4 +28,5 @@ pub(super) mod webhooks;
 
 pub(super) use activities::{LISTED_DEFAULT, PlannedItem};
 pub(super) use audit::AUDIT_WORD_CHARS_MAX;
+pub(crate) use csv::cell as csv_cell;
 pub(super) use orders::REFUND_NOTE_CHARS_MAX;
