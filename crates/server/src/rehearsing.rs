@@ -12,6 +12,7 @@
 
 use std::{
     io,
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::{
@@ -23,6 +24,7 @@ use std::{
 
 use engine::Engine;
 use parking_lot::Mutex;
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use sale::Millis;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -226,13 +228,18 @@ impl Rehearsing {
             }
         }
         let binary = std::env::current_exe()?;
-        match self.command(Command::new("nice").args(["-n", "10"]).arg(&binary), crowd)?.spawn() {
+        let mut nicely = Command::new("nice");
+        nicely.args(["-n", "10"]).arg(&binary);
+        let child = match self.command(&mut nicely, crowd)?.spawn() {
             // Where there is no such program it runs as everything else does.
             Err(problem) if problem.kind() == io::ErrorKind::NotFound => {
-                self.command(&mut Command::new(&binary), crowd)?.spawn()
+                self.command(&mut Command::new(&binary), crowd)?.spawn()?
             }
-            spawned => spawned,
-        }
+            spawned => spawned?,
+        };
+        // If memory gets short the crowd goes, and not the sale. Where it cannot be said it is left unsaid.
+        let _ = std::fs::write(format!("/proc/{}/oom_score_adj", child.id()), "900");
+        Ok(child)
     }
 
     fn command<'c>(
@@ -253,7 +260,7 @@ impl Rehearsing {
                 command.env_remove(name);
             }
         }
-        command.current_dir(&self.folder);
+        command.current_dir(&self.folder).process_group(0);
         let said = std::fs::File::create(self.folder.join(SAID))?;
         Ok(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said))
     }
@@ -326,8 +333,8 @@ fn verdict(status: ExitStatus) -> RehearsalEnd {
 
 /// Tell it to end, so that it stops its server and removes its data; kill it if it does not.
 async fn end_by_force(child: &mut Child, end: RehearsalEnd) -> RehearsalEnd {
-    let pid = child.id().to_string();
-    let told = Command::new("kill").args(["-TERM", &pid]).status();
+    let pid = Pid::from_child(child);
+    let told = kill_process(pid, Signal::TERM);
     let deadline = Instant::now() + END_WITHIN;
     while told.is_ok() && Instant::now() < deadline {
         if !matches!(child.try_wait(), Ok(None)) {
@@ -335,7 +342,8 @@ async fn end_by_force(child: &mut Child, end: RehearsalEnd) -> RehearsalEnd {
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
-    let _ = child.kill();
+    // With the server that it started; both are of one group.
+    let _ = kill_process_group(pid, Signal::KILL);
     let _ = child.wait();
     end
 }
