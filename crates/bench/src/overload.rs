@@ -32,8 +32,8 @@ const OVERLOAD: usize = 10;
 const WAIT_MS_MAX: usize = 200;
 const CONNECTIONS: usize = 1_024;
 const UNLOADED_S: usize = 5;
-/// Without a rate, in one round. Each of the many sockets claims two dozen times: with fewer, what is measured is
-/// opening and closing them.
+/// Without a rate, in one round. Each of the many sockets claims two dozen times: with fewer, what is
+/// measured is opening and closing them.
 const SATURATING: usize = 4 * BUYERS;
 /// The first seconds fill what is bounded: queues, buffers, caches.
 const WARM_UP: Duration = Duration::from_secs(5);
@@ -114,8 +114,8 @@ async fn paced(plan: &Plan, data: &Path, figures: &mut Figures) -> Result<(), Fa
     Ok(())
 }
 
-/// No rate is set: ten times more sockets, each of which claims as fast as it is answered; and the same crowds at
-/// the echo, for what more sockets cost the kernel, tokio and the generator they cost it, too.
+/// No rate is set: ten times more sockets, each of which claims as fast as it is answered; and the same
+/// crowds at the echo, for what more sockets cost the kernel, tokio and the generator they cost it, too.
 async fn saturated(plan: &Plan, data: &Path, figures: &mut Figures) -> Result<(), Failure> {
     let server = start(&server_binary()?, data, &[]).await?;
     let echo = Echo::start()?;
@@ -139,8 +139,8 @@ async fn saturated(plan: &Plan, data: &Path, figures: &mut Figures) -> Result<()
             }
             settled(&mut admin, SETTLED_WITHIN).await?;
             println!(
-                "  round {n}, {connections} sockets: echo {:.0}/s, {:.1} µs of it each; claims {:.0}/s, {:.1} µs \
-                 of the server and {:.1} of the generator each",
+                "  round {n}, {connections} sockets: echo {:.0}/s, {:.1} µs of it each; claims {:.0}/s, \
+                 {:.1} µs of the server and {:.1} of the generator each",
                 echoed.per_s,
                 echoed.cpu_us,
                 claimed.per_s,

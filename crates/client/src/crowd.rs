@@ -50,8 +50,8 @@ pub struct CrowdReport {
     pub latency: Histogram<u64>,
 }
 
-/// What one connection heard. Plain numbers: a histogram for each of thousands of connections is a few hundred
-/// megabytes, and adding them up took as long as the crowd.
+/// What one connection heard. Plain numbers: a histogram for each of thousands of connections is a few
+/// hundred megabytes, and adding them up took as long as the crowd.
 struct Heard {
     claims: Vec<AnsweredClaim>,
     latencies_us: Vec<u64>,

@@ -193,8 +193,8 @@ impl FairStart {
     }
 }
 
-/// Takes the room away when its draw was held, also if that ended with a panic: a room in front of which nobody
-/// stands any more would let everybody wait who comes to it.
+/// Takes the room away when its draw was held, also if that ended with a panic: a room in front of which
+/// nobody stands any more would let everybody wait who comes to it.
 struct Leaving {
     shared: Arc<Shared>,
     held: Arc<Mutex<HashMap<ItemId, Arc<Room>>>>,

@@ -85,7 +85,8 @@ impl Open {
         }
     }
 
-    /// Cut the one of this address that has been idle for longest. False if none is, as far as this round knows.
+    /// Cut the one of this address that has been idle for longest. False if none is, as far as this round
+    /// knows.
     fn make_room_of(&mut self, whose: Subscriber) -> bool {
         let mut known = self.looked.take_idle_of(whose);
         loop {
@@ -356,8 +357,8 @@ mod tests {
         (0..times).filter_map(|_| house.open(address(n)).ok()).collect()
     }
 
-    /// Each look at all of them takes a millisecond: five thousand of them would be five seconds, in which nobody
-    /// else is accepted.
+    /// Each look at all of them takes a millisecond: five thousand of them would be five seconds, in which
+    /// nobody else is accepted.
     #[test]
     fn whoever_is_refused_costs_no_look_at_everybody() {
         let quick = Duration::from_secs(1);

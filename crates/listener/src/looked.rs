@@ -1,9 +1,9 @@
 //! What looking for room has shown in this round of the watchman, so that it is not looked for again at once.
 //!
-//! Whoever looks at thousands of connections for each newcomer that is refused spends more on refusing than on
-//! serving, and one who comes again and again would keep all others out by that alone. So what a look has found
-//! is good for the rest of the round, a tenth of a second: an address at its share has its idle connections named
-//! once, and whoever comes for nothing comes for nothing until the next round.
+//! Whoever looks at thousands of connections for each newcomer that is refused spends more on refusing than
+//! on serving, and one who comes again and again would keep all others out by that alone. So what a look
+//! has found is good for the rest of the round, a tenth of a second: an address at its share has its idle
+//! connections named once, and whoever comes for nothing comes for nothing until the next round.
 
 use std::collections::HashMap;
 

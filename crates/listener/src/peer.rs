@@ -18,8 +18,8 @@ impl Peer {
     where
         I: Iterator<Item = &'a [u8]>,
     {
-        // As bytes: what a client sent stands in one line with what a proxy adds to it, and must not make that
-        // line unreadable. The address of the proxy is exempt from limits as a rule.
+        // As bytes: what a client sent stands in one line with what a proxy adds to it, and must not make
+        // that line unreadable. The address of the proxy is exempt from limits as a rule.
         let entries = || forwarded().flat_map(|value| value.split(|byte| *byte == b','));
         let vouched = || {
             let place = entries().count().checked_sub(hops)?;

@@ -10,8 +10,9 @@ use sale::{Millis, UserId};
 
 /// Buyers remembered. Beyond it somebody is forgotten, and has a few tries more.
 const REMEMBERED_MAX: usize = 100_000;
-/// Where so many are remembered, those who need not wait any more are looked for this often and no more: it means a
-/// look at all of them, and whoever has that many accounts could have it done at every wrong answer.
+/// Where so many are remembered, those who need not wait any more are looked for this often and no more: it
+/// means a look at all of them, and whoever has that many accounts could have it done at every wrong
+/// answer.
 const LOOK_EVERY_MS: Millis = 1_000;
 
 pub(crate) struct WrongAnswers {

@@ -98,9 +98,9 @@ fn posted_place(claimant: &Claimant) -> PostedPlace {
     ((claimant.place.0 >> 64) as u64, claimant.quantity())
 }
 
-/// The units that are left for those who were not served yet. What a gate elsewhere says of them may be a second
-/// old: of whom that many units are told of, too many would go together and overtake each other. So what was taken
-/// in this draw is counted here as well.
+/// The units that are left for those who were not served yet. What a gate elsewhere says of them may be a
+/// second old: of whom that many units are told of, too many would go together and overtake each other. So
+/// what was taken in this draw is counted here as well.
 struct Left {
     known: Option<i64>,
 }

@@ -41,8 +41,8 @@ pub(crate) struct Claimant {
 }
 
 impl Claimant {
-    /// How many units they want, by the first of their requests that somebody still waits for: that one is decided
-    /// first.
+    /// How many units they want, by the first of their requests that somebody still waits for: that one is
+    /// decided first.
     pub(crate) fn quantity(&self) -> u32 {
         let waiting = self.requests.iter().find(|queued| !queued.answer.is_closed());
         waiting.or(self.requests.first()).map_or(0, |queued| queued.request.quantity)

@@ -214,7 +214,8 @@ async fn whoever_asked_for_more_at_a_second_try_stands_there_with_what_they_stil
 
 #[tokio::test]
 async fn a_gate_that_tells_of_more_than_is_left_lets_nobody_overtake() {
-    // Five of those in front get nothing: there are five units for the next five, and the gate speaks of twenty.
+    // Five of those in front get nothing: there are five units for the next five, and the gate speaks of
+    // twenty.
     let all = places(0..100);
     let in_front = |n: &usize| all[..5].contains(&order(3).place(&user(*n)));
     let refused = (0..100).filter(in_front).map(user).collect();

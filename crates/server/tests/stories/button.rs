@@ -157,8 +157,8 @@ async fn a_button_on_another_origins_page_counts_down_claims_and_follows_its_ord
     sale.must_hold().await;
 }
 
-/// What solves a challenge comes from the server of the sale, when there is one to be solved, and works under the
-/// policy of the page; where there is a picture the button lets the machine work instead.
+/// What solves a challenge comes from the server of the sale, when there is one to be solved, and works
+/// under the policy of the page; where there is a picture the button lets the machine work instead.
 async fn a_button_solves_the_challenge_of_a_sale(profile: Profile) {
     let (listener, allowed) = Pages::listen().await;
     let deployment = Deployment::new(profile).env("SECKILL_HTTP_ALLOWED_ORIGINS", allowed);
