@@ -10,8 +10,10 @@ mod against;
 mod claims;
 mod cluster;
 mod cpu;
+mod curves;
 mod echo;
 mod figures;
+mod history;
 mod http;
 mod ledgers;
 mod overload;
@@ -34,11 +36,12 @@ cargo xtask bench [--quick] [--connections N] [--limits] --against SECKILL
   --connections N   how many sockets the crowd over HTTP shares (default 256)
   --json FILE       write the figures to FILE as well
   --svg FILE        draw those that have a goal
+  --curves FILE     draw what the section history finds, as curves
   --against SECKILL compare with another build of the server, crowd by crowd, and nothing else
   --limits          with --against: addresses are counted in this build, which on loopback they are not
 
 sections: http overload claim_cluster_vs_echo rush_ms gate_solo_per_s growth bytes_per_buyer
-          start_ms_million gate_redis_vs_script ledger_sqlite_per_s ledger_mysql_vs_per_order
+          start_ms_million gate_redis_vs_script ledger_sqlite_per_s ledger_mysql_vs_per_order history
 ";
 
 /// The child of this program whose memory is measured; see [`solo::bytes_per_buyer`].
@@ -51,6 +54,7 @@ pub(crate) struct Plan {
     pub(crate) connections: usize,
     json: Option<PathBuf>,
     svg: Option<PathBuf>,
+    pub(crate) curves: Option<PathBuf>,
     against: Option<PathBuf>,
     /// This build counts addresses, although all of them are exempt on loopback.
     pub(crate) limits: bool,
@@ -65,6 +69,7 @@ impl Plan {
             connections: 256,
             json: None,
             svg: None,
+            curves: None,
             against: None,
             limits: false,
         };
@@ -79,6 +84,9 @@ impl Plan {
                 }
                 "--json" => plan.json = Some(args.next().ok_or("--json needs a file")?.into()),
                 "--svg" => plan.svg = Some(args.next().ok_or("--svg needs a file")?.into()),
+                "--curves" => {
+                    plan.curves = Some(args.next().ok_or("--curves needs a file")?.into())
+                }
                 "--against" => {
                     plan.against = Some(args.next().ok_or("--against needs a program")?.into());
                 }
@@ -174,6 +182,9 @@ async fn run() -> Result<(), Failure> {
     }
     if plan.wants("ledger_mysql_vs_per_order") {
         ledgers::mysql(&plan, &mut figures).await?;
+    }
+    if plan.wants("history") {
+        history::measure(&plan, data, &mut figures).await?;
     }
     if figures.is_empty() {
         return Err(format!("no section has such a name\n{HELP}").into());

@@ -13,6 +13,8 @@ pub(crate) struct Offer {
     pub(crate) limit_per_user: u32,
     /// The shop's backend may want to be told of what becomes of it.
     pub(crate) has_webhooks: bool,
+    /// The volume that its orders are written in.
+    pub(crate) volume: i64,
 }
 
 impl Offer {
@@ -27,6 +29,7 @@ impl Offer {
             pay_within_ms: 0,
             limit_per_user: 0,
             has_webhooks: true,
+            volume: 0,
         }
     }
 }

@@ -164,7 +164,7 @@ pub async fn open(url: &str, clock: SharedClock, options: Options) -> Result<Sql
     let pool = Pool::new(opts, options);
     let preparing = prepare(&pool, &place, clock.now_ms());
     match tokio::time::timeout(Duration::from_secs(OPEN_S_MAX), preparing).await {
-        Ok(prepared) => prepared.map(|()| SqlLedger { engine: Arc::new(Mysql { pool }), clock }),
+        Ok(prepared) => prepared.map(|()| SqlLedger::new(Arc::new(Mysql { pool }), clock)),
         Err(_) => Err(OpenError::Unreachable { place, cause: "no answer".into() }),
     }
 }

@@ -15,7 +15,7 @@ use super::{
     failure::{Failure, Outcome},
     outbox,
     session::{Row, Session, Value, values},
-    stock, webhooks,
+    stock, volumes, webhooks,
 };
 use crate::{
     Closing, DeadLetterState, OrderCount, OrderFilter, OrderNos, Orders, Overdue, PaymentKind,
@@ -37,15 +37,17 @@ pub(super) async fn locked_offer(tx: &mut dyn Session, item: ItemId) -> Outcome<
             pay_within_ms: get(row, 6)?,
             limit_per_user: get(row, 7)?,
             has_webhooks: get(row, 8)?,
+            volume: get(row, 9)?,
         })
     };
     // The activity is read by a subquery, so that its row stays unlocked: other items share it. Whether
-    // anybody is to be told is read here as well, so that settling need not ask.
+    // anybody is to be told, and the volume, are read here as well, so that settling need not ask.
     let sql = format!(
         "SELECT activity_id, name, price, currency, stock, version,
              (SELECT pay_within_ms FROM tb_seckill_activity AS a WHERE a.id = p.activity_id),
-             limit_per_user, EXISTS (SELECT 1 FROM tb_webhook_endpoint)
+             limit_per_user, EXISTS (SELECT 1 FROM tb_webhook_endpoint), {}
          FROM tb_seckill_product AS p WHERE id = ? {}",
+        volumes::LAST,
         tx.dialect().for_update()
     );
     tx.first(&sql, values![item], read).await
@@ -53,7 +55,7 @@ pub(super) async fn locked_offer(tx: &mut dyn Session, item: ItemId) -> Outcome<
 
 const INTO_ORDERS: &str = "tb_seckill_order (order_no, user_id, activity_id, product_id, \
      product_name, price, currency, quantity, amount, status, close_reason, epoch, claim_key, \
-     claimed_at, pay_deadline, created_at, closed_at)";
+     claimed_at, pay_deadline, created_at, closed_at, volume)";
 
 /// Writes one order per claim.
 pub(super) async fn insert<'c>(
@@ -84,6 +86,7 @@ pub(super) async fn insert<'c>(
             terms.deadline_ms.into(),
             now_ms.into(),
             terms.closed_ms.into(),
+            offer.volume.into(),
         ]
     });
     tx.insert(INTO_ORDERS, rows, "").await
@@ -167,6 +170,11 @@ async fn list_page(session: &mut dyn Session, filter: &OrderFilter) -> Outcome<V
         ("paid_at < ?", filter.paid_below_ms(after_paid).into()),
     ];
     let (mut conditions, mut values) = (String::from("TRUE"), Vec::new());
+    let mut by_buyer = String::new();
+    if filter.user.is_some() {
+        by_buyer = session.dialect().by_index("ix_order_user");
+        conditions = volumes::IN_ANY.into();
+    }
     for (condition, value) in asked {
         if value != Value::Null {
             conditions.push_str(" AND ");
@@ -188,7 +196,7 @@ async fn list_page(session: &mut dyn Session, filter: &OrderFilter) -> Outcome<V
     let sequence =
         if filter.by_payment() { "paid_at DESC, order_no DESC" } else { "order_no DESC" };
     let sql = format!(
-        "SELECT {ORDER_COLUMNS} FROM tb_seckill_order WHERE {conditions}
+        "SELECT {ORDER_COLUMNS} FROM tb_seckill_order {by_buyer} WHERE {conditions}
          ORDER BY {sequence} LIMIT ?"
     );
     session.rows(&sql, &values, order).await

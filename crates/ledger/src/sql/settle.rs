@@ -33,6 +33,7 @@ use super::{
     orders, outbox,
     session::{Row, Session, Value, values},
     stock::{StockChange, log_changes},
+    volumes::Written,
     webhooks,
 };
 use crate::{
@@ -50,7 +51,7 @@ async fn settle(
     claims: &[Claim],
     careful: bool,
     now_ms: Millis,
-) -> Outcome<Settled> {
+) -> Outcome<(Settled, Written)> {
     let offer = orders::locked_offer(tx, item).await?;
     let decided =
         |known: &Known| decide(item, claims, known, offer.as_ref()).map_err(Failure::Rejected);
@@ -73,7 +74,8 @@ async fn settle(
     }
     let numbers: Vec<OrderNo> = claims.iter().map(|claim| claim.order_no).collect();
     dead_letters::resolve(tx, numbers, DeadLetterState::Settled, now_ms).await?;
-    Ok(decisions.into_settled())
+    let orders = decisions.changed().count() as u64;
+    Ok((decisions.into_settled(), Written { volume: offer.volume, orders }))
 }
 
 /// What the shop's backend hears of a batch.
@@ -157,11 +159,15 @@ async fn write_void(
 impl OrderBook for SqlLedger {
     async fn settle(&self, item: ItemId, claims: &[Claim]) -> Result<Settled, BookError> {
         let (clock, tried) = (self.clock.clone(), AtomicBool::new(false));
-        self.run(Access::Write, claims.to_vec(), move |tx, claims| {
-            let careful = tried.swap(true, Ordering::Relaxed);
-            Box::pin(settle(tx, item, claims, careful, clock.now_ms()))
-        })
-        .await
+        let settled: Result<(Settled, Written), BookError> = self
+            .run(Access::Write, claims.to_vec(), move |tx, claims| {
+                let careful = tried.swap(true, Ordering::Relaxed);
+                Box::pin(settle(tx, item, claims, careful, clock.now_ms()))
+            })
+            .await;
+        let (settled, written) = settled?;
+        self.note_written(written).await;
+        Ok(settled)
     }
 
     async fn defer(&self, failed: &[FailedClaim]) -> Result<(), BookError> {

@@ -63,7 +63,7 @@ pub fn open(path: &Path, clock: SharedClock) -> Result<SqlLedger, OpenError> {
     let readers = Readers::new(path);
     let writer = Writer::start(WritableFile::new(path, conn, length, readers.clone()))
         .map_err(|error| OpenError::Other { path: path.into(), cause: error.to_string() })?;
-    Ok(SqlLedger { engine: Arc::new(Sqlite { writer, readers }), clock })
+    Ok(SqlLedger::new(Arc::new(Sqlite { writer, readers }), clock))
 }
 
 /// The one who writes the file, and those who read it.

@@ -24,6 +24,7 @@ mod outbox;
 mod plans;
 mod sqlite;
 mod tls;
+mod volumes;
 mod webhooks;
 mod words;
 
