@@ -14,6 +14,7 @@
 //!   and idempotent at the other end.
 
 mod activities;
+mod archive;
 mod bills;
 mod books;
 mod buyers;
@@ -47,6 +48,7 @@ pub use activities::{
     Activities, ActivityFilter, ActivityKey, ActivityOrder, CREATE_KEY_KEPT_MS, CreateKey,
     CreatedActivities, CreatedActivity, EditedActivity, MovedActivity, NewActivities, WhenTaken,
 };
+pub use archive::{Archivable, Archive, ArchiveStep, OldActivity};
 pub use bills::{BillDay, Bills, Noted};
 pub use books::{
     Books, ItemBooks, Outstanding, OutstandingClaims, OutstandingRows, PaymentProblem,
@@ -123,6 +125,7 @@ pub trait Ledger:
     + BuyerLists
     + Draws
     + ConsolePasses
+    + Archive
 {
 }
 
@@ -147,6 +150,7 @@ impl<L> Ledger for L where
         + BuyerLists
         + Draws
         + ConsolePasses
+        + Archive
 {
 }
 

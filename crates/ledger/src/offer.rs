@@ -15,6 +15,8 @@ pub(crate) struct Offer {
     pub(crate) has_webhooks: bool,
     /// The volume that its orders are written in.
     pub(crate) volume: i64,
+    /// Some of its orders are in the archive.
+    pub(crate) is_archived: bool,
 }
 
 impl Offer {
@@ -30,6 +32,7 @@ impl Offer {
             limit_per_user: 0,
             has_webhooks: true,
             volume: 0,
+            is_archived: false,
         }
     }
 }

@@ -3,6 +3,7 @@
 //! One file per job, with what it remembers between its runs; [`runner`] is the loop in which each of
 //! them runs.
 
+mod archive;
 mod ask;
 mod catalogue;
 mod count;
@@ -35,6 +36,7 @@ use tokio::{
 };
 
 use self::{
+    archive::Archive,
     ask::Ask,
     catalogue::RefreshCatalogue,
     count::Count,
@@ -69,6 +71,9 @@ use crate::{
 const DOOR_REFRESH_MS: u64 = 1_000;
 /// Rooms for draws are opened by what pages show, which is read anew every second.
 const DRAWS_REFRESH_MS: u64 = 500;
+
+/// What is to be moved to the archive has been over for months.
+const ARCHIVE_POLL_MS: u64 = 10 * 60 * 1_000;
 
 pub(crate) type JobResult = Result<Progress, AnyError>;
 
@@ -134,6 +139,7 @@ pub(crate) struct Jobs {
     health: Arc<Health>,
     push: Arc<Push>,
     payments: Arc<Payments>,
+    pub(crate) archive: Arc<Archive>,
     pub(crate) ask: Arc<Ask>,
     pub(crate) count: Arc<Count>,
     pub(crate) lifecycle: Arc<Lifecycle>,
@@ -171,6 +177,7 @@ impl Jobs {
         let s = || shared.clone();
         let (catalogue, warming) = (|| catalogue.clone(), || warming.clone());
         Jobs {
+            archive: Arc::new(Archive { shared: s() }),
             ask: Arc::new(Ask::new(s(), payments.clone())),
             count: Arc::new(Count::new(s())),
             lifecycle: Arc::new(Lifecycle {
@@ -246,6 +253,8 @@ impl Jobs {
         self.start_job("webhooks", &self.webhooks, outbox(&wake.webhooks));
         let reconcile = every(settings.reconcile_every_ms).woken_by(&wake.reconcile);
         self.start_job("reconcile", &self.reconcile, reconcile.pausing_first());
+        let archive = every(ARCHIVE_POLL_MS).pausing_first();
+        self.start_job("archive", &self.archive, archive);
         self.start_sandbox();
     }
 

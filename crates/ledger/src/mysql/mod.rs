@@ -11,6 +11,7 @@ mod connections;
 mod failure;
 mod health;
 mod migrations;
+mod month;
 mod permits;
 mod session;
 mod text;
@@ -183,6 +184,7 @@ async fn prepare(pool: &Pool, place: &str, now_ms: Millis) -> Result<(), OpenErr
         found,
         known: SCHEMA_VERSION,
     })?;
+    month::follow(&mut session).await.map_err(failed)?;
     // Not kept: a session that migrated has no limit on its statements any more.
     drop(session);
     Ok(())

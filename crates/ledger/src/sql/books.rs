@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use sale::{ItemId, Millis, OrderNo};
 
 use super::{
-    Access, SqlLedger, activities,
+    Access, SqlLedger, activities, archive,
     columns::{FromValue, get, json},
     dead_letters,
     failure::{Failure, Outcome},
@@ -27,11 +27,12 @@ async fn item_books(
 ) -> Outcome<ItemBooks> {
     let item = activities::item(session, id).await?.ok_or(Failure::NotFound)?;
     let (live_orders, live_units) = live(session, id).await?;
+    let archived = archive::archived_books(session, id).await?;
     let (user_records, paired) = user_records(session, id).await?;
     let waiting = outbox::waiting_for_gate(session, id).await?;
     Ok(ItemBooks {
         epoch: item.epoch,
-        live_units,
+        live_units: live_units + archived.live_units,
         live_orders,
         user_records,
         user_record_mismatches: (user_records - paired) + (live_orders - paired),
@@ -39,8 +40,8 @@ async fn item_books(
         failed: dead_letters::open_of(session, id).await?,
         pending_releases: pending_releases(&waiting, id),
         pending_adjusts: pending_adjusts(&waiting, id),
-        chain_breaks: chain_breaks(session, id, item.total).await?,
-        chain_end: chain_end(session, id).await?,
+        chain_breaks: chain_breaks(session, id, (item.total, archived.end_stock)).await?,
+        chain_end: chain_end(session, id).await?.or(archived.end_stock),
         item,
     })
 }
@@ -70,17 +71,24 @@ async fn user_records(session: &mut dyn Session, id: ItemId) -> Outcome<(u64, u6
 }
 
 /// Rows that do not begin where the row before ended, or whose arithmetic is wrong. The first row
-/// must begin at the initial total, which is today's total without what operators added since.
-async fn chain_breaks(session: &mut dyn Session, id: ItemId, total: i64) -> Outcome<Vec<i64>> {
+/// must begin where the archived ones end; without any, at the initial total, which is today's total without
+/// what operators added since.
+async fn chain_breaks(
+    session: &mut dyn Session,
+    id: ItemId,
+    (total, archived_end): (i64, Option<i64>),
+) -> Outcome<Vec<i64>> {
     let sql = "SELECT id FROM (
              SELECT id, quantity, before_stock, after_stock, type,
                  LAG(after_stock) OVER (ORDER BY id) AS ended
              FROM tb_stock_log WHERE product_id = ?) AS chain
-         WHERE before_stock <> COALESCE(ended, ? - (SELECT COALESCE(SUM(quantity), 0)
+         WHERE before_stock <> COALESCE(ended, ?, ? - (SELECT COALESCE(SUM(quantity), 0)
                  FROM tb_stock_log WHERE product_id = ? AND type = 3))
              OR after_stock <> before_stock + CASE type WHEN 1 THEN -quantity ELSE quantity END
          ORDER BY id LIMIT ?";
-    session.rows(sql, values![id, total, id, CHAIN_BREAKS_MAX], |row| get(row, 0)).await
+    session
+        .rows(sql, values![id, archived_end, total, id, CHAIN_BREAKS_MAX], |row| get(row, 0))
+        .await
 }
 
 async fn chain_end(session: &mut dyn Session, id: ItemId) -> Outcome<Option<i64>> {

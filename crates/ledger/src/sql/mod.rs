@@ -11,6 +11,7 @@
 //! tables without this code.
 
 mod activities;
+pub(crate) mod archive;
 mod asking;
 mod bills;
 mod books;

@@ -10,6 +10,7 @@ use sale::{
 use super::{
     Access, SqlLedger,
     activities::items_by_sku,
+    archive,
     columns::{ORDER_COLUMNS, coded, get, key_bits, money, order, parsed, parsed_or_null},
     dead_letters,
     failure::{Failure, Outcome},
@@ -38,6 +39,7 @@ pub(super) async fn locked_offer(tx: &mut dyn Session, item: ItemId) -> Outcome<
             limit_per_user: get(row, 7)?,
             has_webhooks: get(row, 8)?,
             volume: get(row, 9)?,
+            is_archived: get(row, 10)?,
         })
     };
     // The activity is read by a subquery, so that its row stays unlocked: other items share it. Whether
@@ -45,7 +47,8 @@ pub(super) async fn locked_offer(tx: &mut dyn Session, item: ItemId) -> Outcome<
     let sql = format!(
         "SELECT activity_id, name, price, currency, stock, version,
              (SELECT pay_within_ms FROM tb_seckill_activity AS a WHERE a.id = p.activity_id),
-             limit_per_user, EXISTS (SELECT 1 FROM tb_webhook_endpoint), {}
+             limit_per_user, EXISTS (SELECT 1 FROM tb_webhook_endpoint), {},
+             EXISTS (SELECT 1 FROM tb_archived_item AS i WHERE i.product_id = p.id)
          FROM tb_seckill_product AS p WHERE id = ? {}",
         volumes::LAST,
         tx.dialect().for_update()
@@ -94,20 +97,40 @@ pub(super) async fn insert<'c>(
 
 pub(super) async fn one(session: &mut dyn Session, no: OrderNo) -> Outcome<Option<Order>> {
     let sql = format!("SELECT {ORDER_COLUMNS} FROM tb_seckill_order WHERE order_no = ?");
-    session.first(&sql, values![no], order).await
+    match session.first(&sql, values![no], order).await? {
+        Some(order) => Ok(Some(order)),
+        None => archive::find_order(session, no).await,
+    }
 }
 
 async fn by_no(session: &mut dyn Session, numbers: &[OrderNo]) -> Outcome<Vec<Order>> {
+    let mut found = in_books_by_no(session, numbers).await?;
+    if found.len() < numbers.len() {
+        let known: OrderNos = found.iter().map(|order| order.order_no).collect();
+        let missing = numbers.iter().copied().filter(|no| !known.contains(no)).collect();
+        found.extend(archive::orders_in(session, missing).await?);
+    }
+    Ok(found)
+}
+
+pub(super) async fn in_books_by_no(
+    session: &mut dyn Session,
+    numbers: &[OrderNo],
+) -> Outcome<Vec<Order>> {
     let sql = format!("SELECT {ORDER_COLUMNS} FROM tb_seckill_order WHERE order_no IN ?");
     session.rows(&sql, values![Value::list(numbers.iter().copied())], order).await
 }
 
-/// An order nobody else can move before this transaction ends.
+/// An order nobody else can move before this transaction ends. One that was archived is in the books again then:
+/// who locks it means to change it.
 pub(super) async fn locked(tx: &mut dyn Session, no: OrderNo) -> Outcome<Option<Order>> {
     let for_update = tx.dialect().for_update();
     let sql =
         format!("SELECT {ORDER_COLUMNS} FROM tb_seckill_order WHERE order_no = ? {for_update}");
-    tx.first(&sql, values![no], order).await
+    match tx.first(&sql, values![no], order).await? {
+        None if archive::recall(tx, no).await? => tx.first(&sql, values![no], order).await,
+        found => Ok(found),
+    }
 }
 
 /// The one way a single order changes its status. False if it was no longer `from`.
@@ -125,7 +148,7 @@ pub(super) async fn move_status(
 async fn list(session: &mut dyn Session, filter: &OrderFilter) -> Outcome<Vec<Order>> {
     match &filter.sku {
         Some(sku) => list_by_sku(session, filter, sku).await,
-        None => list_page(session, filter).await,
+        None => archive::orders_page(session, filter).await,
     }
 }
 
@@ -141,23 +164,30 @@ async fn list_by_sku(
     for item in items.into_iter().map(|item| item.id) {
         if filter.item.is_none_or(|only| only == item) {
             let of_item = OrderFilter { item: Some(item), sku: None, ..filter.clone() };
-            orders.extend(list_page(session, &of_item).await?);
+            orders.extend(archive::orders_page(session, &of_item).await?);
         }
     }
-    let paid_ms = |order: &Order| if filter.by_payment() { order.paid_ms } else { None };
-    orders.sort_by_key(|order| std::cmp::Reverse((paid_ms(order), order.order_no)));
+    filter.sort(&mut orders);
     orders.truncate(filter.limit);
     Ok(orders)
 }
 
-async fn list_page(session: &mut dyn Session, filter: &OrderFilter) -> Outcome<Vec<Order>> {
-    let after_paid = match filter.before {
-        Some(no) if filter.by_payment() => {
-            let paid_ms = one(session, no).await?.and_then(|order| order.paid_ms);
-            Some(OrderFilter::page_after_paid(paid_ms).map_err(Failure::Refused)?)
-        }
-        _ => None,
-    };
+/// When the order was paid behind which a page by payment begins.
+pub(super) async fn page_after_paid(
+    session: &mut dyn Session,
+    filter: &OrderFilter,
+) -> Outcome<Option<Millis>> {
+    let Some(no) = filter.before.filter(|_| filter.by_payment()) else { return Ok(None) };
+    let paid_ms = one(session, no).await?.and_then(|order| order.paid_ms);
+    Ok(Some(OrderFilter::page_after_paid(paid_ms).map_err(Failure::Refused)?))
+}
+
+/// A page of the orders that are in the books, or in a month of the archive.
+pub(super) async fn page_of_books(
+    session: &mut dyn Session,
+    filter: &OrderFilter,
+    after_paid: Option<Millis>,
+) -> Outcome<Vec<Order>> {
     let asked: [(&str, Value<'_>); 9] = [
         ("order_no = ?", filter.order_no.into()),
         ("user_id = ?", filter.user.as_ref().into()),
@@ -223,8 +253,12 @@ async fn count(
         let count = StatusCount { orders: get(row, 1)?, units: get(row, 2)?, amount: get(row, 3)? };
         Ok((coded(row, 0, OrderStatus::from_code)?, count, parsed(row, 4)?))
     };
-    let rows = session.rows(&sql, values![item, after, limit], read).await?;
-    Ok(OrderCount::of(rows, limit))
+    let rows = session.rows(&sql, values![item, &after, limit], read).await?;
+    let mut count = OrderCount::of(rows, limit);
+    if after.is_empty() {
+        count.add(archive::archived_counts(session, item).await?);
+    }
+    Ok(count)
 }
 
 /// Found without a lock: before an order is closed its providers are asked, and no lock should wait
@@ -414,7 +448,8 @@ async fn last_no(session: &mut dyn Session) -> Outcome<Option<OrderNo>> {
              SELECT MAX(order_no) AS order_no FROM tb_seckill_order
              UNION ALL SELECT MAX(order_no) FROM tb_stock_log
              UNION ALL SELECT MAX(order_no) FROM tb_dead_letter) AS seen";
-    Ok(session.first(sql, &[], |row| parsed_or_null(row, 0)).await?.flatten())
+    let last = session.first(sql, &[], |row| parsed_or_null(row, 0)).await?.flatten();
+    Ok(last.max(archive::last_no(session).await?))
 }
 
 #[async_trait]
@@ -431,8 +466,10 @@ impl Orders for SqlLedger {
     }
 
     async fn orders(&self, filter: &OrderFilter) -> Result<Vec<Order>> {
-        let access = if filter.sku.is_some() { Access::Snapshot } else { Access::Statement };
-        self.run(access, filter.clone(), |session, filter| Box::pin(list(session, filter))).await
+        self.run(Access::Snapshot, filter.clone(), |session, filter| {
+            Box::pin(list(session, filter))
+        })
+        .await
     }
 
     async fn count_orders(

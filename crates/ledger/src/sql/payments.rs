@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use sale::{Invalid, Millis, Order, OrderNo, OrderStatus};
 
 use super::{
-    Access, SqlLedger,
+    Access, SqlLedger, archive,
     columns::{coded, get, money, parsed},
     failure::{Failure, Outcome},
     operators,
@@ -35,18 +35,18 @@ pub(super) const PAYMENT_COLUMNS: &str = "provider, provider_txn, order_no, kind
      created_at, method, refund_reason, refund_note, refund_asked_at";
 
 /// Of a payment `p`: it was not given back.
-const NOT_REFUNDED: &str = "NOT EXISTS (SELECT 1 FROM tb_payment AS r
+pub(super) const NOT_REFUNDED: &str = "NOT EXISTS (SELECT 1 FROM tb_payment AS r
      WHERE r.provider = p.provider AND r.provider_txn = p.provider_txn AND r.kind = 2)";
 
 /// Of a payment `p`: it was opened, its provider has not told us of money, and may still have some.
 /// Yesterday's binary credits money without marking the payment as over.
-const OPEN_PAYMENT: &str = "p.kind = 0 AND p.over_at IS NULL
+pub(super) const OPEN_PAYMENT: &str = "p.kind = 0 AND p.over_at IS NULL
      AND NOT EXISTS (SELECT 1 FROM tb_payment AS m
          WHERE m.order_no = p.order_no AND m.provider = p.provider AND m.kind = 1)";
 
 /// Of a payment `p` and its order `o`: the money is not ours to keep, and was not given back.
 /// An unpaid order cannot have money; if it has, the problem is another one.
-const OWED: &str = "p.kind = 1
+pub(super) const OWED: &str = "p.kind = 1
      AND (o.status IN (2, 3, 4, 5) OR EXISTS (SELECT 1 FROM tb_payment AS earlier
          WHERE earlier.order_no = p.order_no AND earlier.kind = 1 AND earlier.id < p.id))";
 
@@ -110,10 +110,19 @@ pub(super) async fn find(
 
 pub(super) async fn of_order(session: &mut dyn Session, no: OrderNo) -> Outcome<Vec<PaymentRow>> {
     let sql = format!("SELECT {PAYMENT_COLUMNS} FROM tb_payment WHERE order_no = ? ORDER BY id");
-    session.rows(&sql, values![no], read).await
+    let found = session.rows(&sql, values![no], read).await?;
+    if found.is_empty() { archive::payments_of(session, &[no], found).await } else { Ok(found) }
 }
 
 async fn of_orders(session: &mut dyn Session, orders: &[OrderNo]) -> Outcome<Vec<PaymentRow>> {
+    let found = in_books_of(session, orders).await?;
+    archive::payments_of(session, orders, found).await
+}
+
+pub(super) async fn in_books_of(
+    session: &mut dyn Session,
+    orders: &[OrderNo],
+) -> Outcome<Vec<PaymentRow>> {
     let sql = format!("SELECT {PAYMENT_COLUMNS} FROM tb_payment WHERE order_no IN ? ORDER BY id");
     session.rows(&sql, values![Value::list(orders.iter().copied())], read).await
 }
@@ -163,6 +172,10 @@ pub(super) async fn credit(
     let Some(order) = order else {
         return Ok(Credit::UnknownOrder);
     };
+    // What was credited to an archived order: this one would have brought its payments with it.
+    if archive::has_payment(tx, &notice.provider, &notice.provider_txn).await? {
+        return Ok(Credit::Mismatch);
+    }
     if order.amount != notice.amount {
         return Ok(Credit::Mismatch);
     }
@@ -459,6 +472,14 @@ async fn orders_of_payment(
             .rows(sql, values![provider, provider_txn], |row| parsed::<OrderNo>(row, 0))
             .await?;
         found.extend(orders);
+        if let Some(month) = archive::months_of_payment(session, provider, provider_txn).await? {
+            let mut kept = session.month(month, archive::Purpose::Read).await?;
+            let kept: &mut dyn Session = &mut *kept;
+            let orders = kept
+                .rows(sql, values![provider, provider_txn], |row| parsed::<OrderNo>(row, 0))
+                .await?;
+            found.extend(orders);
+        }
     }
     found.sort();
     found.dedup();

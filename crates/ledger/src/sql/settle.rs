@@ -26,7 +26,7 @@ use sale::{
 };
 
 use super::{
-    Access, SqlLedger,
+    Access, SqlLedger, archive,
     columns::{get, parsed},
     dead_letters,
     failure::{Failure, Outcome},
@@ -56,8 +56,9 @@ async fn settle(
     let decided =
         |known: &Known| decide(item, claims, known, offer.as_ref()).map_err(Failure::Rejected);
     let mut decisions = decided(&Known::default())?;
-    if careful || decisions.good.len() < claims.len() {
-        decisions = decided(&known(tx, item, claims).await?)?;
+    let is_archived = offer.as_ref().is_some_and(|offer| offer.is_archived);
+    if careful || is_archived || decisions.good.len() < claims.len() {
+        decisions = decided(&known(tx, item, claims, is_archived).await?)?;
     }
     if decisions.count() != claims.len() {
         let decided = decisions.count();
@@ -98,8 +99,18 @@ fn units(good: &[&Claim]) -> i64 {
 }
 
 /// What the ledger knows of a batch before it decides.
-async fn known(tx: &mut dyn Session, item: ItemId, claims: &[Claim]) -> Outcome<Known> {
-    let orders = orders::owners(tx, claims.iter().map(|claim| claim.order_no)).await?;
+async fn known(
+    tx: &mut dyn Session,
+    item: ItemId,
+    claims: &[Claim],
+    is_archived: bool,
+) -> Outcome<Known> {
+    let mut orders = orders::owners(tx, claims.iter().map(|claim| claim.order_no)).await?;
+    if is_archived {
+        let numbers = claims.iter().map(|claim| claim.order_no);
+        let missing = numbers.filter(|no| !orders.contains_key(no)).collect();
+        orders.extend(archive::owners_in_months(tx, missing).await?);
+    }
     let sql = "SELECT user_id, order_no FROM tb_user_seckill WHERE product_id = ? AND user_id IN ?";
     let users = Value::list(claims.iter().map(|claim| &claim.user));
     let read = |row: &dyn Row| Ok((get(row, 0)?, parsed(row, 1)?));

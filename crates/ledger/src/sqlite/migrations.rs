@@ -26,6 +26,7 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0016_fair_start.sql"),
     include_str!("migrations/0017_console.sql"),
     include_str!("migrations/0018_volumes.sql"),
+    include_str!("migrations/0019_archive.sql"),
 ];
 
 /// The schema this binary writes.

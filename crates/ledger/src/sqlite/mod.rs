@@ -6,6 +6,7 @@
 mod connections;
 mod failure;
 mod migrations;
+mod month;
 mod session;
 
 use std::{
@@ -34,6 +35,7 @@ use crate::{
 
 pub use connections::BUSY_TIMEOUT_MS;
 pub use migrations::SCHEMA_VERSION;
+pub use month::is_month_of_archive;
 
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {

@@ -5,6 +5,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod archive;
+mod archive_killed;
 mod back_door;
 mod books;
 mod buyers;
