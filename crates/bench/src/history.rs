@@ -36,7 +36,7 @@ const FLAT: f64 = 0.8;
 const CLAIMS: usize = 600_000;
 const CLAIMS_QUICK: usize = 120_000;
 /// Crowds at each server in turn; the best of each counts.
-const CROWDS: usize = 3;
+const CROWDS: usize = 2;
 
 /// The files in which a data directory has the ledger.
 const LEDGER: &str = "ledger.db";
@@ -44,23 +44,21 @@ const LEDGER: &str = "ledger.db";
 /// A point each time an item was sold: how many orders there were before it, and orders per second.
 type Points = Vec<(f64, f64)>;
 
-pub(crate) async fn measure(
-    plan: &Plan,
-    data: &Path,
-    figures: &mut Figures,
-) -> Result<(), Failure> {
+pub(crate) async fn sqlite(plan: &Plan, data: &Path, figures: &mut Figures) -> Result<(), Failure> {
     let (few, most) = (data.join("shop-few"), data.join("shop-most"));
-    let sqlite = of_sqlite(plan, [&few, &most], figures).await?;
+    let points = of_sqlite(plan, [&few, &most], figures).await?;
+    draw(plan, "SQLite", points)?;
     of_claims(plan, [&few, &most], figures).await?;
     fs::remove_dir_all(&few)?;
     fs::remove_dir_all(&most)?;
-    let mysql = of_mysql(plan, figures).await?;
-    if let Some(file) = &plan.curves {
-        let curves =
-            [Curve { name: "SQLite", points: sqlite }, Curve { name: "MariaDB", points: mysql }];
-        fs::write(file, curves::svg(&curves)?)?;
-    }
     Ok(())
+}
+
+/// A drawing for each engine.
+fn draw(plan: &Plan, engine: &'static str, points: Points) -> Result<(), Failure> {
+    let Some(folder) = &plan.curves else { return Ok(()) };
+    let file = folder.join(format!("history-{}.svg", engine.to_lowercase()));
+    Ok(fs::write(file, curves::svg(&[Curve { name: engine, points }])?)?)
 }
 
 fn sizes(plan: &Plan) -> [usize; 3] {
@@ -94,7 +92,7 @@ async fn of_sqlite(
     Ok(shop.points)
 }
 
-async fn of_mysql(plan: &Plan, figures: &mut Figures) -> Result<Points, Failure> {
+pub(crate) async fn mysql(plan: &Plan, figures: &mut Figures) -> Result<(), Failure> {
     let options =
         MariaDbOptions { buffer_pool_mb: 512, redo_log_mb: 512, ..MariaDbOptions::default() };
     let server = MariaDb::start(options)?;
@@ -107,7 +105,7 @@ async fn of_mysql(plan: &Plan, figures: &mut Figures) -> Result<Points, Failure>
         rates.push(shop.sold().await?);
     }
     report("mysql", "MariaDB", plan, &rates, figures);
-    Ok(shop.points)
+    draw(plan, "MariaDB", shop.points)
 }
 
 fn report(key: &str, engine: &str, plan: &Plan, rates: &[f64], figures: &mut Figures) {

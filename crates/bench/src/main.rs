@@ -36,12 +36,13 @@ cargo xtask bench [--quick] [--connections N] [--limits] --against SECKILL
   --connections N   how many sockets the crowd over HTTP shares (default 256)
   --json FILE       write the figures to FILE as well
   --svg FILE        draw those that have a goal
-  --curves FILE     draw what the section history finds, as curves
+  --curves FOLDER   draw what the sections of history find, as curves
   --against SECKILL compare with another build of the server, crowd by crowd, and nothing else
   --limits          with --against: addresses are counted in this build, which on loopback they are not
 
 sections: http overload claim_cluster_vs_echo rush_ms gate_solo_per_s growth bytes_per_buyer
-          start_ms_million gate_redis_vs_script ledger_sqlite_per_s ledger_mysql_vs_per_order history
+          start_ms_million gate_redis_vs_script ledger_sqlite_per_s ledger_mysql_vs_per_order
+          history_sqlite history_mysql
 ";
 
 /// The child of this program whose memory is measured; see [`solo::bytes_per_buyer`].
@@ -85,7 +86,7 @@ impl Plan {
                 "--json" => plan.json = Some(args.next().ok_or("--json needs a file")?.into()),
                 "--svg" => plan.svg = Some(args.next().ok_or("--svg needs a file")?.into()),
                 "--curves" => {
-                    plan.curves = Some(args.next().ok_or("--curves needs a file")?.into())
+                    plan.curves = Some(args.next().ok_or("--curves needs a folder")?.into())
                 }
                 "--against" => {
                     plan.against = Some(args.next().ok_or("--against needs a program")?.into());
@@ -183,8 +184,11 @@ async fn run() -> Result<(), Failure> {
     if plan.wants("ledger_mysql_vs_per_order") {
         ledgers::mysql(&plan, &mut figures).await?;
     }
-    if plan.wants("history") {
-        history::measure(&plan, data, &mut figures).await?;
+    if plan.wants("history_sqlite") {
+        history::sqlite(&plan, data, &mut figures).await?;
+    }
+    if plan.wants("history_mysql") {
+        history::mysql(&plan, &mut figures).await?;
     }
     if figures.is_empty() {
         return Err(format!("no section has such a name\n{HELP}").into());

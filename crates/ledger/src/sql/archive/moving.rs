@@ -73,11 +73,12 @@ async fn held_back(session: &mut dyn Session, item: ItemId) -> Outcome<Option<&'
          WHERE o.product_id = ? AND ({OPEN_PAYMENT} OR ({OWED} AND {NOT_REFUNDED})) LIMIT 1"
     );
     for (why, sql) in [
-        ("orders are unpaid, or their money is on its way back", unsettled),
-        ("claims of it failed and wait", letters),
-        ("the gate has not been told of everything", outbox),
+        // The cheap ones first: what is held back is asked about again in every run.
         ("nothing was sold since", newest),
         ("nothing was paid since", newest_money),
+        ("claims of it failed and wait", letters),
+        ("the gate has not been told of everything", outbox),
+        ("orders are unpaid, or their money is on its way back", unsettled),
         ("payments are open", open.as_str()),
     ] {
         if session.first(sql, values![item], |_| Ok(())).await?.is_some() {
