@@ -30,6 +30,8 @@ const SIZES_QUICK: [usize; 3] = [10_000, 200_000, 800_000];
 const NAMES: [&str; 3] = ["few", "many", "most"];
 /// Items that are sold at each size; the median of them counts.
 const ITEMS: usize = 7;
+/// Buyers who ask for their orders at the end.
+const ASKED: u64 = 500;
 /// How much of what a new shop does one with a long past must do.
 const FLAT: f64 = 0.8;
 /// Ten seconds' worth, and two.
@@ -89,6 +91,7 @@ async fn of_sqlite(
         rates.push(shop.sold().await?);
     }
     report("sqlite", "SQLite", plan, &rates, figures);
+    shop.ask("sqlite", "SQLite", figures).await?;
     Ok(shop.points)
 }
 
@@ -105,6 +108,7 @@ pub(crate) async fn mysql(plan: &Plan, figures: &mut Figures) -> Result<(), Fail
         rates.push(shop.sold().await?);
     }
     report("mysql", "MariaDB", plan, &rates, figures);
+    shop.ask("mysql", "MariaDB", figures).await?;
     draw(plan, "MariaDB", shop.points)
 }
 
@@ -150,6 +154,29 @@ impl OldShop {
         self.points.push((self.orders as f64, per_s));
         self.orders += orders;
         Ok(per_s)
+    }
+
+    /// How long buyers wait for their orders, who are somewhere in this past: half of them, and 99 of 100.
+    async fn ask(&self, key: &str, engine: &str, figures: &mut Figures) -> Result<(), Failure> {
+        let ledger = self.ledger.as_deref().ok_or("the ledger is closed")?;
+        let mut took_ms = Vec::new();
+        for n in 0..ASKED {
+            let user = Crowd::name(n * (self.orders as u64 / ASKED))?;
+            let asked = OrderFilter { user: Some(user), limit: 50, ..OrderFilter::default() };
+            let began = Instant::now();
+            let found = ledger.orders(&asked).await?;
+            took_ms.push(began.elapsed().as_secs_f64() * 1e3);
+            if found.len() != 1 {
+                return Err(format!("a buyer of one order was told of {}", found.len()).into());
+            }
+        }
+        took_ms.sort_by(f64::total_cmp);
+        for (share, name) in [(50, "p50"), (99, "p99")] {
+            let what = format!("{engine}, a buyer's list with the most orders, {name} ms");
+            let value = took_ms[took_ms.len() * share / 100];
+            figures.add(&format!("history_{key}_list_{name}_ms"), &what, value, Goal::None);
+        }
+        Ok(())
     }
 
     /// The median of some items.
