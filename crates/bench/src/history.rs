@@ -5,12 +5,12 @@
 //! on the way is a point of the curve. The largest and the smallest of the SQLite files then lie under a server
 //! each, which a crowd saturates for ten seconds in turn.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, time::Instant};
 
 use client::{ServerProcess, settled};
 use faults::services::{MariaDb, MariaDbOptions};
 use ledger::{
-    Ledger,
+    Ledger, OrderFilter,
     mysql::{self, Options},
     sqlite,
 };
