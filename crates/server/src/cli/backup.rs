@@ -146,3 +146,34 @@ fn sync_all(folder: &Path) -> io::Result<()> {
     }
     File::open(folder)?.sync_all()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backup_has_the_months_of_the_archive_and_nothing_that_is_not_ours() {
+        let home = tempfile::tempdir().unwrap();
+        let (data, copy) = (home.path().join("data"), home.path().join("copy"));
+        for folder in [&data, &copy] {
+            fs::create_dir(folder).unwrap();
+        }
+        let names = [LEDGER_FILE, "archive-2026-11.db", "archive-2027-01.db", "notes.db"];
+        for name in names {
+            let file = Connection::open(data.join(name)).unwrap();
+            file.execute_batch(
+                "PRAGMA journal_mode = WAL; CREATE TABLE t (a); INSERT INTO t VALUES (7)",
+            )
+            .unwrap();
+        }
+        copy_all(&data, &copy).unwrap();
+        for name in &names[..3] {
+            let file = copy.join(name);
+            assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600, "{name}");
+            let found = Connection::open(file).unwrap();
+            let seven: i64 = found.query_row("SELECT a FROM t", [], |row| row.get(0)).unwrap();
+            assert_eq!(seven, 7);
+        }
+        assert!(!copy.join("notes.db").exists());
+    }
+}
