@@ -1,9 +1,9 @@
 //! A shop that is years old: what its past costs who sells today.
 //!
-//! The ledger is filled by settling, item after item, each with buyers of its own in no order, as sales do it. At
-//! three sizes it is measured how many orders per second one worker writes into items that are new. Every item
-//! on the way is a point of the curve. The largest and the smallest of the SQLite files then lie under a server
-//! each, which a crowd saturates for ten seconds in turn.
+//! The ledger is filled by settling, item after item, each with buyers of its own in no order, as sales do
+//! it. At three sizes it is measured how many orders per second one worker writes into items that are new.
+//! Every item on the way is a point of the curve. The largest and the smallest of the SQLite files then lie
+//! under a server each, which a crowd saturates for ten seconds in turn.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, time::Instant};
 

@@ -429,8 +429,8 @@ pub(super) fn check_pairs(config: &Config) -> Vec<String> {
     }
     if (1..ARCHIVE_AFTER_MS_MIN).contains(&config.jobs.archive_after_ms) {
         problems.push(format!(
-            "jobs.archive_after_ms = {}: must be 0 or at least {ARCHIVE_AFTER_MS_MIN}: what ended lately is still \
-             compared, and paid or given back",
+            "jobs.archive_after_ms = {}: must be 0 or at least {ARCHIVE_AFTER_MS_MIN}: what ended lately \
+             is still compared, and paid or given back",
             config.jobs.archive_after_ms
         ));
     }

@@ -5,10 +5,12 @@ use sale::{ActivityId, Millis};
 
 use crate::Result;
 
-/// Moves what is over, step by step. What was moved is found by all who look for it: nobody else knows of this.
+/// Moves what is over, step by step. What was moved is found by all who look for it: nobody else knows of
+/// this.
 #[async_trait]
 pub trait Archive: Send + Sync {
-    /// Activities that ended before this time and are not archived, in the order of their ends, behind `after`.
+    /// Activities that ended before this time and are not archived, in the order of their ends, behind
+    /// `after`.
     async fn old_activities(
         &self,
         closed_before_ms: Millis,
@@ -19,8 +21,8 @@ pub trait Archive: Send + Sync {
     /// Is everything in it over?
     async fn archivable(&self, activity: ActivityId) -> Result<Archivable>;
 
-    /// Moves at most so many orders, or rows of the stock log. Made again after a crash at any point of it, it does
-    /// what was left to do.
+    /// Moves at most so many orders, or rows of the stock log. Made again after a crash at any point of it,
+    /// it does what was left to do.
     async fn archive_step(
         &self,
         activity: ActivityId,

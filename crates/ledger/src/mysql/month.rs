@@ -1,7 +1,7 @@
 //! A month of the archive as tables beside those of the books: `tb_payment_202611`.
 //!
-//! A statement is said to it in the names of the books, which are replaced. They are made `LIKE` the tables of the
-//! books, and follow them when a later schema has more columns.
+//! A statement is said to it in the names of the books, which are replaced. They are made `LIKE` the tables
+//! of the books, and follow them when a later schema has more columns.
 
 use super::session::MysqlSession;
 use crate::sql::{
@@ -61,7 +61,8 @@ pub(super) async fn follow(session: &mut dyn Session) -> Outcome<()> {
 }
 
 async fn missing(session: &mut dyn Session, from: &str, to: &str) -> Outcome<Vec<String>> {
-    let sql = "SELECT column_name, column_type, is_nullable, column_default FROM information_schema.columns AS f
+    let sql = "SELECT column_name, column_type, is_nullable, column_default
+         FROM information_schema.columns AS f
          WHERE table_schema = DATABASE() AND table_name = ? AND NOT EXISTS
              (SELECT 1 FROM information_schema.columns AS t WHERE t.table_schema = DATABASE()
                   AND t.table_name = ? AND t.column_name = f.column_name)

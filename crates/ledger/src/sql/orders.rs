@@ -121,8 +121,8 @@ pub(super) async fn in_books_by_no(
     session.rows(&sql, values![Value::list(numbers.iter().copied())], order).await
 }
 
-/// An order nobody else can move before this transaction ends. One that was archived is in the books again then:
-/// who locks it means to change it.
+/// An order nobody else can move before this transaction ends. One that was archived is in the books again
+/// then: who locks it means to change it.
 pub(super) async fn locked(tx: &mut dyn Session, no: OrderNo) -> Outcome<Option<Order>> {
     let for_update = tx.dialect().for_update();
     let sql =

@@ -1,16 +1,17 @@
 //! Volumes: the orders of one stretch of time, each with an index of its buyers.
 //!
-//! Buyers come in no order. In one index of all buyers there ever were, a batch of a thousand orders rewrites a
-//! thousand pages all over the shop's past, and the more so the longer the past is: with SQLite 94,000 orders per
-//! second became 17,000 after 1.2 million. So the index begins with the volume that an order was written in. A
-//! batch lands in the last volume and nowhere else; whoever looks for a buyer looks into each of them.
+//! Buyers come in no order. In one index of all buyers there ever were, a batch of a thousand orders
+//! rewrites a thousand pages all over the shop's past, and the more so the longer the past is: with SQLite
+//! 94,000 orders per second became 17,000 after 1.2 million. So the index begins with the volume that an
+//! order was written in. A batch lands in the last volume and nowhere else; whoever looks for a buyer looks
+//! into each of them.
 //!
-//! A volume is full after [`FULL_MIN`] orders, and after more the more volumes there are, so that their number
-//! grows like the square root of the orders: 5 million are in 77, 100 million in 765. How full it is every process
-//! counts for itself. Two that write to the same one make it larger than meant, and nothing else: which volume an
-//! order is in only says where it is found quickly, and a number once given is always looked into. The first is
-//! volume 0, which also holds what was written before there were volumes, or is written by a binary that does not
-//! know of them.
+//! A volume is full after [`FULL_MIN`] orders, and after more the more volumes there are, so that their
+//! number grows like the square root of the orders: 5 million are in 77, 100 million in 765. How full it is
+//! every process counts for itself. Two that write to the same one make it larger than meant, and nothing
+//! else: which volume an order is in only says where it is found quickly, and a number once given is always
+//! looked into. The first is volume 0, which also holds what was written before there were volumes, or is
+//! written by a binary that does not know of them.
 
 use parking_lot::Mutex;
 use sale::{Millis, OrderNo};
@@ -103,8 +104,8 @@ async fn begin(tx: &mut dyn Session, volume: i64, now_ms: Millis) -> Outcome<()>
 }
 
 impl SqlLedger {
-    /// Orders were written; begins the next volume if that made the last one full. What fails here is only put off
-    /// to the next batch.
+    /// Orders were written; begins the next volume if that made the last one full. What fails here is only
+    /// put off to the next batch.
     pub(super) async fn note_written(&self, written: Written) {
         let orders = match self.volumes.add(written) {
             Some(orders) => orders,

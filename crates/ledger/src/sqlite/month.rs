@@ -1,9 +1,9 @@
 //! A month of the archive as a file of its own beside the ledger.
 //!
-//! It is opened when it is needed and closed again: SQLite can have few files attached to one connection, and a
-//! shop has many months. The ledger is attached to it, so that a statement finds there what is in no month, such
-//! as items. Its tables are made by the words that made those of the ledger, and follow them when a later schema
-//! has more columns or indexes.
+//! It is opened when it is needed and closed again: SQLite can have few files attached to one connection,
+//! and a shop has many months. The ledger is attached to it, so that a statement finds there what is in no
+//! month, such as items. Its tables are made by the words that made those of the ledger, and follow them
+//! when a later schema has more columns or indexes.
 
 use std::{
     fs::OpenOptions,

@@ -102,8 +102,8 @@ async fn fill(shop: &Shop, volume: i64, orders: usize) {
         ["a", "b", "c", "d", "e"].iter().map(|name| format!("{digit} AS {name}")).collect();
     let sql = format!(
         "INSERT INTO tb_seckill_order ({columns})
-         SELECT CONCAT('SK00000000000000', 10000 + {number}), 'zoe', 1, 999999, '', 0, 'CNY', 1, 0, 2, 1, 0, 0,
-             0, {volume}
+         SELECT CONCAT('SK00000000000000', 10000 + {number}), 'zoe', 1, 999999, '', 0, 'CNY', 1, 0, 2, 1,
+             0, 0, 0, {volume}
          FROM {} WHERE {number} < {orders}",
         tables.join(", ")
     );

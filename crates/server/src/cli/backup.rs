@@ -7,8 +7,8 @@
 //! 2. the ledger: it has all that the journal's copy says it has, and perhaps more. A claim that is in
 //!    both is settled again, which changes nothing. The other way round, orders that were written
 //!    between the two copies would be in neither;
-//! 3. the months of the archive: what the ledger's copy does not have any more is in them, for nothing is deleted
-//!    there before it is kept here. What moves meanwhile is in both, and told once;
+//! 3. the months of the archive: what the ledger's copy does not have any more is in them, for nothing is
+//!    deleted there before it is kept here. What moves meanwhile is in both, and told once;
 //! 4. the sandbox's bank, which is asked and never asks.
 //!
 //! Then the copy is opened, and the gate in it brought up to the ledger by the same comparison that runs
@@ -100,7 +100,8 @@ fn copy_all(data: &Path, copy: &Path) -> Result<(), Box<dyn std::error::Error>> 
     for name in [gate::solo::JOURNAL_FILE, LEDGER_FILE] {
         copy_if_there(data, copy, name)?;
     }
-    // Looked for when the ledger is copied: a month that was made meanwhile holds nothing that is missing in it.
+    // Looked for when the ledger is copied: a month that was made meanwhile holds nothing that is missing
+    // in it.
     for name in months_of_archive(data)? {
         copy_if_there(data, copy, &name)?;
     }

@@ -64,7 +64,8 @@ async fn held_back(session: &mut dyn Session, item: ItemId) -> Outcome<Option<&'
     let letters = "SELECT 1 FROM tb_dead_letter WHERE product_id = ? AND state IN (0, 1) LIMIT 1";
     let outbox = "SELECT 1 FROM tb_outbox WHERE product_id = ? LIMIT 1";
     // A row with the greatest id stays: SQLite would give its number to the next one.
-    let newest = "SELECT 1 FROM tb_stock_log WHERE product_id = ? AND id = (SELECT MAX(id) FROM tb_stock_log)";
+    let newest = "SELECT 1 FROM tb_stock_log
+         WHERE product_id = ? AND id = (SELECT MAX(id) FROM tb_stock_log)";
     let newest_money =
         "SELECT 1 FROM tb_payment AS p JOIN tb_seckill_order AS o ON o.order_no = p.order_no
          WHERE o.product_id = ? AND p.id = (SELECT MAX(id) FROM tb_payment)";

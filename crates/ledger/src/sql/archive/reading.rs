@@ -17,8 +17,8 @@ use super::{
 use crate::{OrderFilter, OrderNos, PaymentRow, StatusCount, StockLogRow, decide::Owner};
 use sale::Order;
 
-/// An order may be written so much later than it was numbered: its claim was tried again and again, or lay with
-/// the dead letters.
+/// An order may be written so much later than it was numbered: its claim was tried again and again, or lay
+/// with the dead letters.
 const WRITTEN_LATER_MS_MAX: Millis = 400 * 24 * 60 * 60 * 1_000;
 
 pub(super) async fn is_made(session: &mut dyn Session, month: Month) -> Outcome<bool> {

@@ -1,9 +1,9 @@
-//! An archived order comes back into the books, because something happens to it after all: money that comes years
-//! too late, or a refund of an old order.
+//! An archived order comes back into the books, because something happens to it after all: money that comes
+//! years too late, or a refund of an old order.
 //!
-//! With it come its payments. Its rows of the stock log stay in the archive: the chain in the books goes on behind
-//! them. The copy in the month stays, too, and is passed over; the next run of the job moves the order again when
-//! it is over, and writes over it.
+//! With it come its payments. Its rows of the stock log stay in the archive: the chain in the books goes on
+//! behind them. The copy in the month stays, too, and is passed over; the next run of the job moves the
+//! order again when it is over, and writes over it.
 
 use sale::{ActivityId, ItemId, OrderNo, OrderStatus, UserId};
 
