@@ -110,7 +110,8 @@ mod tests {
         ] {
             assert_eq!(Place::of(&place.mark().unwrap()), Ok(place));
         }
-        for bad in ["j7", "n", "b1", "b1.", "b.1", "b1.99999999999999999999", "b4294967295.1", "x"] {
+        for bad in ["j7", "n", "b1", "b1.", "b.1", "b1.99999999999999999999", "b4294967295.1", "x"]
+        {
             assert_eq!(Place::of(&bad.parse().unwrap()), Err(InvalidBackMark), "{bad}");
         }
     }

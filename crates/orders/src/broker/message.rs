@@ -20,8 +20,10 @@ use serde_json::value::RawValue;
 use super::Message;
 
 /// The largest entry that is sure to be taken: with the longest buyers it stays below the million bytes that
-/// brokers allow.
+/// brokers usually allow.
 pub const MESSAGE_CLAIMS_MAX: usize = 2_000;
+/// No message is larger.
+pub const MESSAGE_BYTES_MAX: usize = 1_000_000;
 
 const VERSION: u32 = 1;
 
@@ -171,7 +173,7 @@ mod tests {
         let longest = "\u{10ffff}".parse::<UserId>().map_or("买", |_| "\u{10ffff}").repeat(64);
         let sealed = seal(&entry(MESSAGE_CLAIMS_MAX, &longest), &keys("a secret of this shop"));
         let bytes = sealed.unwrap().body.len();
-        assert!(bytes < 1_000_000, "{bytes}");
+        assert!(bytes <= MESSAGE_BYTES_MAX, "{bytes}");
     }
 
     #[test]

@@ -59,7 +59,7 @@ use sale::{Millis, OrderNo};
 
 pub use delivered::BrokerLog;
 pub use look_back::BrokerLookBack;
-pub use message::MESSAGE_CLAIMS_MAX;
+pub use message::{MESSAGE_BYTES_MAX, MESSAGE_CLAIMS_MAX};
 pub use meters::describe as describe_metrics;
 pub use options::{ClaimLogKind, KafkaOptions, RelayOptions, RocketmqOptions};
 pub use relay::{Relay, RelayHandle};
@@ -237,9 +237,8 @@ fn open_kafka(_: &KafkaOptions) -> Result<Arc<dyn Broker>, BrokerRefused> {
 
 #[cfg(feature = "kafka")]
 fn open_kafka(options: &KafkaOptions) -> Result<Arc<dyn Broker>, BrokerRefused> {
-    let refused = |error: rdkafka::error::KafkaError| {
-        BrokerRefused::Settings("kafka", error.to_string())
-    };
+    let refused =
+        |error: rdkafka::error::KafkaError| BrokerRefused::Settings("kafka", error.to_string());
     Ok(Arc::new(crate::kafka::KafkaBroker::open(options).map_err(refused)?))
 }
 

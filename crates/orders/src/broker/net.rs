@@ -49,8 +49,10 @@ impl Net {
             if left.is_empty() {
                 continue;
             }
-            warn!(entries = left.len(),
-                "claims are on the log for long and the broker has no message of them: published again");
+            warn!(
+                entries = left.len(),
+                "claims are on the log for long and the broker has no message of them: published again"
+            );
             meters::republished(left.len());
             self.publisher.clone().carry(left).await?;
         }

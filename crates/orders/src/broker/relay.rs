@@ -151,7 +151,8 @@ impl Publisher {
         let mut entries: Vec<(LogEntry, Message)> = self.sealed(entries).await;
         let mut backoff = Backoff::new(PAUSE_MS_MIN, PAUSE_MS_MAX);
         while !entries.is_empty() {
-            let messages: Vec<Message> = entries.iter().map(|(_, message)| message.clone()).collect();
+            let messages: Vec<Message> =
+                entries.iter().map(|(_, message)| message.clone()).collect();
             let results = tokio::select! {
                 biased;
                 () = self.stop.stopped() => return Err(Stopped),
