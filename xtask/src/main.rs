@@ -122,7 +122,8 @@ fn bench(options: &[String]) -> Result<(), String> {
     programs::ensure(programs::ENGINES)?;
     let mut options: Vec<&str> = options.iter().map(String::as_str).collect();
     // What is measured over HTTP is the real binary.
-    let mut build = vec!["build", "--release", "--package", "server", "--package", "bench", "--bins"];
+    let mut build =
+        vec!["build", "--release", "--package", "server", "--package", "bench", "--bins"];
     if let Some(at) = options.iter().position(|option| *option == "--brokers") {
         options.remove(at);
         brokers::ensure()?;

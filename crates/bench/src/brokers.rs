@@ -1,5 +1,5 @@
-//! Orders by way of a message broker, beside the same by the gate's own log: from the admission of the first claim
-//! until the last one is an order, and acknowledged everywhere.
+//! Orders by way of a message broker, beside the same by the gate's own log: from the admission of the first
+//! claim until the last one is an order, and acknowledged everywhere.
 //!
 //! Both go from a solo gate to a SQLite ledger, with the workers of `seckill serve` between them, in this
 //! process. Kafka is one node that waits for its disk with every message.
