@@ -25,6 +25,8 @@ mod operators;
 mod outbox;
 mod plans;
 mod sqlite;
+mod tidb;
+mod timeouts;
 mod tls;
 mod volumes;
 mod webhooks;
