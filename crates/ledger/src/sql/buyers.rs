@@ -160,16 +160,15 @@ async fn unpaid_closes(
     users: &[UserId],
     since_ms: Millis,
 ) -> Outcome<Vec<(UserId, u64)>> {
+    let oldest = OrderNo::floor(since_ms.saturating_sub(PAY_WITHIN_MS_MAX));
     let sql = format!(
         "SELECT user_id, COUNT(*) FROM tb_seckill_order {}
          WHERE {} AND user_id IN ? AND order_no >= ? AND status = ? AND closed_at >= ?
          GROUP BY user_id",
         session.dialect().by_index("ix_order_user"),
-        volumes::IN_LATE
+        volumes::late(session, oldest).await?
     );
-    let oldest = OrderNo::floor(since_ms.saturating_sub(PAY_WITHIN_MS_MAX));
     let asked = [
-        volumes::since(oldest).into(),
         Value::list(users.iter()),
         oldest.into(),
         OrderStatus::Closed.code().into(),

@@ -203,7 +203,7 @@ pub(super) async fn page_of_books(
     let mut by_buyer = String::new();
     if filter.user.is_some() {
         by_buyer = session.dialect().by_index("ix_order_user");
-        conditions = volumes::IN_ANY.into();
+        conditions = volumes::any(session).await?;
     }
     for (condition, value) in asked {
         if value != Value::Null {

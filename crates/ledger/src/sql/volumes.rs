@@ -20,7 +20,7 @@ use super::{
     Access, SqlLedger,
     columns::get,
     failure::Outcome,
-    session::{Session, values},
+    session::{Session, Value, values},
 };
 
 /// Orders of a small volume: its index is some hundred pages.
@@ -30,18 +30,29 @@ const GROWS_EVERY: u64 = 256;
 /// Clocks of those who write orders and of those who number them may differ by this.
 const CLOCKS_APART_MS: Millis = 600_000;
 
-/// As a condition on orders of a buyer. Without it no index finds them.
-pub(super) const IN_ANY: &str = "volume IN (SELECT volume FROM tb_order_volume)";
-/// The same where only orders numbered from some time on are wanted; [`since`] is its value.
-pub(super) const IN_LATE: &str =
-    "volume IN (SELECT volume FROM tb_order_volume WHERE volume = 0 OR volume >=
-     (SELECT MAX(volume) FROM tb_order_volume WHERE began_at <= ?))";
 /// As a column: where an order is written now.
 pub(super) const LAST: &str = "(SELECT MAX(volume) FROM tb_order_volume)";
 
-/// An order is written after it is numbered, so not into a volume that was full by then.
-pub(super) fn since(oldest: OrderNo) -> Millis {
-    (oldest.made_ms() - CLOCKS_APART_MS).max(0)
+/// A condition on orders of a buyer, in whichever volume. Without it no index finds them.
+pub(super) async fn any(session: &mut dyn Session) -> Outcome<String> {
+    listed(session, "SELECT volume FROM tb_order_volume", &[]).await
+}
+
+/// The same where only orders numbered from this one on are wanted. An order is written after it is
+/// numbered, so not into a volume that was full by then.
+pub(super) async fn late(session: &mut dyn Session, oldest: OrderNo) -> Outcome<String> {
+    let sql = "SELECT volume FROM tb_order_volume WHERE volume = 0 OR volume >=
+         (SELECT MAX(volume) FROM tb_order_volume WHERE began_at <= ?)";
+    let since_ms = (oldest.made_ms() - CLOCKS_APART_MS).max(0);
+    listed(session, sql, values![since_ms]).await
+}
+
+/// Their numbers are written into the statement: a server looks up buyers in a list of volumes, and would
+/// read all of each volume that comes out of another table.
+async fn listed(session: &mut dyn Session, sql: &str, values: &[Value<'_>]) -> Outcome<String> {
+    let volumes = session.rows(sql, values, |row| get::<i64>(row, 0)).await?;
+    let volumes: Vec<String> = volumes.iter().map(i64::to_string).collect();
+    Ok(format!("volume IN ({})", volumes.join(", ")))
 }
 
 fn full_at(volume: i64) -> u64 {
