@@ -111,7 +111,7 @@ impl Publisher {
         let mut under_way: JoinSet<Result<(), Stopped>> = JoinSet::new();
         while let Ok(entries) = self.take(options.batch_claims_max).await {
             let publisher = self.clone();
-            under_way.spawn(async move { publisher.carry(entries).await });
+            under_way.spawn(async move { publisher.carry(entries, false).await });
             while under_way.len() >= options.publishes_max {
                 let one = under_way.join_next().await;
                 note_end(one);
@@ -146,9 +146,17 @@ impl Publisher {
         }
     }
 
-    /// Publishes these until the broker has them all, or refuses them.
-    pub(super) async fn carry(mut self, entries: Vec<LogEntry>) -> Result<(), Stopped> {
+    /// Publishes these until the broker has them all, or refuses them. Those that are published `again`, for
+    /// nobody has settled them, go to any queue: perhaps it is the queue that is to blame.
+    pub(super) async fn carry(
+        mut self,
+        entries: Vec<LogEntry>,
+        again: bool,
+    ) -> Result<(), Stopped> {
         let mut entries: Vec<(LogEntry, Message)> = self.sealed(entries).await;
+        if again {
+            entries.iter_mut().for_each(|(_, message)| message.key = fastrand::u64(..).to_string());
+        }
         let mut backoff = Backoff::new(PAUSE_MS_MIN, PAUSE_MS_MAX);
         while !entries.is_empty() {
             let messages: Vec<Message> =

@@ -83,10 +83,18 @@ fn ids(partitions: &TopicPartitionList) -> Vec<i32> {
 }
 
 impl ConsumerContext for Group {
-    fn pre_rebalance(&self, _: &BaseConsumer<Group>, rebalance: &Rebalance<'_>) {
+    fn pre_rebalance(&self, consumer: &BaseConsumer<Group>, rebalance: &Rebalance<'_>) {
         match rebalance {
             Rebalance::Assign(partitions) => self.offsets.lock().assigned(ids(partitions)),
-            Rebalance::Revoke(partitions) => self.offsets.lock().revoked(ids(partitions)),
+            Rebalance::Revoke(partitions) => {
+                if consumer.assignment_lost() {
+                    tracing::warn!(
+                        "Kafka had not heard of this worker for too long and gave its partitions \
+                        to others; it joins again, and what it settled is known"
+                    );
+                }
+                self.offsets.lock().revoked(ids(partitions));
+            }
             Rebalance::Error(error) => tracing::warn!(%error, "a rebalance of Kafka failed"),
         }
     }
