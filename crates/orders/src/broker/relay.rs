@@ -153,14 +153,12 @@ impl Publisher {
         entries: Vec<LogEntry>,
         again: bool,
     ) -> Result<(), Stopped> {
-        let mut entries: Vec<(LogEntry, Message)> = self.sealed(entries).await;
+        let (mut entries, mut messages) = self.sealed(entries).await;
         if again {
-            entries.iter_mut().for_each(|(_, message)| message.key = fastrand::u64(..).to_string());
+            messages.iter_mut().for_each(|message| message.key = fastrand::u64(..).to_string());
         }
         let mut backoff = Backoff::new(PAUSE_MS_MIN, PAUSE_MS_MAX);
         while !entries.is_empty() {
-            let messages: Vec<Message> =
-                entries.iter().map(|(_, message)| message.clone()).collect();
             let results = tokio::select! {
                 biased;
                 () = self.stop.stopped() => return Err(Stopped),
@@ -168,8 +166,9 @@ impl Publisher {
             };
             assert_eq!(results.len(), entries.len(), "one answer for each message");
             meters::published(&results);
-            let (mut again, mut done, mut cause) = (Vec::new(), Vec::new(), None);
-            for ((entry, message), result) in entries.into_iter().zip(results) {
+            let (mut left, mut unsent, mut done, mut cause) = (vec![], vec![], vec![], None);
+            let all = entries.into_iter().zip(messages).zip(results);
+            for ((entry, message), result) in all {
                 match result {
                     Published::Done => done.push(entry.id),
                     Published::Refused(why) => {
@@ -180,12 +179,13 @@ impl Publisher {
                     }
                     Published::Unknown(why) => {
                         cause = Some(why);
-                        again.push((entry, message));
+                        left.push(entry);
+                        unsent.push(message);
                     }
                 }
             }
             self.relayed(&done).await;
-            entries = again;
+            (entries, messages) = (left, unsent);
             match cause {
                 None => self.publishing.end(),
                 Some(cause) => {
@@ -199,16 +199,19 @@ impl Publisher {
         Ok(())
     }
 
-    async fn sealed(&self, entries: Vec<LogEntry>) -> Vec<(LogEntry, Message)> {
-        let (mut sealed, mut empty) = (Vec::with_capacity(entries.len()), Vec::new());
+    async fn sealed(&self, entries: Vec<LogEntry>) -> (Vec<LogEntry>, Vec<Message>) {
+        let (mut sealed, mut messages, mut empty) = (vec![], vec![], vec![]);
         for entry in entries {
             match message::seal(&entry, &self.keys) {
-                Some(message) => sealed.push((entry, message)),
+                Some(message) => {
+                    messages.push(message);
+                    sealed.push(entry);
+                }
                 None => empty.push(entry.id),
             }
         }
         self.relayed(&empty).await;
-        sealed
+        (sealed, messages)
     }
 
     async fn relayed(&self, done: &[EntryId]) {
