@@ -65,6 +65,13 @@ async fn sell(shop: &Shop, activity: &Activity, past: &mut Past) {
     past.closed.push(shop.found(order.order_no).await);
 }
 
+#[derive(Debug, PartialEq)]
+struct OfItem {
+    orders: Vec<Order>,
+    log: Vec<StockLogRow>,
+    counts: Vec<(OrderStatus, StatusCount)>,
+}
+
 /// Everything that anybody can ask about the past.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Told {
@@ -73,7 +80,7 @@ pub(crate) struct Told {
     by_payment: Vec<Order>,
     of_buyers: Vec<Vec<Order>>,
     closed_of_one: Vec<Order>,
-    of_items: Vec<(Vec<Order>, Vec<StockLogRow>, Vec<(OrderStatus, StatusCount)>)>,
+    of_items: Vec<OfItem>,
     last_no: Option<OrderNo>,
 }
 
@@ -103,7 +110,8 @@ pub(crate) async fn told(shop: &Shop, past: &Past) -> Told {
     let mut of_items = Vec::new();
     for item in past.activities.iter().flat_map(|activity| &activity.items) {
         let orders = pages(shop, OrderFilter { item: Some(item.id), ..all() }).await;
-        of_items.push((orders, log(shop, item.id).await, counts(shop, item.id).await));
+        let (log, counts) = (log(shop, item.id).await, counts(shop, item.id).await);
+        of_items.push(OfItem { orders, log, counts });
         shop.books_add_up(item.id).await;
     }
     let (user, status) = (Some("eve".parse().unwrap()), Some(OrderStatus::Closed));
