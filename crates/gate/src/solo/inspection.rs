@@ -43,7 +43,7 @@ impl Inspection for SoloGate {
                 closes_ms: state.closes_ms,
                 left: state.left,
                 marks: state.marks.len() as u64,
-                marked_units: state.marked_units,
+                marked_units: state.marks.units(),
                 version: state.version,
                 in_flight: inner.log.lock().claims_of(item),
                 adjusts: state.adjusts.iter().map(|(no, delta)| (*no, *delta)).collect(),
@@ -59,7 +59,7 @@ impl Inspection for SoloGate {
     async fn marks(&self, item: ItemId) -> Result<Vec<(UserId, OrderNo)>> {
         let Some(state) = self.0.items.get(item) else { return Ok(Vec::new()) };
         let state = state.read();
-        Ok(state.marks.iter().map(|(user, mark)| (user.clone(), mark.order_no)).collect())
+        Ok(state.marks.each().map(|(user, mark)| (user, mark.order_no)).collect())
     }
 
     async fn queued(&self, user: &UserId, order_no: OrderNo) -> Result<Option<Claim>> {
