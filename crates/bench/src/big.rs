@@ -1,9 +1,11 @@
-//! Items with millions of buyers beside others: how long a claim on another item waits while a big one is warmed
-//! and rebuilt, what that takes in memory, and how much of the claim log one hot item of one shard may fill.
+//! Items with millions of buyers beside others: how long a claim on another item waits while a big one
+//! is warmed and rebuilt, what that takes in memory, and how much of the claim log one hot item of one
+//! shard may fill.
 //!
-//! Both profiles over real HTTP. The big item's orders are put into the ledger by the ledger's own code while no
-//! server runs; its sale opens tomorrow, so nobody warms it unasked. The claims on the other item are an open loop:
-//! each has its planned instant, from which its wait is measured, so that nobody who is kept waiting is left out.
+//! Both profiles over real HTTP. The big item's orders are put into the ledger by the ledger's own code
+//! while no server runs; its sale opens tomorrow, so nobody warms it unasked. The claims on the other
+//! item are an open loop: each has its planned instant, from which its wait is measured, so that nobody
+//! who is kept waiting is left out.
 
 use std::{
     net::SocketAddr,

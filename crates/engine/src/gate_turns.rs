@@ -1,11 +1,13 @@
 //! Turns at the gate: one for each item.
 //!
-//! Whoever carries something from the ledger to the gate in two steps holds the item's turn for both: a load, a
-//! stock change, a change of state, a comparison. A load replaces what the gate holds by what the ledger held a
-//! moment before, so nothing may reach the gate in between: it would be lost. One turn for all would be simpler,
-//! but then an item with millions of buyers, which takes long to read, would keep everybody else waiting.
+//! Whoever carries something from the ledger to the gate in two steps holds the item's turn for both: a
+//! load, a stock change, a change of state, a comparison. A load replaces what the gate holds by what
+//! the ledger held a moment before, so nothing may reach the gate in between: it would be lost. One turn
+//! for all would be simpler, but then an item with millions of buyers, which takes long to read, would
+//! keep everybody else waiting.
 //!
-//! Whoever needs several takes them together, in the order of the items, so that no two wait for each other.
+//! Whoever needs several takes them together, in the order of the items, so that no two wait for each
+//! other.
 
 use std::{
     collections::{BTreeSet, HashMap},

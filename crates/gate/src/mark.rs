@@ -115,8 +115,8 @@ pub(crate) fn put_mark_of(out: &mut Vec<u8>, user: &[u8], mark: &Mark) {
     out.extend(user);
 }
 
-/// The same for every instance and version: it decides in which shard a buyer's mark is, and in which piece of
-/// the journal.
+/// The same for every instance and version: it decides in which shard a buyer's mark is, and in which
+/// piece of the journal.
 pub(crate) fn buyer_hash(user: &[u8]) -> u64 {
     let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
     let mut hash = user.iter().fold(0xcbf2_9ce4_8422_2325, fnv);

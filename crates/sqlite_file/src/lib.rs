@@ -221,7 +221,8 @@ impl Length {
         self.check_at(connection, self.pages_max)
     }
 
-    /// The same from fewer pages on: whoever writes much in many commits has short checkpoints rather than few.
+    /// The same from fewer pages on: whoever writes much in many commits has short checkpoints rather
+    /// than few.
     pub fn check_at(&self, connection: &Connection, pages_max: u32) -> rusqlite::Result<()> {
         if self.pages.load(Ordering::Relaxed) < pages_max.min(self.pages_max) {
             return Ok(());

@@ -220,8 +220,8 @@ impl Admitter {
         busy(Busy::Unwritable)
     }
 
-    /// `seen`: the epoch in which everybody may win, if the item is still in it. `log_max`: what the partition
-    /// may hold.
+    /// `seen`: the epoch in which everybody may win, if the item is still in it. `log_max`: what the
+    /// partition may hold.
     fn admit_call(
         &self,
         partition: usize,

@@ -1,15 +1,15 @@
 //! How many claims may wait for the ledger in one partition.
 //!
-//! The bound is of the whole log: one hot item has all of it, if the other partitions are empty. But a partition
-//! decides alone, in one script, and cannot ask the others. So each call brings along what the partition may hold:
-//! what it held when all were last looked at, and its share of what was free then. The shares of one look are
-//! together what was free, so whoever looks alone never passes the bound. Everybody looks once a second, and
-//! whoever is refused looks again: then the share of what is still free is the partition's as well, and so on, until
-//! nothing is.
+//! The bound is of the whole log: one hot item has all of it, if the other partitions are empty. But a
+//! partition decides alone, in one script, and cannot ask the others. So each call brings along what the
+//! partition may hold: what it held when all were last looked at, and its share of what was free then.
+//! The shares of one look are together what was free, so whoever looks alone never passes the bound.
+//! Everybody looks once a second, and whoever is refused looks again: then the share of what is still
+//! free is the partition's as well, and so on, until nothing is.
 //!
-//! Two processes that look at different times may pass the bound together, by what one of them lets into partitions
-//! of which the other has an old number: in the worst case by what was free at the older look, and by as much as
-//! they admit between two looks.
+//! Two processes that look at different times may pass the bound together, by what one of them lets into
+//! partitions of which the other has an old number: in the worst case by what was free at the older
+//! look, and by as much as they admit between two looks.
 
 use std::{
     sync::Arc,

@@ -58,8 +58,14 @@ impl Inspection for SoloGate {
 
     async fn marks(&self, item: ItemId) -> Result<Vec<(UserId, OrderNo)>> {
         let Some(state) = self.0.items.get(item) else { return Ok(Vec::new()) };
-        let state = state.read();
-        Ok(state.marks.each().map(|(user, mark)| (user, mark.order_no)).collect())
+        let mut marks = Vec::new();
+        // Piece by piece: whoever admits waits for who reads, and with them all who wait for the journal.
+        for place in 0.. {
+            let state = state.read();
+            let Some(piece) = state.marks.pieces().get(place) else { break };
+            marks.extend(piece.each().map(|(user, mark)| (user, mark.order_no)));
+        }
+        Ok(marks)
     }
 
     async fn queued(&self, user: &UserId, order_no: OrderNo) -> Result<Option<Claim>> {

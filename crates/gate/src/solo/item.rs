@@ -19,8 +19,8 @@ const VERSION_BITS: u32 = 40;
 /// What the file has of an item.
 #[derive(Clone, Copy, Default)]
 pub(super) struct InFile {
-    /// Its pieces are known by this number. What an earlier load or an earlier life of the item has left behind
-    /// has another one.
+    /// Its pieces are known by this number. What an earlier load or an earlier life of the item has left
+    /// behind has another one.
     pub(super) generation: i64,
     /// All entries up to this one are in the pieces.
     pub(super) as_of: u64,
@@ -46,8 +46,9 @@ pub(super) struct GateItem {
     pub(super) adjusts: BTreeMap<OrderNo, i64>,
     pub(super) marks: Marks,
     pub(super) spent: Spent,
-    /// Counts loads, so that each knows which marks it has brought. After 65,536 loads of which none came to its
-    /// end one might take an old mark for its own: a buyer would be told that they hold what is over.
+    /// Counts loads, so that each knows which marks it has brought. After 65,536 loads of which none
+    /// came to its end one might take an old mark for its own: a buyer would be told that they hold what
+    /// is over.
     load: u16,
     pub(super) in_file: InFile,
 }
@@ -84,8 +85,8 @@ impl GateItem {
         }
     }
 
-    /// From here on marks are filled in. Those that are there stay as long as the load goes on: they answer for
-    /// buyers who hold something.
+    /// From here on marks are filled in. Those that are there stay as long as the load goes on: they
+    /// answer for buyers who hold something.
     pub(super) fn begin_filling(&mut self) {
         self.load = self.load.wrapping_add(1);
     }
@@ -100,8 +101,8 @@ impl GateItem {
         }
     }
 
-    /// Of one piece, the marks that the load did not bring end here and not by a release. Their keys were answered
-    /// all the same.
+    /// Of one piece, the marks that the load did not bring end here and not by a release. Their keys
+    /// were answered all the same.
     pub(super) fn end_others(&mut self, place: usize) {
         for (user, mark) in self.marks.take_out_others(place, self.load) {
             self.spent.add(user, mark);
@@ -209,8 +210,8 @@ impl GateItem {
         Changed { item: self.item, version: self.version, units: self.left - before }
     }
 
-    /// Make a change that is in the journal, as far as what was read from the file does not contain it. The head
-    /// may be younger than some of the pieces, and is as young as the youngest of them.
+    /// Make a change that is in the journal, as far as what was read from the file does not contain it.
+    /// The head may be younger than some of the pieces, and is as young as the youngest of them.
     pub(super) fn replay(&mut self, seq: u64, record: &Record) -> bool {
         if seq <= self.in_file.as_of {
             return false;

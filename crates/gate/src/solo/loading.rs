@@ -1,14 +1,15 @@
 //! Loading an item, step by step: other items are sold meanwhile.
 //!
-//! 1. *begin*: an item that is here is frozen, in the journal, and keeps its marks: they answer for buyers who hold
-//!    something. From here on units that come back and stock changes are refused, for a load replaces what is here
-//!    by what the ledger held a moment before.
+//! 1. *begin*: an item that is here is frozen, in the journal, and keeps its marks: they answer for
+//!    buyers who hold something. From here on units that come back and stock changes are refused, for a
+//!    load replaces what is here by what the ledger held a moment before.
 //! 2. *fill*: marks come in parts, and take the place of what was here.
-//! 3. *load*: what the load did not bring ends, piece by piece; what changed is written, piece by piece; the last
-//!    step writes the head, under which the item is sold.
+//! 3. *load*: what the load did not bring ends, piece by piece; what changed is written, piece by piece;
+//!    the last step writes the head, under which the item is sold.
 //!
-//! A crash before the last step finds the item frozen in its old epoch, or not here at all if it never was, and it
-//! is loaded again by whoever sees that. Memory holds the item once, whether it was here before or not.
+//! A crash before the last step finds the item frozen in its old epoch, or not here at all if it never
+//! was, and it is loaded again by whoever sees that. Memory holds the item once, whether it was here
+//! before or not.
 
 use std::sync::Arc;
 

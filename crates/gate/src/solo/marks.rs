@@ -1,7 +1,8 @@
 //! Who is marked on an item: its [pieces](super::piece), and which of them has whom.
 //!
-//! The directory has a place for every ending of a buyer's hash, and says which piece has the buyers with that
-//! ending. Dividing a piece touches no other one, so that nobody waits for more than that, however many there are.
+//! The directory has a place for every ending of a buyer's hash, and says which piece has the buyers
+//! with that ending. Dividing a piece touches no other one, so that nobody waits for more than that,
+//! however many there are.
 
 use sale::UserId;
 
@@ -86,8 +87,8 @@ impl Marks {
         self.pieces.push(other);
     }
 
-    /// Pieces have places, which they keep: who walks over all of them, step by step, meets every buyer who was
-    /// there from the beginning. New ones come behind.
+    /// Pieces have places, which they keep: who walks over all of them, step by step, meets every buyer
+    /// who was there from the beginning. New ones come behind.
     pub(super) fn pieces(&self) -> &[Piece] {
         &self.pieces
     }
@@ -112,8 +113,8 @@ impl Marks {
         gone
     }
 
-    /// A piece as the file holds it takes the place of what was known of these buyers. Those with fewer bits must
-    /// come first: a row of more bits is younger than the one it was divided from.
+    /// A piece as the file holds it takes the place of what was known of these buyers. Those with fewer
+    /// bits must come first: a row of more bits is younger than the one it was divided from.
     pub(super) fn restore(&mut self, piece: Piece) {
         let hash = u64::from(piece.suffix);
         while self.pieces[self.place(hash)].bits < piece.bits {
@@ -149,10 +150,6 @@ impl Marks {
         for piece in &mut self.pieces {
             (piece.is_written, piece.has_row) = (false, false);
         }
-    }
-
-    pub(super) fn each(&self) -> impl Iterator<Item = (UserId, Mark)> {
-        self.pieces.iter().flat_map(Piece::each)
     }
 
     pub(super) fn last_order_no(&self) -> Option<sale::OrderNo> {
@@ -254,7 +251,7 @@ mod tests {
             }
             let units: i64 = model.values().map(|(mark, _)| i64::from(mark.quantity)).sum();
             prop_assert_eq!(marks.units(), units);
-            let each: HashMap<UserId, Mark> = marks.each().collect();
+            let each: HashMap<UserId, Mark> = marks.pieces().iter().flat_map(Piece::each).collect();
             prop_assert!(model.iter().all(|(user, (mark, _))| each[user] == *mark));
             let places = 0..marks.pieces().len();
             let gone: Vec<_> = places.flat_map(|at| marks.take_out_others(at, 2)).collect();

@@ -1,8 +1,8 @@
 //! A piece of an item: some of its buyers, and what each of them holds.
 //!
-//! An item may have millions of buyers, so it is kept, written and read in pieces of bounded size. Which piece a
-//! buyer belongs to is decided by the last bits of a hash of their name: `bits` of them are `suffix`. A piece that
-//! has grown too large becomes two, which differ in one bit more.
+//! An item may have millions of buyers, so it is kept, written and read in pieces of bounded size. Which
+//! piece a buyer belongs to is decided by the last bits of a hash of their name: `bits` of them are
+//! `suffix`. A piece that has grown too large becomes two, which differ in one bit more.
 //!
 //! Buyers lie dense, and their names beside each other: two thirds of what a map of names would take.
 
@@ -48,8 +48,8 @@ pub(super) struct Piece {
     index: HashTable<u32>,
 }
 
-/// The last bits of the hash are the same for all of a piece, and a table looks at the first and the last ones:
-/// so it is given them the other way round.
+/// The last bits of the hash are the same for all of a piece, and a table looks at the first and the
+/// last ones: so it is given them the other way round.
 fn in_table(hash: u64) -> u64 {
     hash.rotate_right(32)
 }

@@ -1,7 +1,8 @@
-//! Keys of claims that were given back, so that the same key still gets the same answer, and whose they are.
+//! Keys of claims that were given back, so that the same key still gets the same answer, and whose they
+//! are.
 //!
-//! Both lists only grow, and stay in their order. So the file has them in pages, of which only the last one is
-//! written again when there is more.
+//! Both lists only grow, and stay in their order. So the file has them in pages, of which only the last
+//! one is written again when there is more.
 
 use indexmap::{IndexMap, IndexSet};
 use sale::{KeyHash, OrderNo, UserId};

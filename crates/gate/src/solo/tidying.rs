@@ -1,5 +1,6 @@
-//! Tidying up the journal: items are written anew, and the entries they contain dropped, so that the file does not
-//! grow for ever nor a start take for ever. All of it in steps, between which buyers are served.
+//! Tidying up the journal: items are written anew, and the entries they contain dropped, so that the
+//! file does not grow for ever nor a start take for ever. All of it in steps, between which buyers are
+//! served.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,8 +25,8 @@ const QUIET: Duration = Duration::from_secs(1);
 const QUIET_CLAIMS_MAX: u64 = 1_000;
 
 impl SoloGate {
-    /// Write what changed of the items and drop the entries they contain, if there are more than `entries_max` and
-    /// the moment is quiet. Answers whether it was done.
+    /// Write what changed of the items and drop the entries they contain, if there are more than
+    /// `entries_max` and the moment is quiet. Answers whether it was done.
     pub async fn tidy(&self, entries_max: u64) -> Result<bool> {
         let due = self.with_journal(move |inner, writer| {
             let entries = writer.last_seq - writer.rewritten_seq;
@@ -97,8 +98,8 @@ impl SoloGate {
 }
 
 impl Inner {
-    /// One step of writing an item. `None`: it is written, or not at the gate any more, or being loaded, which
-    /// writes it as well.
+    /// One step of writing an item. `None`: it is written, or not at the gate any more, or being loaded,
+    /// which writes it as well.
     fn next_step(
         &self,
         writer: &mut Writer,

@@ -1,8 +1,8 @@
-//! Writing an item anew, step by step: what changed of it since it was last written, and at the end up to which
-//! entry all of it is contained in its rows.
+//! Writing an item anew, step by step: what changed of it since it was last written, and at the end up
+//! to which entry all of it is contained in its rows.
 //!
-//! A step holds the journal lock, and is small. Whoever has one [`Pass`] under way may be overtaken by another one,
-//! or by claims: what they change is written again by whoever comes after.
+//! A step holds the journal lock, and is small. Whoever has one [`Pass`] under way may be overtaken by
+//! another one, or by claims: what they change is written again by whoever comes after.
 
 use parking_lot::RwLock;
 
@@ -53,7 +53,8 @@ struct Chosen {
 }
 
 impl Inner {
-    /// Write the next step. With `head` the item gets it in the last one. Answers whether there is more to do.
+    /// Write the next step. With `head` the item gets it in the last one. Answers whether there is more
+    /// to do.
     pub(super) fn write_step(
         &self,
         writer: &mut Writer,

@@ -1,5 +1,5 @@
-//! Stories of items with so many buyers that they are loaded and written in pieces, and of journals from before
-//! there were any.
+//! Stories of items with so many buyers that they are loaded and written in pieces, and of journals from
+//! before there were any.
 
 use std::{
     path::{Path, PathBuf},

@@ -65,8 +65,9 @@ pub(in crate::solo) struct Trim {
 }
 
 impl Trim {
-    /// Behind an entry that is needed there may be others that are not. They are kept as well, but what is not
-    /// counted must not become more than what is kept at all: then all entries are gone through once more.
+    /// Behind an entry that is needed there may be others that are not. They are kept as well, but what
+    /// is not counted must not become more than what is kept at all: then all entries are gone through
+    /// once more.
     fn begins_again(&mut self, keep: Keep) -> bool {
         let again =
             !keep.is_nothing() && !self.drops_between && self.between_bytes > keep.bytes_max;
@@ -93,9 +94,9 @@ impl Journal {
         connection.query_row("SELECT upto FROM kept", [], |row| row.get(0))
     }
 
-    /// Entries that nobody needs any more are no longer read at a start: changes that the items' rows contain
-    /// are dropped, settled claims become a part of the tail, if one is kept. One step looks at so many entries.
-    /// Answers whether there are more to look at.
+    /// Entries that nobody needs any more are no longer read at a start: changes that the items' rows
+    /// contain are dropped, settled claims become a part of the tail, if one is kept. One step looks at
+    /// so many entries. Answers whether there are more to look at.
     pub(in crate::solo) fn trim_step(&mut self, trim: &mut Trim, keep: Keep) -> Result<bool> {
         let tx = self.relaxed.transaction()?;
         let kept_upto = Journal::kept_upto(&tx)?;

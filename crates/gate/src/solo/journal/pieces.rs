@@ -1,25 +1,30 @@
 //! Items in the file, piece by piece.
 //!
-//! An item with millions of buyers is too much for one row, and for one moment in which nobody else can write. So
-//! its row in `item` has only its head (window, units, stock changes), and its buyers and spent keys are in rows
-//! of `piece`, each of a bounded size. A *step* writes a few of those that changed, in one commit.
+//! An item with millions of buyers is too much for one row, and for one moment in which nobody else can
+//! write. So its row in `item` has only its head (window, units, stock changes), and its buyers and
+//! spent keys are in rows of `piece`, each of a bounded size. A *step* writes a few of those that
+//! changed, in one commit.
 //!
-//! Between two steps buyers are served, so the rows of an item are not of one instant. Each row knows up to which
-//! entry all are contained in it (`as_of`, for the head `head_as_of`), and a start applies the later ones:
+//! Between two steps buyers are served, so the rows of an item are not of one instant. Each row knows up
+//! to which entry all are contained in it (`as_of`, for the head `head_as_of`), and a start applies the
+//! later ones:
 //!
 //! - what an entry changes of a buyer, where that buyer's piece is older than the entry;
-//! - what it changes of the head, where the head is older. Every step that writes a piece writes the head as well,
-//!   so a head is never older than a piece, and an entry that it lacks is lacking everywhere.
+//! - what it changes of the head, where the head is older. Every step that writes a piece writes the
+//!   head as well, so a head is never older than a piece, and an entry that it lacks is lacking
+//!   everywhere.
 //!
-//! `item.as_of` is the entry that all pieces contain, and grows when every piece that had changed is written.
-//! Only then are entries dropped. A crash at any point finds the old rows, the new ones, and the entries for both.
+//! `item.as_of` is the entry that all pieces contain, and grows when every piece that had changed is
+//! written. Only then are entries dropped. A crash at any point finds the old rows, the new ones, and
+//! the entries for both.
 //!
-//! **An item that is not in pieces yet** (it is being loaded for the first time, or a release that knew no pieces
-//! wrote it) has all of them written before its row says so. Its `generation`, a number by chance, is in both: after
-//! a crash in the middle its pieces belong to nobody, and go as *leftovers*, a few at a time.
+//! **An item that is not in pieces yet** (it is being loaded for the first time, or a release that knew
+//! no pieces wrote it) has all of them written before its row says so. Its `generation`, a number by
+//! chance, is in both: after a crash in the middle its pieces belong to nobody, and go as *leftovers*, a
+//! few at a time.
 //!
-//! **A piece that was divided** leaves its row until all it became is written: rows are read in the order of their
-//! bits, and what has more of them takes the place of what has fewer.
+//! **A piece that was divided** leaves its row until all it became is written: rows are read in the
+//! order of their bits, and what has more of them takes the place of what has fewer.
 
 use std::collections::HashMap;
 
@@ -51,7 +56,8 @@ pub(super) const SCHEMA: &str = "
     ) STRICT;
 ";
 
-/// What `piece.kind` says: buyers, whose `no` is the suffix of their hashes; pages of the two lists of spent keys.
+/// What `piece.kind` says: buyers, whose `no` is the suffix of their hashes; pages of the two lists of
+/// spent keys.
 const BUYERS: i64 = 0;
 const KEYS: i64 = 1;
 const SPENDERS: i64 = 2;
@@ -89,8 +95,9 @@ pub(super) struct Pieced {
 }
 
 impl Journal {
-    /// Write one step of an item, which contains all entries up to `seq`. What is written anew need not wait for the
-    /// disk: without it the entries are still there, and they go after it. What a load brings is nowhere else.
+    /// Write one step of an item, which contains all entries up to `seq`. What is written anew need not
+    /// wait for the disk: without it the entries are still there, and they go after it. What a load
+    /// brings is nowhere else.
     pub(in crate::solo) fn put_step(
         &mut self,
         seq: u64,
