@@ -217,8 +217,11 @@ mod tests {
         let mut read = Marks::default();
         read.restore(old);
         assert_eq!(read.len(), old_ones);
-        let before =
-            read.each().filter(|(user, _)| young.has(buyer_hash(user.as_str().as_bytes())));
+        let before = read
+            .pieces()
+            .iter()
+            .flat_map(Piece::each)
+            .filter(|(user, _)| young.has(buyer_hash(user.as_str().as_bytes())));
         let before = before.count();
         read.restore(young);
         assert_eq!(read.len(), old_ones - before + young_ones);
