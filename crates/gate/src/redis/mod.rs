@@ -52,6 +52,7 @@ mod moves;
 mod on_log;
 mod pulses;
 mod reading;
+mod relay;
 mod scripts;
 mod shards;
 mod store;
@@ -140,6 +141,7 @@ struct Parts {
     buyer_claims: Arc<BuyerClaims>,
     kept: Arc<Kept>,
     log: Arc<StreamLog>,
+    relays: Arc<StreamLog>,
     admitter: Admitter,
     known_claims: KnownClaims,
     loader: Loader,
@@ -213,7 +215,7 @@ impl Parts {
         let on_log = Arc::new(OnLog::new(store.clone(), directory.clone()));
         let buyer_claims = Arc::new(BuyerClaims::new(store.clone(), directory.clone()));
         let kept = Arc::new(Kept::new(store.clone(), options.keep));
-        let log = Arc::new(StreamLog::new(store.clone(), kept.clone(), options));
+        let log = Arc::new(StreamLog::new(log::WORKERS, store.clone(), kept.clone(), options));
         Ok(Parts {
             admitter: Admitter {
                 store: store.clone(),
@@ -261,6 +263,7 @@ impl Parts {
             },
             pulses,
             log,
+            relays: Arc::new(StreamLog::new(log::RELAYS, store.clone(), kept.clone(), options)),
             kept,
             store,
             directory,
@@ -396,7 +399,7 @@ impl Upkeep for RedisGate {
 
     /// A step that fails keeps the others from nothing: each part of the gate may be at another server.
     async fn upkeep(&self) -> Result<()> {
-        let Parts { survey, mover, on_log, log, kept, .. } = &*self.0;
+        let Parts { survey, mover, on_log, log, relays, kept, .. } = &*self.0;
         on_log.forget_old_reads();
         let answers = survey.make().await;
         for (partition, pulse) in answers.iter().enumerate() {
@@ -409,6 +412,7 @@ impl Upkeep for RedisGate {
             mover.finish_moves(&answers).await,
             log.ack_again().await,
             log.tidy_groups().await,
+            relays.tidy_groups().await,
             kept.trim(&answers).await,
         ];
         steps.into_iter().collect()

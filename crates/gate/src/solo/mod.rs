@@ -35,6 +35,7 @@ mod marks;
 mod mender;
 mod piece;
 mod record;
+mod relay;
 mod spent;
 mod tidying;
 mod writer;
