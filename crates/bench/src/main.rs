@@ -7,6 +7,9 @@
 //! clients share the cores with the servers.
 
 mod against;
+mod big;
+#[cfg(feature = "kafka")]
+mod brokers;
 mod claims;
 mod cluster;
 mod cpu;
@@ -37,8 +40,9 @@ cargo xtask bench [--quick] [--connections N] [--limits] --against SECKILL
   --against SECKILL compare with another build of the server, crowd by crowd, and nothing else
   --limits          with --against: addresses are counted in this build, which on loopback they are not
 
-sections: http overload claim_cluster_vs_echo rush_ms gate_solo_per_s growth bytes_per_buyer
+sections: http overload big claim_cluster_vs_echo rush_ms gate_solo_per_s growth bytes_per_buyer
           start_ms_million gate_redis_vs_script ledger_sqlite_per_s ledger_mysql_vs_per_order
+          orders_by_kafka_per_s (with cargo xtask bench --brokers)
 ";
 
 /// The child of this program whose memory is measured; see [`solo::bytes_per_buyer`].
@@ -147,6 +151,9 @@ async fn run() -> Result<(), Failure> {
     if plan.wants("overload") {
         overload::measure(&plan, data, &mut figures).await?;
     }
+    if plan.wants("big") {
+        big::measure(&plan, data, &mut figures).await?;
+    }
     if plan.wants("claim_cluster_vs_echo") {
         cluster::claims(&plan, data, &mut figures).await?;
     }
@@ -174,6 +181,10 @@ async fn run() -> Result<(), Failure> {
     }
     if plan.wants("ledger_mysql_vs_per_order") {
         ledgers::mysql(&plan, &mut figures).await?;
+    }
+    #[cfg(feature = "kafka")]
+    if plan.wants("orders_by_kafka_per_s") {
+        brokers::measure(&plan, data, &mut figures).await?;
     }
     if figures.is_empty() {
         return Err(format!("no section has such a name\n{HELP}").into());

@@ -19,7 +19,7 @@ use gate::{
 use parking_lot::Mutex;
 use sale::{
     BackMark, BackPage, Claim, ClaimLog, EntryId, Epoch, ItemId, LogEntry, LogError, LookBack,
-    LookBackError, Millis, OrderNo, UserId,
+    LookBackError, Millis, OrderNo, RelaySource, UserId,
 };
 
 type Result<T> = std::result::Result<T, GateError>;
@@ -45,8 +45,6 @@ pub struct GateControls {
     pub adopted: Mutex<Vec<OrderNo>>,
     /// It does not answer those who ask what is there, or who shut or change something.
     pub away: AtomicBool,
-    /// It refuses units while an item is being loaded.
-    pub fences_loads: AtomicBool,
     /// Items on servers that hang: no unit of theirs can be given back…
     pub hanging: Mutex<HashSet<ItemId>>,
     /// …and whoever tries hears so after this.
@@ -107,6 +105,28 @@ impl ClaimLog for MovingGate {
 }
 
 #[async_trait]
+impl RelaySource for MovingGate {
+    async fn take_unrelayed(
+        &self,
+        claims_max: usize,
+    ) -> std::result::Result<Vec<LogEntry>, LogError> {
+        self.gate.take_unrelayed(claims_max).await
+    }
+
+    async fn relayed(&self, entries: &[EntryId]) {
+        self.gate.relayed(entries).await;
+    }
+
+    async fn overdue(
+        &self,
+        before_ms: Millis,
+        after: Option<EntryId>,
+    ) -> std::result::Result<Vec<LogEntry>, LogError> {
+        self.gate.overdue(before_ms, after).await
+    }
+}
+
+#[async_trait]
 impl LookBack for MovingGate {
     async fn look_back(
         &self,
@@ -152,10 +172,6 @@ impl Upkeep for MovingGate {
             return Ok(Readmitted::NotLoaded);
         }
         self.gate.readmit(claim).await
-    }
-
-    fn fences_loads(&self) -> bool {
-        self.controls.fences_loads.load(Ordering::SeqCst)
     }
 
     /// As if each item lay on a server of its own.

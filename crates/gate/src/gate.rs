@@ -2,7 +2,7 @@
 //! into it.
 
 use async_trait::async_trait;
-use sale::{Claim, ClaimLog, Epoch, ItemId, LookBack, Millis, OrderNo, UserId};
+use sale::{Claim, ClaimLog, Epoch, ItemId, LookBack, Millis, OrderNo, RelaySource, UserId};
 
 use crate::{
     AdjustOutcome, Changed, Decision, GateError, GateFailure, GiveBack, Loaded, Loading,
@@ -10,9 +10,9 @@ use crate::{
 };
 
 /// All of a gate. Whoever needs one side of it only asks for that.
-pub trait Gate: ClaimLog + LookBack + Admission + Upkeep + Inspection {}
+pub trait Gate: ClaimLog + RelaySource + LookBack + Admission + Upkeep + Inspection {}
 
-impl<G: ClaimLog + LookBack + Admission + Upkeep + Inspection> Gate for G {}
+impl<G: ClaimLog + RelaySource + LookBack + Admission + Upkeep + Inspection> Gate for G {}
 
 /// The side of a gate that lanes see.
 #[async_trait]
@@ -47,12 +47,6 @@ pub trait Admission: Send + Sync {
 pub trait Upkeep: Send + Sync {
     /// Admit a claim that was acknowledged once and is gone, if there is still a unit for it.
     async fn readmit(&self, claim: &Claim) -> Result<Readmitted>;
-
-    /// Does it refuse units and adjustments while an item is being loaded? If not, whoever brings one has to
-    /// take care that nobody loads.
-    fn fences_loads(&self) -> bool {
-        false
-    }
 
     /// The partition that has this buyer's mark on the item; `None` if nobody here has heard of the item,
     /// and where it is has to be looked up first.

@@ -141,7 +141,8 @@ impl Operations {
     ) -> Result<(Activity, AtGate)> {
         let action = format!("activity.{}", step.as_str());
         let entry = audit_entry(who, &action, format!("activity:{id}"), Value::Null);
-        let turn = self.shared.gate_turn.lock().await;
+        let before = self.shared.ledger.activity(id).await?.ok_or(OperateError::NotFound)?;
+        let turn = self.shared.gate_turns.of_all(before.items.iter().map(|item| item.id)).await;
         let moved =
             self.shared.ledger.move_activity(id, step, Some(&entry), self.shared.now_ms()).await?;
         let activity = moved.activity;

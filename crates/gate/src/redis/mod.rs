@@ -46,11 +46,13 @@ mod keys;
 mod known_claims;
 mod load;
 mod log;
+mod log_room;
 mod look_back;
 mod moves;
 mod on_log;
 mod pulses;
 mod reading;
+mod relay;
 mod scripts;
 mod shards;
 mod store;
@@ -82,6 +84,7 @@ use self::{
     known_claims::KnownClaims,
     load::Loader,
     log::StreamLog,
+    log_room::LogRoom,
     moves::Mover,
     on_log::OnLog,
     pulses::{Pulses, first_error},
@@ -110,7 +113,7 @@ pub struct RedisOptions {
     pub partitions: usize,
     /// Every command is answered within this, or its outcome is unknown.
     pub answer_ms_max: u64,
-    /// Claims that may wait for the ledger in one partition.
+    /// Claims that may wait for the ledger, in all partitions together.
     pub log_claims_max: u64,
     /// The name of this process among the workers.
     pub consumer: String,
@@ -138,6 +141,7 @@ struct Parts {
     buyer_claims: Arc<BuyerClaims>,
     kept: Arc<Kept>,
     log: Arc<StreamLog>,
+    relays: Arc<StreamLog>,
     admitter: Admitter,
     known_claims: KnownClaims,
     loader: Loader,
@@ -211,6 +215,7 @@ impl Parts {
         let on_log = Arc::new(OnLog::new(store.clone(), directory.clone()));
         let buyer_claims = Arc::new(BuyerClaims::new(store.clone(), directory.clone()));
         let kept = Arc::new(Kept::new(store.clone(), options.keep));
+        let log = Arc::new(StreamLog::new(log::WORKERS, store.clone(), kept.clone(), options));
         Ok(Parts {
             admitter: Admitter {
                 store: store.clone(),
@@ -221,7 +226,7 @@ impl Parts {
                 ticks: ticks.clone(),
                 buyer_claims: buyer_claims.clone(),
                 rush: Rush::default(),
-                log_claims_max: options.log_claims_max,
+                room: LogRoom::new(log.clone(), options.log_claims_max),
             },
             known_claims: KnownClaims {
                 store: store.clone(),
@@ -257,7 +262,8 @@ impl Parts {
                 known: Mutex::new(Known::nothing(store.partitions)),
             },
             pulses,
-            log: Arc::new(StreamLog::new(store.clone(), kept.clone(), options)),
+            log,
+            relays: Arc::new(StreamLog::new(log::RELAYS, store.clone(), kept.clone(), options)),
             kept,
             store,
             directory,
@@ -329,10 +335,6 @@ impl Upkeep for RedisGate {
         self.0.known_claims.readmit(claim).await
     }
 
-    fn fences_loads(&self) -> bool {
-        true
-    }
-
     fn home_of(&self, item: ItemId, user: &UserId) -> Option<usize> {
         self.0.directory.home(item, user)
     }
@@ -397,7 +399,7 @@ impl Upkeep for RedisGate {
 
     /// A step that fails keeps the others from nothing: each part of the gate may be at another server.
     async fn upkeep(&self) -> Result<()> {
-        let Parts { survey, mover, on_log, log, kept, .. } = &*self.0;
+        let Parts { survey, mover, on_log, log, relays, kept, .. } = &*self.0;
         on_log.forget_old_reads();
         let answers = survey.make().await;
         for (partition, pulse) in answers.iter().enumerate() {
@@ -410,6 +412,7 @@ impl Upkeep for RedisGate {
             mover.finish_moves(&answers).await,
             log.ack_again().await,
             log.tidy_groups().await,
+            relays.tidy_groups().await,
             kept.trim(&answers).await,
         ];
         steps.into_iter().collect()

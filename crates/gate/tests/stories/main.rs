@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod big_items;
 mod both;
 mod disk;
 mod fixture;
@@ -10,4 +11,5 @@ mod redis;
 mod redis_claims;
 mod redis_fences;
 mod redis_survey;
+mod relay;
 mod solo;
