@@ -34,8 +34,9 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0015_door.sql"),
     include_str!("migrations/0016_fair_start.sql"),
     include_str!("migrations/0017_console.sql"),
-    include_str!("migrations/0018_volumes.sql"),
-    include_str!("migrations/0019_archive.sql"),
+    include_str!("migrations/0018_changed.sql"),
+    include_str!("migrations/0019_volumes.sql"),
+    include_str!("migrations/0020_archive.sql"),
 ];
 
 /// The schema this binary writes.

@@ -10,6 +10,7 @@ mod archive_killed;
 mod back_door;
 mod books;
 mod buyers;
+mod changed;
 mod connections;
 mod console;
 mod deliveries;

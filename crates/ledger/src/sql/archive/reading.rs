@@ -182,9 +182,9 @@ pub(in super::super) async fn orders_page(
     session: &mut dyn Session,
     filter: &OrderFilter,
 ) -> Outcome<Vec<Order>> {
-    let after_paid = orders::page_after_paid(session, filter).await?;
+    let start = orders::page_start(session, filter).await?;
     let months = months_for(session, filter).await?;
-    let mut found = orders::page_of_books(session, filter, after_paid).await?;
+    let mut found = orders::page_of_books(session, filter, start).await?;
     if months.is_empty() {
         return Ok(found);
     }
@@ -197,7 +197,7 @@ pub(in super::super) async fn orders_page(
         let passed_over = recalled.iter().filter(|no| Month::of(**no) == month).count();
         let wanted = OrderFilter { limit: filter.limit + passed_over, ..filter.clone() };
         let mut kept = session.month(month, Purpose::Read).await?;
-        let page = orders::page_of_books(&mut *kept, &wanted, after_paid).await?;
+        let page = orders::page_of_books(&mut *kept, &wanted, start).await?;
         let is_new =
             |order: &Order| !recalled.contains(&order.order_no) && seen.insert(order.order_no);
         found.extend(page.into_iter().filter(is_new));
