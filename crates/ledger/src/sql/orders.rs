@@ -1,4 +1,6 @@
 //! Orders: found, listed, closed, and written (live or void) from claims.
+//!
+//! Long because whoever lists, closes, voids and counts orders shares what finds and locks them.
 
 use std::collections::{BTreeSet, HashMap};
 
