@@ -332,6 +332,7 @@ mod tests {
             closes_ms,
             pay_within_ms: 1,
             publish_ms: None,
+            resume_ms: None,
             door: Default::default(),
             draw: None,
             version: 0,
