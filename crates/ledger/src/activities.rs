@@ -16,7 +16,7 @@ use sale::{
 use crate::{AuditEntry, LedgerError, Result};
 
 pub(crate) const ACTIVITY_COLUMNS: &str = "id, name, opens_at, closes_at, pay_within_ms, state, \
-     publish_at, version, external_id, door, shuffle_ms, draw_commitment, resume_at";
+     publish_at, version, external_id, door, shuffle_ms, draw_commitment, resume_at, given_up";
 
 /// So long whoever asks again with the same key is told what was made.
 pub const CREATE_KEY_KEPT_MS: Millis = 7 * 24 * 60 * 60 * 1_000;

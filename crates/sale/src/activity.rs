@@ -176,6 +176,9 @@ pub struct Activity {
     /// When a pause is over by itself; none: an operator resumes it.
     #[serde(default)]
     pub resume_ms: Option<Millis>,
+    /// It was ended as a draft: no buyer has seen it, and none shall.
+    #[serde(default)]
+    pub given_up: bool,
     /// Grows with every edit and every move: whoever edits says which one they have seen.
     #[serde(default)]
     pub version: i64,
@@ -189,6 +192,11 @@ pub struct Activity {
 }
 
 impl Activity {
+    /// Buyers may know of it.
+    pub fn is_public(&self) -> bool {
+        self.state != ActivityState::Draft && !self.given_up
+    }
+
     /// Buyers know of it and cannot buy yet.
     pub fn is_awaited(&self, now_ms: Millis) -> bool {
         matches!(self.state, ActivityState::Published | ActivityState::Paused)

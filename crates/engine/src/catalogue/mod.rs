@@ -246,6 +246,7 @@ async fn read(ledger: &dyn Ledger, now_ms: Millis) -> ledger::Result<Vec<Activit
             shown.extend(ledger.activities_where(&last, None, room).await?);
         }
     }
+    shown.retain(Activity::is_public);
     Ok(shown)
 }
 
@@ -333,6 +334,7 @@ mod tests {
             pay_within_ms: 1,
             publish_ms: None,
             resume_ms: None,
+            given_up: false,
             door: Default::default(),
             draw: None,
             version: 0,

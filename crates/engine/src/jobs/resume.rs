@@ -94,7 +94,7 @@ mod tests {
         pass().await;
         assert_eq!(state().await.state, ActivityState::Paused);
         let answer = engine.claims.claim(one_unit(item, "u1")).await;
-        assert!(matches!(answer, Decision::Paused), "{answer:?}");
+        assert!(matches!(answer, Decision::Busy { .. }), "{answer:?}");
 
         shop.clock.advance(4_000);
         pass().await;

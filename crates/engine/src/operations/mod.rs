@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use ledger::{DeadLetterState, LedgerError, Moved};
 use sale::{
-    Activity, ActivityId, ActivityMove, Invalid, ItemId, Millis, OrderNo, OrderStatus, VoidReason,
-    check_resume,
+    Activity, ActivityId, ActivityMove, ActivityState, Invalid, ItemId, Millis, OrderNo,
+    OrderStatus, VoidReason, check_resume,
 };
 use serde_json::{Value, json};
 
@@ -153,8 +153,11 @@ impl Operations {
         resume_ms: Option<Millis>,
     ) -> Result<(Activity, AtGate)> {
         if let Some(resume_ms) = resume_ms {
-            let activity = self.shared.ledger.activity(id).await?.ok_or(OperateError::NotFound)?;
-            check_resume(resume_ms, activity.closes_ms, self.shared.now_ms())?;
+            let now = self.shared.ledger.activity(id).await?.ok_or(OperateError::NotFound)?;
+            let may_be = ActivityMove::Pause.may_leave(now.state);
+            if may_be || now.state == ActivityState::Paused {
+                check_resume(resume_ms, now.closes_ms, self.shared.now_ms())?;
+            }
         }
         self.move_until(who, id, ActivityMove::Pause, resume_ms).await
     }
@@ -327,7 +330,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use gate::{Decision, Shut};
-    use sale::{ActivityState, FailedClaim};
+    use sale::FailedClaim;
 
     use super::*;
     use crate::{

@@ -40,6 +40,7 @@ fn read_activity(row: &dyn Row) -> Outcome<Activity> {
         door: json_or_null(row, 9)?.unwrap_or_default(),
         draw: read_draw(row)?,
         resume_ms: get(row, 12)?,
+        given_up: get::<i64>(row, 13)? != 0,
         items: Vec::new(),
     })
 }
@@ -183,12 +184,14 @@ async fn move_by(
     let moved = step.may_leave(from);
     // Whoever pauses again may mean another time.
     let another_end = step == ActivityMove::Pause && from == to && before.resume_ms != resume_ms;
+    let given_up = from == ActivityState::Draft && to == ActivityState::Ended;
     if moved || another_end {
         step.check_window(before.closes_ms, now_ms).map_err(Failure::Refused)?;
         tx.execute(
-            "UPDATE tb_seckill_activity SET state = ?, resume_at = ?, updated_at = ?, version = version + 1
+            "UPDATE tb_seckill_activity SET state = ?, resume_at = ?, given_up = ?, updated_at = ?,
+                version = version + 1
              WHERE id = ? AND state = ?",
-            values![to.code(), resume_ms, now_ms, id, from.code()],
+            values![to.code(), resume_ms, i64::from(given_up), now_ms, id, from.code()],
         )
         .await?;
         if to == ActivityState::Ended {

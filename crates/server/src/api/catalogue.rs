@@ -356,6 +356,7 @@ mod tests {
             state,
             publish_ms: None,
             resume_ms: None,
+            given_up: false,
             door: Default::default(),
             draw: None,
             version: 0,

@@ -269,3 +269,28 @@ async fn a_pause_says_until_when_to_operators_and_buyers() {
     assert_eq!(pause(json!({})).await.is(200)["resumes_at"], json!(null));
     assert_eq!(shop.move_to(activity, "resume").await.is(200)["resumes_at"], json!(null));
 }
+
+/// What a shop planned and gave up is nobody's business, not even as something that is over.
+#[tokio::test]
+async fn a_draft_that_was_given_up_is_shown_to_no_buyer() {
+    let shop = Shop::open().await;
+    let plan = json!({"name": "secret", "external_id": "S-1", "opens_at": OPENS_MS, "closes_at": CLOSES_MS,
+        "items": [{"name": "phone", "sku": "P-1", "price": 100, "stock": 5}]});
+    let made = shop.admin(Method::POST, "/admin/activities").json(plan).send().await.is(201);
+    let (id, item) = (made["id"].as_i64().unwrap(), made["items"][0]["id"].as_i64().unwrap());
+    shop.move_to(id, "end").await.is(200);
+    for list in ["/api/v1/activities", "/api/v1/activities?external_id=S-1"] {
+        assert_eq!(shop.get(list).send().await.is(200)["activities"], json!([]), "{list}");
+    }
+    for path in [format!("/api/v1/activities/{id}"), format!("/items/{item}")] {
+        shop.get(&path).send().await.is_refused(404, "not_found", None);
+    }
+    let known = shop.admin(Method::GET, &format!("/admin/activities/{id}")).send().await.is(200);
+    assert_eq!((&known["state"], &known["name"]), (&json!("ended"), &json!("secret")));
+
+    // What buyers have seen stays, as something that is over.
+    let (published, _) = shop.stage(1, 1).await;
+    shop.move_to(published, "end").await.is(200);
+    let path = format!("/api/v1/activities/{published}");
+    assert_eq!(shop.get(&path).send().await.is(200)["state"], "ended");
+}
