@@ -1,6 +1,7 @@
 //! What a contributor runs. `cargo xtask test` does all set-up and all checks on a fresh machine;
 //! it is also exactly what CI runs. Nothing here needs a crate, so it is built in a second.
 
+mod brokers;
 mod clients;
 mod npm;
 mod programs;
@@ -20,7 +21,9 @@ const HELP: &str = "\
 cargo xtask <command>
 
   test          set up what the checks need, then run all of them
+                --brokers: and those with real RocketMQ and Kafka, as CI does
   setup         only that
+  brokers       only the stories with RocketMQ and Kafka
   tidy          only the rules of the repository: who depends on whom, files, links, left-overs
   contract [N]  the API against its document, with N random requests of each kind (default 200)
   torture [N]   the long stories, N times: any one of web, worker, Redis and MariaDB killed at random
@@ -33,8 +36,9 @@ fn main() -> ExitCode {
     let command = args.next().unwrap_or_default();
     let rest: Vec<String> = args.collect();
     let done = match command.as_str() {
-        "test" => test(),
+        "test" => test(&rest),
         "setup" => setup(),
+        "brokers" => brokers::test().map(|said| println!("\nxtask: {said}")),
         "tidy" => tidy::check(),
         "contract" => contract(&rest),
         "torture" => torture(&rest),
@@ -62,7 +66,12 @@ fn setup() -> Result<(), String> {
     npm::ensure_browser()
 }
 
-fn test() -> Result<(), String> {
+fn test(options: &[String]) -> Result<(), String> {
+    let with_brokers = match options {
+        [] => false,
+        [option] if option == "--brokers" => true,
+        _ => return Err(format!("cargo xtask test knows --brokers, not {}", options.join(" "))),
+    };
     setup()?;
     let started = Instant::now();
     tidy::check()?;
@@ -73,7 +82,12 @@ fn test() -> Result<(), String> {
     // One that fails does not hide the others.
     let all = ["test", "--workspace", "--no-fail-fast"];
     run_within(TESTS_MAX, &cargo_program(), &all, &[])?;
+    let brokers = if with_brokers { Some(brokers::test()?) } else { None };
     println!("\nxtask: all checks passed in {} s", started.elapsed().as_secs());
+    // Last, so that nobody takes what was not run for something that passed.
+    if let Some(told_or_skipped) = brokers {
+        println!("xtask: {told_or_skipped}");
+    }
     Ok(())
 }
 

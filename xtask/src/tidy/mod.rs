@@ -42,7 +42,7 @@ pub(crate) fn check() -> Result<(), String> {
     if breaches.is_empty() { Ok(()) } else { Err(format!("\n{}", breaches.join("\n"))) }
 }
 
-fn walk(folder: &Path, files: &mut Vec<PathBuf>) {
+pub(crate) fn walk(folder: &Path, files: &mut Vec<PathBuf>) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
         let path = entry.path();

@@ -1,7 +1,9 @@
-//! Real engines for tests: Redis, a primary with a replica, Sentinel, a Redis Cluster, MariaDB; and nginx.
+//! Real engines for tests: Redis, a primary with a replica, Sentinel, a Redis Cluster, MariaDB; nginx; and
+//! the message brokers RocketMQ and Kafka.
 //!
-//! Each is the distribution's own program, started as a private process on a free loopback port
-//! with a private directory under the build folder. The system's daemons are never touched.
+//! Each is the distribution's own program (a broker: the jars of Maven Central), started as a private
+//! process on a free loopback port with a private directory under the build folder. The system's daemons
+//! are never touched.
 //!
 //! Three promises, and who keeps them:
 //!
@@ -16,6 +18,8 @@
 
 mod certificates;
 mod cluster;
+mod java;
+mod kafka;
 mod keeper;
 mod mariadb;
 mod nginx;
@@ -25,6 +29,7 @@ mod programs;
 mod redis;
 mod relay;
 mod resp;
+mod rocketmq;
 mod sentinel;
 
 use std::{
@@ -39,6 +44,7 @@ use std::{
 
 pub use certificates::Certificates;
 pub use cluster::{RedisCluster, SHARDS};
+pub use kafka::{Kafka, KafkaOptions, shared_kafka};
 pub use keeper::wait_stopped;
 pub use mariadb::{Held, MariaDb, MariaDbOptions};
 pub use nginx::Nginx;
@@ -48,6 +54,7 @@ pub use programs::find as find_program;
 pub use redis::{Redis, RedisOptions};
 pub use relay::Relay;
 pub use resp::{Client, Reply};
+pub use rocketmq::{RocketMq, RocketMqOptions, shared_rocketmq};
 pub use sentinel::{RedisSentinels, SENTINEL_NAME, Sentinel};
 
 /// Starting an engine takes a second; a machine that runs everything else too may need many.

@@ -123,23 +123,38 @@ pub(crate) struct Port {
 
 impl Port {
     pub(crate) fn reserve() -> io::Result<Port> {
-        let folder = services().join("ports");
-        fs::create_dir_all(&folder)?;
+        Port::first_of(Port::take)
+    }
+
+    /// Two ports, for a program that opens a second one so far below the one it was told.
+    pub(super) fn reserve_with_one_below(far: u16) -> io::Result<(Port, Port)> {
+        Port::first_of(|number| Ok(Port::take(number)?.zip(Port::take(number - far)?)))
+    }
+
+    fn first_of<T>(mut take: impl FnMut(u16) -> io::Result<Option<T>>) -> io::Result<T> {
         let random = RandomState::new();
         for n in 0..PORT_TRIES_MAX {
             let span = u64::from(PORTS.end - PORTS.start);
             let number = PORTS.start + (random.hash_one(n) % span) as u16;
-            let lock = open_lock(&folder.join(number.to_string()))?;
-            match lock.try_lock() {
-                Ok(()) => {}
-                Err(TryLockError::WouldBlock) => continue,
-                Err(TryLockError::Error(error)) => return Err(error),
-            }
-            if TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok() {
-                return Ok(Port { number, _lock: lock });
+            if let Some(taken) = take(number)? {
+                return Ok(taken);
             }
         }
         Err(io::Error::new(io::ErrorKind::AddrInUse, "no free loopback port was found"))
+    }
+
+    /// This one, unless somebody has it.
+    fn take(number: u16) -> io::Result<Option<Port>> {
+        let folder = services().join("ports");
+        fs::create_dir_all(&folder)?;
+        let lock = open_lock(&folder.join(number.to_string()))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok();
+        Ok(free.then_some(Port { number, _lock: lock }))
     }
 
     pub(super) fn number(&self) -> u16 {

@@ -170,7 +170,7 @@ async fn a_button_solves_the_challenge_of_a_sale(profile: Profile) {
     for (user, door) in [
         ("u1", Value::Null),
         ("u2", json!({"challenge": "pow", "difficulty": 12})),
-        ("u3", json!({"challenge": "captcha", "difficulty": 9})),
+        ("u3", json!({"challenge": "captcha", "difficulty": 12})),
     ] {
         sale.instead(NewSale::of(5)).await;
         if !door.is_null() {
