@@ -24,7 +24,7 @@ export function audit({ search }) {
     [t("when"), (entry) => time(entry.created_at), "tight"],
     [t("who"), (entry) => el("span", {}, entry.who, el("small", {}, ` ${entry.address ?? ""}`))],
     [t("deed"), (entry) => el("code", {}, entry.action), "tight"],
-    [t("about"), target],
+    [t("about"), target, "tight"],
     [t("detail"), (entry) => el("span", { class: "mono" }, inWords(entry.detail))],
   ], rows, { label: t("nav_audit"), empty: t("no_audit") }));
   const form = el("form", { class: "search", role: "search" },

@@ -418,7 +418,8 @@ async fn stock(api: &AdminApi, item: i64, by: i64, again: Option<String>) -> Res
         body["adjust_no"] = no.into();
     }
     let done = api.post(&format!("/admin/items/{item}/stock"), &body).await?;
-    println!("item {item}: {by:+} units, {done}");
+    let (before, after) = (number(&done, "before"), number(&done, "after"));
+    println!("item {item}: {by:+} units; {after} are not sold, {before} were before");
     Ok(())
 }
 
