@@ -52,7 +52,10 @@ const BROKERS: [Broker; 2] = [
 /// What is run with brokers: the package, its features, its test target, and where the stories are.
 type Suite = (&'static str, &'static str, &'static str, &'static str);
 
-const SUITES: [Suite; 1] = [("faults", "brokers", "brokers", "crates/faults/tests/brokers")];
+const SUITES: [Suite; 2] = [
+    ("faults", "brokers", "brokers", "crates/faults/tests/brokers"),
+    ("server", "kafka", "brokers", "crates/server/tests/brokers"),
+];
 
 /// Fetch what is missing, then tell every story of the brokers. Answers what to say at the end.
 pub(crate) fn test() -> Result<String, String> {
@@ -169,7 +172,7 @@ fn stories_in(folder: &Path) -> usize {
     files.iter().map(|file| tests_in(&read(file))).sum()
 }
 
-fn tests_in(code: &str) -> usize {
+pub(crate) fn tests_in(code: &str) -> usize {
     let starts = |line: &&str| line.starts_with("#[test]") || line.starts_with("#[tokio::test");
     code.lines().map(str::trim).filter(starts).count()
 }

@@ -42,6 +42,7 @@ pub struct Config {
     pub data: PathBuf,
     pub secret: Secret,
     pub demo: Switch,
+    pub claim_log: orders::ClaimLogKind,
     pub http: HttpSettings,
     pub limits: LimitSettings,
     pub auth: AuthSettings,
@@ -50,6 +51,9 @@ pub struct Config {
     pub lane: gate::LaneOptions,
     pub gate: Gate,
     pub look_back: LookBack,
+    pub relay: orders::RelayOptions,
+    pub kafka: orders::KafkaOptions,
+    pub rocketmq: orders::RocketmqOptions,
     pub orders: orders::Options,
     pub jobs: Jobs,
     pub payment: Payment,
@@ -114,11 +118,15 @@ impl Config {
         Settings {
             profile: self.profile,
             roles: self.roles.clone(),
+            claim_log: self.claim_log,
             redis: self.redis.clone(),
             ledger: self.ledger.clone(),
             lane: self.lane,
             gate: self.gate.clone(),
             look_back: self.look_back,
+            relay: self.relay.clone(),
+            kafka: self.kafka.clone(),
+            rocketmq: self.rocketmq.clone(),
             orders: self.orders.clone(),
             jobs: self.jobs.clone(),
             sandbox: self.sandbox_is_on().then_some(sandbox),
@@ -409,6 +417,29 @@ mod tests {
         assert!(cluster.contains("nobody can buy") && !cluster.contains("DEV_LOGIN"), "{cluster}");
         let worker = with(&format!("roles = ['worker']\n{CLUSTER}"));
         assert_eq!(worker.missing(), Vec::<String>::new(), "buyers do not come here");
+    }
+
+    #[test]
+    fn a_broker_needs_servers_and_batches_that_are_one_message() {
+        let refused = |file: &str| {
+            let merged =
+                load::merge(Some(("seckill.toml", file)), std::iter::empty(), &Flags::default());
+            merged.err().map(|errors| errors.to_string())
+        };
+        let named = refused("claim_log = 'kafka'").unwrap();
+        assert!(named.contains("kafka.servers is empty"), "{named}");
+        let kafka = "claim_log = 'kafka'\n[kafka]\nservers = ['k:9092']\n";
+        assert_eq!(refused(kafka), None);
+        let large = refused(&format!("{kafka}[lane]\nbatch_max = 5000")).unwrap();
+        assert!(large.contains("at most 2000"), "{large}");
+        assert_eq!(refused("[lane]\nbatch_max = 5000"), None);
+        let other = refused("claim_log = 'rocketmq'").unwrap();
+        assert!(other.contains("rocketmq.name_servers is empty"), "{other}");
+        let password = "properties = ['sasl.password=hunter2', 'no name']\n";
+        let bad = refused(&format!("{kafka}{password}")).unwrap();
+        assert!(bad.contains("name=value") && !bad.contains("hunter2"), "{bad}");
+        let good = with(&format!("{kafka}properties = ['sasl.password=hunter2']\n"));
+        assert!(!format!("{}{good:?}", good.print()).contains("hunter2"));
     }
 
     #[test]
