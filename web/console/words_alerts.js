@@ -5,7 +5,7 @@ import { language } from "../i18n.js";
 
 export const alerts = {
   en: {
-    alert_gate_down: "The gate does not admit everybody", alert_ledger_down: "Claims do not become orders", alert_backlog: "The claim log does not drain",
+    alert_gate_down: "The gate does not admit everybody", alert_ledger_down: "Claims do not become orders", alert_backlog: "The claim log does not drain", alert_broker_down: "The message broker is away",
     alert_disk_low: "The disk will soon be full", alert_disk_full: "The disk is nearly full", alert_clock: "Clocks disagree", alert_webhook_failing: "Alerts are not delivered",
     alert_lanes_died: "Lanes have died", alert_job_panicked: "A job met a bug", alert_worker_died: "A worker died", alert_dead_letter: "A claim failed all its tries",
     alert_claim_stuck: "A claim is stuck", alert_reconcile: "Gate and ledger disagree", alert_payment: "Money fits no order", alert_refund_refused: "A provider refuses a refund",
@@ -13,7 +13,7 @@ export const alerts = {
     alert_webhook_given_up: "A webhook event was given up", alert_unclosable: "An order cannot be closed",
   },
   zh: {
-    alert_gate_down: "闸口无法正常放行", alert_ledger_down: "抢购无法入账", alert_backlog: "抢购日志积压",
+    alert_gate_down: "闸口无法正常放行", alert_ledger_down: "抢购无法入账", alert_backlog: "抢购日志积压", alert_broker_down: "消息队列不可用",
     alert_disk_low: "磁盘即将写满", alert_disk_full: "磁盘接近写满", alert_clock: "时钟不一致", alert_webhook_failing: "告警无法送达",
     alert_lanes_died: "排队通道崩溃", alert_job_panicked: "定时任务出现程序错误", alert_worker_died: "工作线程退出", alert_dead_letter: "抢购重试全部失败",
     alert_claim_stuck: "抢购卡住", alert_reconcile: "闸口与账本不一致", alert_payment: "款项与订单不符", alert_refund_refused: "支付渠道拒绝退款",
@@ -26,6 +26,7 @@ export const TODO_ZH = {
   gate_down: "单机：释放磁盘空间或修复磁盘。集群：检查 Redis 是否运行、可连接、可写入（redis-cli INFO persistence）。买家会被告知稍后再试，不会丢失任何抢购。",
   ledger_down: "检查数据库是否运行、可连接、可写入。活动照常进行：抢购保存在日志中，数据库恢复后即成为订单。",
   backlog: "检查是否有 ledger_down 告警、崩溃的工作线程或数据库慢语句；可增加工作进程。日志写满后（gate.log_claims_max）不再放行。",
+  broker_down: "检查消息队列（broker）是否运行、可连接、可接收消息。活动照常进行：抢购保存在闸口自己的日志中。若长时间无法恢复，请设置 claim_log = \"native\" 并重启，抢购即成为订单。",
   disk_low: "请在下一场活动之前释放空间或扩容磁盘。",
   disk_full: "请立即释放空间。磁盘写满后（单机）不再放行，日志也无法写入。",
   clock: "检查本机与数据库主机的 NTP。未付款订单按较慢的时钟关闭。",
