@@ -7,6 +7,7 @@
 //! clients share the cores with the servers.
 
 mod against;
+mod big;
 #[cfg(feature = "kafka")]
 mod brokers;
 mod claims;
@@ -39,7 +40,7 @@ cargo xtask bench [--quick] [--connections N] [--limits] --against SECKILL
   --against SECKILL compare with another build of the server, crowd by crowd, and nothing else
   --limits          with --against: addresses are counted in this build, which on loopback they are not
 
-sections: http overload claim_cluster_vs_echo rush_ms gate_solo_per_s growth bytes_per_buyer
+sections: http overload big claim_cluster_vs_echo rush_ms gate_solo_per_s growth bytes_per_buyer
           start_ms_million gate_redis_vs_script ledger_sqlite_per_s ledger_mysql_vs_per_order
           orders_by_kafka_per_s (with cargo xtask bench --brokers)
 ";
@@ -149,6 +150,9 @@ async fn run() -> Result<(), Failure> {
     }
     if plan.wants("overload") {
         overload::measure(&plan, data, &mut figures).await?;
+    }
+    if plan.wants("big") {
+        big::measure(&plan, data, &mut figures).await?;
     }
     if plan.wants("claim_cluster_vs_echo") {
         cluster::claims(&plan, data, &mut figures).await?;

@@ -18,6 +18,7 @@ mod demo;
 mod due;
 mod external;
 mod fair_start;
+mod gate_turns;
 mod health;
 mod jobs;
 mod last_known;

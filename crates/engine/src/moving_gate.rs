@@ -45,8 +45,6 @@ pub struct GateControls {
     pub adopted: Mutex<Vec<OrderNo>>,
     /// It does not answer those who ask what is there, or who shut or change something.
     pub away: AtomicBool,
-    /// It refuses units while an item is being loaded.
-    pub fences_loads: AtomicBool,
     /// Items on servers that hang: no unit of theirs can be given back…
     pub hanging: Mutex<HashSet<ItemId>>,
     /// …and whoever tries hears so after this.
@@ -174,10 +172,6 @@ impl Upkeep for MovingGate {
             return Ok(Readmitted::NotLoaded);
         }
         self.gate.readmit(claim).await
-    }
-
-    fn fences_loads(&self) -> bool {
-        self.controls.fences_loads.load(Ordering::SeqCst)
     }
 
     /// As if each item lay on a server of its own.

@@ -139,7 +139,7 @@ impl Warming {
             Err(LedgerError::NotFound) => return Err(WarmError::UnknownItem),
             walk => walk?,
         };
-        let turn = self.shared.gate_turn.lock().await;
+        let turn = self.shared.gate_turns.of(id).await;
         let item = self.shared.ledger.item(id).await?.ok_or(WarmError::UnknownItem)?;
         let activity =
             self.shared.ledger.activity(item.activity).await?.ok_or(WarmError::UnknownItem)?;
@@ -345,7 +345,7 @@ impl Warming {
         id: ActivityId,
         items: &[ItemId],
     ) -> Result<(), WarmError> {
-        let _turn = self.shared.gate_turn.lock().await;
+        let _turn = self.shared.gate_turns.of_all(items.iter().copied()).await;
         let activity = self.shared.ledger.activity(id).await?.ok_or(WarmError::UnknownItem)?;
         self.tell_gate(id, activity.state, items).await
     }
@@ -487,7 +487,7 @@ mod tests {
             async |step| engine.shared.ledger.move_activity(id, step, None, NOW_MS).await.unwrap();
         // Whoever paused it has not told the gate, and resumes it before the job's turn has come.
         moves(ActivityMove::Pause).await;
-        let turn = engine.shared.gate_turn.lock().await;
+        let turn = engine.shared.gate_turns.of(activity.items[0].id).await;
         let job = tokio::spawn({
             let engine = engine.clone();
             async move { engine.jobs.warm.run().await.is_ok() }

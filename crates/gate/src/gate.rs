@@ -48,12 +48,6 @@ pub trait Upkeep: Send + Sync {
     /// Admit a claim that was acknowledged once and is gone, if there is still a unit for it.
     async fn readmit(&self, claim: &Claim) -> Result<Readmitted>;
 
-    /// Does it refuse units and adjustments while an item is being loaded? If not, whoever brings one has to
-    /// take care that nobody loads.
-    fn fences_loads(&self) -> bool {
-        false
-    }
-
     /// The partition that has this buyer's mark on the item; `None` if nobody here has heard of the item,
     /// and where it is has to be looked up first.
     fn home_of(&self, _item: ItemId, _user: &UserId) -> Option<usize> {

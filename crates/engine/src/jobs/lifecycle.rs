@@ -90,7 +90,8 @@ impl Lifecycle {
     async fn end(&self, activity: &Activity, now_ms: Millis) -> Result<(), AnyError> {
         {
             // A load under way would open again what was shut in the middle of it.
-            let _turn = self.shared.gate_turn.lock().await;
+            let items = activity.items.iter().map(|item| item.id);
+            let _turn = self.shared.gate_turns.of_all(items).await;
             let ended =
                 self.shared.ledger.move_activity(activity.id, ActivityMove::End, None, now_ms);
             let ended = ended.await?.activity;

@@ -172,7 +172,8 @@ impl Operations {
         let action = format!("activity.{}", step.as_str());
         let detail = resume_ms.map_or(Value::Null, |at_ms| json!({"until": at_ms}));
         let entry = audit_entry(who, &action, format!("activity:{id}"), detail);
-        let turn = self.shared.gate_turn.lock().await;
+        let before = self.shared.ledger.activity(id).await?.ok_or(OperateError::NotFound)?;
+        let turn = self.shared.gate_turns.of_all(before.items.iter().map(|item| item.id)).await;
         let (ledger, now_ms) = (&self.shared.ledger, self.shared.now_ms());
         let moved = match step {
             ActivityMove::Pause => ledger.pause_until(id, resume_ms, &entry, now_ms).await?,

@@ -53,7 +53,7 @@ impl Comparison {
             {
                 // Not while something is on its way between the two: a load or an adjustment that is
                 // half done would look like a difference. It goes on in the pauses.
-                let _turn = self.shared.gate_turn.lock().await;
+                let _turn = self.shared.gate_turns.of(item).await;
                 let sides = self.read_both_sides(item).await?;
                 if !sides.moving || readings >= READINGS_MAX {
                     let report = self.report_of(&sides).await?;
@@ -231,8 +231,8 @@ mod tests {
 
     #[tokio::test]
     async fn an_item_that_never_holds_still_is_said_to_move() {
-        let (shop, _) = TestEngine::with_a_sale(|_| {}).await;
-        let gate = shop.gate.clone();
+        let (shop, activity) = TestEngine::with_a_sale(|_| {}).await;
+        let (gate, item) = (shop.gate.clone(), activity.items[0].id);
         gate.moves.store(u64::MAX, Ordering::SeqCst);
         let engine = shop.engine.clone();
         // What else is done at the gate meanwhile does not wait for the last reading.
@@ -242,7 +242,7 @@ mod tests {
                 while gate.readings.load(Ordering::SeqCst) < 2 {
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
-                drop(engine.shared.gate_turn.lock().await);
+                drop(engine.shared.gate_turns.of(item).await);
                 gate.readings.load(Ordering::SeqCst)
             }
         });
@@ -251,6 +251,21 @@ mod tests {
         assert_eq!(report.items[0].verdict, ItemVerdict::Moving);
         assert_eq!(gate.readings.load(Ordering::SeqCst), 2 * READINGS_MAX);
         assert!(other.await.unwrap() < READINGS_MAX);
+    }
+
+    #[tokio::test]
+    async fn the_stock_of_another_item_changes_while_one_is_compared() {
+        let (shop, moving) = TestEngine::with_a_sale(|_| {}).await;
+        let window = (crate::test_engine::NOW_MS - 1, crate::test_engine::NOW_MS + 3_600_000);
+        let other = shop.another_sale("iPad", window, 60_000).await.items[0].id;
+        let engine = &shop.engine;
+        // As if reading all that is marked on it took for ever.
+        let compared = engine.shared.gate_turns.of(moving.items[0].id).await;
+        let before = engine.shared.ledger.item(other).await.unwrap().unwrap().stock;
+        engine.stock().adjust("op", other, 3, None).await.unwrap();
+        let after = engine.shared.ledger.item(other).await.unwrap().unwrap().stock;
+        assert_eq!(after, before + 3);
+        drop(compared);
     }
 
     #[tokio::test]

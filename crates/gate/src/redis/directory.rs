@@ -15,7 +15,7 @@ use parking_lot::{Mutex, RwLock};
 use sale::{ItemId, UserId};
 
 use super::{holders::Holders, store::Store, watch::Watch};
-use crate::Result;
+use crate::{Result, mark::buyer_hash};
 
 /// What is known here of an item that is not at the gate is kept so long: a Redis that was emptied has
 /// it again in a moment.
@@ -36,14 +36,7 @@ pub(super) struct Directory {
 
 /// The same for every instance and version: it decides where a buyer's mark is.
 pub(super) fn shard_of(user: &UserId, shards: u32) -> u32 {
-    let fnv = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    let mut hash = user.as_str().bytes().fold(0xcbf2_9ce4_8422_2325, fnv);
-    // The last characters of a text have not reached all bits of FNV, and buyers are often numbered:
-    // without more mixing (MurmurHash3's), a hundred in a row would all meet in one shard.
-    hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
-    hash = (hash ^ (hash >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-    hash ^= hash >> 33;
-    (hash % u64::from(shards.max(1))) as u32
+    (buyer_hash(user.as_str().as_bytes()) % u64::from(shards.max(1))) as u32
 }
 
 impl Directory {

@@ -43,7 +43,7 @@ impl Inspection for SoloGate {
                 closes_ms: state.closes_ms,
                 left: state.left,
                 marks: state.marks.len() as u64,
-                marked_units: state.marked_units,
+                marked_units: state.marks.units(),
                 version: state.version,
                 in_flight: inner.log.lock().claims_of(item),
                 adjusts: state.adjusts.iter().map(|(no, delta)| (*no, *delta)).collect(),
@@ -58,8 +58,14 @@ impl Inspection for SoloGate {
 
     async fn marks(&self, item: ItemId) -> Result<Vec<(UserId, OrderNo)>> {
         let Some(state) = self.0.items.get(item) else { return Ok(Vec::new()) };
-        let state = state.read();
-        Ok(state.marks.iter().map(|(user, mark)| (user.clone(), mark.order_no)).collect())
+        let mut marks = Vec::new();
+        // Piece by piece: whoever admits waits for who reads, and with them all who wait for the journal.
+        for place in 0.. {
+            let state = state.read();
+            let Some(piece) = state.marks.pieces().get(place) else { break };
+            marks.extend(piece.each().map(|(user, mark)| (user, mark.order_no)));
+        }
+        Ok(marks)
     }
 
     async fn queued(&self, user: &UserId, order_no: OrderNo) -> Result<Option<Claim>> {
