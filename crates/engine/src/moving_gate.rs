@@ -2,7 +2,7 @@
 //! which can be made to say that it cannot tell.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -283,6 +283,14 @@ impl Inspection for MovingGate {
 
     async fn in_flight(&self, item: ItemId) -> Result<Vec<Claim>> {
         self.gate.in_flight(item).await
+    }
+
+    async fn outlines(&self) -> Result<HashMap<ItemId, gate::Outline>> {
+        self.gate.outlines().await
+    }
+
+    async fn marked(&self, item: ItemId, claims: &[(UserId, OrderNo)]) -> Result<HashSet<OrderNo>> {
+        self.gate.marked(item, claims).await
     }
 
     async fn marks(&self, item: ItemId) -> Result<Vec<(UserId, OrderNo)>> {

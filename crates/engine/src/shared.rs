@@ -24,6 +24,7 @@ use crate::{
     gate_turns::GateTurns,
     leases::Leases,
     node::{Node, NodeKeeper},
+    published::Published,
     push::AdmittedClaims,
     sale_tokens::WrongAnswers,
     settling::WakingBook,
@@ -53,6 +54,7 @@ pub struct Shared {
     pub gate: Arc<dyn Gate>,
     pub lanes: Lanes,
     pub ledger: Arc<dyn Ledger>,
+    pub(crate) published: Arc<Published>,
     pub coordination: Arc<dyn Coordination>,
     /// Which process runs which job.
     pub(crate) leases: Leases,
@@ -150,6 +152,7 @@ impl Shared {
             Profile::Cluster => Leases::in_ledger(ledger.clone(), instance.clone()),
         };
         Ok(Shared {
+            published: Arc::new(Published::new(ledger.clone())),
             settings,
             instance,
             clock,

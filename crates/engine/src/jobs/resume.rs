@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use ledger::{ActivityFilter, LedgerError};
-use sale::{Activity, ActivityState, Millis};
+use ledger::LedgerError;
+use sale::{Activity, Millis};
 use serde_json::json;
 
 use super::{Job, JobResult, Progress};
-use crate::{Catalogue, actor::audit_entry, due::Pages, shared::Shared};
+use crate::{Catalogue, actor::audit_entry, shared::Shared};
 
 pub(crate) struct Resume {
     pub(super) shared: Arc<Shared>,
@@ -37,16 +37,14 @@ impl Job for Resume {
     /// Also what was to go on while nobody was here, unless it is over by now.
     async fn run(&self) -> JobResult {
         let now_ms = self.shared.now_ms();
-        let paused = ActivityFilter::all(ActivityState::Paused).closing_after(now_ms);
-        let mut pages = Pages::of(&*self.shared.ledger, [paused]);
+        self.shared.published.follow().await?;
+        let mut due = self.shared.published.all();
+        due.retain(|one| one.resume_ms.is_some_and(|at_ms| at_ms <= now_ms));
         let mut failed = None;
-        while let Some(page) = pages.next().await? {
-            let due = page.iter().filter(|one| one.resume_ms.is_some_and(|at_ms| at_ms <= now_ms));
-            for activity in due {
-                if let Err(error) = self.resume_by_itself(activity, now_ms).await {
-                    tracing::warn!(activity = %activity.id, %error, "a pause could not be ended yet");
-                    failed = Some(error);
-                }
+        for activity in due.iter().filter(|one| one.closes_ms > now_ms) {
+            if let Err(error) = self.resume_by_itself(activity, now_ms).await {
+                tracing::warn!(activity = %activity.id, %error, "a pause could not be ended yet");
+                failed = Some(error);
             }
         }
         failed.map_or(Ok(Progress::CaughtUp), |error| Err(error.into()))
@@ -56,7 +54,7 @@ impl Job for Resume {
 #[cfg(test)]
 mod tests {
     use gate::Decision;
-    use sale::ActivityMove;
+    use sale::{ActivityMove, ActivityState};
 
     use super::*;
     use crate::{

@@ -55,10 +55,6 @@ impl Directory {
         self.shards.read().get(&item).copied()
     }
 
-    pub(super) fn items(&self) -> Vec<ItemId> {
-        self.shards.read().keys().copied().collect()
-    }
-
     /// All of it, to be compared with what it is later.
     pub(super) fn copy(&self) -> HashMap<ItemId, u32> {
         self.shards.read().clone()
@@ -76,14 +72,21 @@ impl Directory {
     }
 
     pub(super) fn is_in(&self, item: ItemId, partition: usize) -> bool {
-        self.partitions_of(item).contains(&partition)
+        self.shards(item).is_some_and(|shards| self.has_shard_in(item, shards, partition))
+    }
+
+    /// An item's shards are in as many partitions, one behind the other.
+    fn has_shard_in(&self, item: ItemId, shards: u32, partition: usize) -> bool {
+        let partitions = self.store.partitions;
+        let first = self.partition(item, 0);
+        (partition + partitions - first) % partitions < shards as usize
     }
 
     /// The items that have a shard in this partition.
     pub(super) fn items_in(&self, partition: usize) -> Vec<ItemId> {
-        let mut items = self.items();
-        items.retain(|item| self.is_in(*item, partition));
-        items
+        let shards = self.shards.read();
+        let has = |(item, shards): &(&ItemId, &u32)| self.has_shard_in(**item, **shards, partition);
+        shards.iter().filter(has).map(|(item, _)| *item).collect()
     }
 
     /// The partition that holds what this buyer has of the item.

@@ -50,6 +50,7 @@ mod log_room;
 mod look_back;
 mod moves;
 mod on_log;
+mod outlines;
 mod pulses;
 mod reading;
 mod relay;
@@ -61,7 +62,7 @@ mod survey;
 mod watch;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -96,8 +97,8 @@ use self::{
 };
 use crate::{
     AdjustOutcome, Admission, Changed, Decision, GateError, GateFailure, GiveBack, Inspection,
-    Keep, Loaded, Loading, NumberedRequest, Reading, Readmitted, Result, Shut, Upkeep, Writable,
-    mark::Garbled, rush::Rush,
+    Keep, Loaded, Loading, NumberedRequest, Outline, Reading, Readmitted, Result, Shut, Upkeep,
+    Writable, mark::Garbled, rush::Rush,
 };
 
 /// The code of the errors by which the scripts say: not while the item is being loaded.
@@ -447,6 +448,14 @@ impl Inspection for RedisGate {
 
     async fn in_flight(&self, item: ItemId) -> Result<Vec<Claim>> {
         self.0.on_log.in_flight(item).await
+    }
+
+    async fn outlines(&self) -> Result<HashMap<ItemId, Outline>> {
+        self.0.inspector.outlines().await
+    }
+
+    async fn marked(&self, item: ItemId, claims: &[(UserId, OrderNo)]) -> Result<HashSet<OrderNo>> {
+        self.0.inspector.marked(item, claims).await
     }
 
     async fn marks(&self, item: ItemId) -> Result<Vec<(UserId, OrderNo)>> {

@@ -9,7 +9,8 @@ use sale::{Claim, Epoch, ItemId, Millis, OrderNo, UserId};
 
 use super::{marks::Marks, record::Record, spent::Spent};
 use crate::{
-    Busy, Changed, ClaimRequest, Decision, GiveBack, Loading, NumberedRequest, Shut,
+    Busy, Changed, ClaimRequest, Decision, GiveBack, Loaded, Loading, NumberedRequest, Outline,
+    Presence, Shut,
     mark::{Mark, repeated},
 };
 
@@ -208,6 +209,27 @@ impl GateItem {
         }
         self.version += 1;
         Changed { item: self.item, version: self.version, units: self.left - before }
+    }
+
+    pub(super) fn loaded(&self) -> Loaded {
+        Loaded {
+            item: self.item,
+            epoch: self.epoch,
+            shut: self.shut,
+            window: (self.opens_ms, self.closes_ms),
+            presence: Presence::Whole,
+        }
+    }
+
+    pub(super) fn outline(&self) -> Outline {
+        Outline {
+            epoch: self.epoch,
+            version: self.version,
+            shut: self.shut,
+            left: self.left,
+            marks: self.marks.len() as u64,
+            marked_units: self.marks.units(),
+        }
     }
 
     /// Make a change that is in the journal, as far as what was read from the file does not contain it.

@@ -25,7 +25,8 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0015_door.sql"),
     include_str!("migrations/0016_fair_start.sql"),
     include_str!("migrations/0017_console.sql"),
-    include_str!("migrations/0018_pause.sql"),
+    include_str!("migrations/0018_changed.sql"),
+    include_str!("migrations/0019_pause.sql"),
 ];
 
 /// The schema this binary writes.
