@@ -85,7 +85,8 @@ async fn a_long_name_has_room_at_a_desk(browser: &mut Browser, sale: &Sale) {
     );
     let room = browser.until(&room).await;
     assert!(room[0].as_i64().unwrap() > 180 && room[1].as_i64().unwrap() < 180, "{room}");
-    assert_eq!(browser.run("return document.documentElement.scrollWidth").await, 1_280);
+    let wide = browser.run("return document.documentElement.scrollWidth").await;
+    assert!(wide.as_i64().unwrap() <= 1_280, "{wide}");
     let path = format!("/api/v1/admin/activities/{}/end", made["id"]);
     let _: Value = admin.write(&path, &json!({})).await.unwrap();
 }
