@@ -82,8 +82,13 @@ impl Back {
                     None => None,
                 },
             };
+            if next.is_none() {
+                self.consumer = None;
+            }
             return Ok(BackMessages { bodies, next });
         }
+        // Nobody reads on: no connection is kept for it.
+        self.consumer = None;
         Ok(BackMessages::default())
     }
 

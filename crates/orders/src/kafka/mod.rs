@@ -48,6 +48,8 @@ const NAME: &str = "kafka";
 const ASK_MAX: Duration = Duration::from_secs(3);
 /// The client gives an answer within the time it was told; somewhat later it is not waited for any more.
 const GRACE: Duration = Duration::from_secs(2);
+/// Events that are thrown away at once.
+const EVENTS_MAX: u32 = 1_000;
 /// Memory of messages that wait to be sent, and of those that were fetched and not read.
 const SENDING_KBYTES_MAX: &str = "65536";
 const FETCHED_KBYTES_MAX: &str = "16384";
@@ -157,6 +159,15 @@ fn refusal(error: &KafkaError) -> bool {
     )
 }
 
+/// The servers have lost the topic, with all that was in it.
+fn misses_topic(error: &KafkaError) -> bool {
+    use RDKafkaErrorCode::{UnknownPartition, UnknownTopic, UnknownTopicOrPartition};
+    matches!(
+        error.rdkafka_error_code(),
+        Some(UnknownPartition | UnknownTopic | UnknownTopicOrPartition)
+    )
+}
+
 fn not_published(error: &KafkaError) -> Published {
     if refusal(error) {
         Published::Refused(error.to_string())
@@ -188,14 +199,20 @@ impl Broker for KafkaBroker {
         let sent: Vec<_> = sent.collect();
         let limit = Duration::from_millis(self.options.answer_ms_max) + GRACE;
         let deadline = tokio::time::Instant::now() + limit;
+        let failed = |error: KafkaError| {
+            if misses_topic(&error) {
+                self.topic.look_again();
+            }
+            not_published(&error)
+        };
         let answers = sent.into_iter().map(|sent| async move {
             let answer = match sent {
                 Ok(answer) => answer,
-                Err(error) => return not_published(&error),
+                Err(error) => return failed(error),
             };
             match tokio::time::timeout_at(deadline, answer).await {
                 Ok(Ok(Ok(_))) => Published::Done,
-                Ok(Ok(Err((error, _)))) => not_published(&error),
+                Ok(Ok(Err((error, _)))) => failed(error),
                 Ok(Err(_)) => Published::Unknown("the producer was replaced".into()),
                 Err(_) => Published::Unknown("no answer in time".into()),
             }
@@ -268,6 +285,12 @@ fn partitions<C: rdkafka::consumer::ConsumerContext>(
 }
 
 fn queues(asking: &BaseConsumer<Quiet>, topic: &str) -> KafkaResult<Vec<QueueState>> {
+    // What it would tell of outages is heard by others; it must not pile up.
+    for _ in 0..EVENTS_MAX {
+        if asking.poll(Duration::ZERO).is_none() {
+            break;
+        }
+    }
     let partitions = partitions(asking, topic)?;
     let mut wanted = TopicPartitionList::new();
     for partition in &partitions {
