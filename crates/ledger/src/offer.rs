@@ -96,10 +96,10 @@ impl StockLevel {
             return refused("must not be zero".into());
         }
         if self.stock.saturating_add(delta) < 0 {
-            return refused(format!("only {} units are not sold", self.stock));
+            return refused(format!("takes more than there is: {} units are not sold", self.stock));
         }
         if self.total.saturating_add(delta) > STOCK_MAX {
-            return refused(format!("the total may be {STOCK_MAX} at most"));
+            return refused(format!("adds too much: an item has at most {STOCK_MAX} units"));
         }
         Ok(())
     }

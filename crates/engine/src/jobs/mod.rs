@@ -20,6 +20,7 @@ mod publish;
 mod reconcile;
 mod refund;
 mod release;
+mod resume;
 mod runner;
 mod timeout;
 mod upkeep;
@@ -50,6 +51,7 @@ use self::{
     reconcile::ReconcileAll,
     refund::Refund,
     release::Release,
+    resume::Resume,
     runner::Runner,
     timeout::Timeout,
     upkeep::Upkeep,
@@ -147,6 +149,7 @@ pub(crate) struct Jobs {
     pub(crate) publish: Arc<Publish>,
     pub(crate) refund: Arc<Refund>,
     pub(crate) release: Arc<Release>,
+    pub(crate) resume: Arc<Resume>,
     pub(crate) timeout: Arc<Timeout>,
     pub(crate) warm: Arc<Warm>,
     pub(crate) webhooks: Arc<Dispatch>,
@@ -189,6 +192,7 @@ impl Jobs {
             publish: Arc::new(Publish { shared: s(), catalogue: catalogue() }),
             refund: Arc::new(Refund::new(&shared, payments.clone())),
             release: Arc::new(Release::new(&shared)),
+            resume: Arc::new(Resume { shared: s(), catalogue: catalogue() }),
             timeout: Arc::new(Timeout::new(s(), payments.clone(), hoarding.clone())),
             door: Arc::new(RefreshDoor { hoarding }),
             draws: Arc::new(PrepareDraws { fair_start }),
@@ -239,6 +243,7 @@ impl Jobs {
         }
         self.start_job("warm", &self.warm, every(settings.warm_poll_ms).woken_by(&wake.warm));
         self.start_job("publish", &self.publish, every(settings.warm_poll_ms));
+        self.start_job("resume", &self.resume, every(settings.warm_poll_ms));
         // Everywhere: whichever of them is asked for its numbers has them. One counts, the others read that.
         self.start_job("count", &self.count, every(settings.count_every_ms).everywhere());
         self.start_job("lifecycle", &self.lifecycle, every(settings.warm_poll_ms));

@@ -26,8 +26,12 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0016_fair_start.sql"),
     include_str!("migrations/0017_console.sql"),
     include_str!("migrations/0018_changed.sql"),
+<<<<<<< HEAD
     include_str!("migrations/0019_volumes.sql"),
     include_str!("migrations/0020_archive.sql"),
+=======
+    include_str!("migrations/0019_pause.sql"),
+>>>>>>> main
 ];
 
 /// The schema this binary writes.
