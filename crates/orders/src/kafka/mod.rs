@@ -89,7 +89,10 @@ impl KafkaBroker {
     pub(crate) fn open(options: &KafkaOptions) -> KafkaResult<KafkaBroker> {
         let config = config(options);
         let mut asking = config.clone();
-        asking.set("group.id", &options.group).set("enable.auto.commit", "false");
+        asking
+            .set("group.id", &options.group)
+            .set("session.timeout.ms", options.session_ms.to_string())
+            .set("enable.auto.commit", "false");
         let topic = Topic::new(options, config.create_with_context(Quiet)?);
         Ok(KafkaBroker {
             producer: RwLock::new(producer(&config, options)?),
@@ -314,6 +317,21 @@ fn queues(asking: &BaseConsumer<Quiet>, topic: &str) -> KafkaResult<Vec<QueueSta
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_consumer_that_may_be_silent_for_less_than_usual_can_be_asked_for() {
+        let options = KafkaOptions {
+            servers: vec!["127.0.0.1:1".into()],
+            properties: vec![sale::Secret::new("max.poll.interval.ms=20000")],
+            ..KafkaOptions::default()
+        };
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let _inside = runtime.enter();
+        KafkaBroker::open(&options).map(drop).unwrap();
+        Back::new(&config(&options), &options);
+        let worse = vec![sale::Secret::new("no.such.property=1")];
+        assert!(KafkaBroker::open(&KafkaOptions { properties: worse, ..options }).is_err());
+    }
 
     #[test]
     fn a_message_that_is_too_large_is_refused_and_all_else_is_unknown() {
