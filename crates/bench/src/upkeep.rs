@@ -17,7 +17,7 @@ use sale::{
     Activity, ActivityMove, Clock, Currency, ItemId, NewActivity, NewItem, OrderBook,
     PAY_WITHIN_MS_DEFAULT, SystemClock,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::{
     Failure, Plan,
@@ -190,14 +190,7 @@ async fn is_at_rest(server: &ServerProcess, items: usize) -> Result<(), Failure>
 /// A comparison, and how many milliseconds it took by its own report.
 async fn compare(server: &ServerProcess, changed: bool) -> Result<(f64, Value), Failure> {
     let mut admin = server.admin();
-    let path = format!("/api/v1/admin/reconcile?changed={changed}");
-    let mut answer: Value = admin.write(&path, &json!({})).await?;
-    while answer["state"] == "running" {
-        tokio::time::sleep(LOOK_AGAIN).await;
-        let path = format!("/api/v1/admin/reconcile/runs/{}", answer["run"]);
-        answer = admin.read(&path).await?;
-    }
-    let report = if answer["state"] == "done" { answer["report"].take() } else { answer };
+    let report = client::reconcile(&mut admin, &format!("changed={changed}")).await?;
     let at = |name: &str| report[name].as_f64().ok_or_else(|| format!("no report: {report}"));
     let took_ms = at("ended_at")? - at("started_at")?;
     if report["left"] != 0 {

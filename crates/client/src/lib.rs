@@ -12,6 +12,7 @@ mod crowd;
 mod login;
 mod new_sale;
 mod observe;
+mod reconcile;
 mod server_process;
 
 pub use api::{Api, ApiError};
@@ -21,4 +22,5 @@ pub use crowd::{Crowd, CrowdReport, OPENING_MAX, new_histogram};
 pub use login::{Login, SaleTokens, sale_token, sale_tokens, signed_sale_tokens};
 pub use new_sale::{CreatedSale, NewSale};
 pub use observe::{NotSettled, observe, settled};
+pub use reconcile::reconcile;
 pub use server_process::{Launch, ServerProcess};

@@ -204,7 +204,7 @@ async fn every_answer_is_one_that_the_document_describes(profile: Profile) {
 
     // Whatever was asked, the books are in order, and nothing panicked over it.
     sale.settle().await;
-    let report: Value = sale.admin().write("/api/v1/admin/reconcile", &json!({})).await.unwrap();
+    let report = client::reconcile(&mut sale.admin(), "").await.unwrap();
     assert_eq!(report["left"], 0, "{report:#}");
     assert!(!sale.deployment.log().contains("panicked"));
 }

@@ -63,8 +63,7 @@ async fn show_lost_receipts(sale: &Sale, heard: &[Heard]) -> BTreeMap<String, us
 /// Reconcile, and let it heal what a lost write left behind. Answers how much that was.
 pub(crate) async fn heal(sale: &Sale) -> u64 {
     sale.settle().await;
-    let path = "/api/v1/admin/reconcile?heal=true";
-    let report: Value = sale.admin().write(path, &json!({})).await.unwrap();
+    let report = client::reconcile(&mut sale.admin(), "heal=true").await.unwrap();
     assert_eq!(report["left"], 0, "{report:#}");
     report["differences"].as_u64().unwrap()
 }

@@ -116,7 +116,7 @@ async fn a_backup_made_while_it_sells_is_whole() {
     fs::remove_dir_all(sale.deployment.data()).unwrap();
     fs::rename(&backup, sale.deployment.data()).unwrap();
     sale.start().await;
-    let report: Value = sale.admin().write("/api/v1/admin/reconcile", &json!({})).await.unwrap();
+    let report = client::reconcile(&mut sale.admin(), "").await.unwrap();
     assert_eq!(report["differences"], 0, "{report:#}");
     let lost = admitted(&heard) - orders_on_record(&sale).await;
     println!("{lost} orders were made after the backup");

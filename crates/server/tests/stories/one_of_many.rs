@@ -259,7 +259,7 @@ impl Story {
     async fn reconciles(&mut self, address: SocketAddr) {
         let asked = Instant::now();
         let mut admin = self.admin(address);
-        let report: Value = admin.write("/api/v1/admin/reconcile", &json!({})).await.unwrap();
+        let report = client::reconcile(&mut admin, "").await.unwrap();
         self.took("reconcile", asked);
         let living = self.patient.in_partition(self.living);
         let items = report["items"].as_array().unwrap();
@@ -297,8 +297,7 @@ impl Story {
         let observed = observe(&mut self.sale.admin(), &items).await.unwrap();
         let violations = check(&self.sale.history, &observed);
         assert!(violations.is_empty(), "{violations:#?}");
-        let path = "/api/v1/admin/reconcile?heal=true";
-        let report: Value = self.sale.admin().write(path, &json!({})).await.unwrap();
+        let report = client::reconcile(&mut self.sale.admin(), "heal=true").await.unwrap();
         assert_eq!(report["left"], 0, "{report:#}");
         println!("reconcile healed {}", report["healed"]);
     }

@@ -88,7 +88,7 @@ async fn was_sold_among_many(
     let activity = format!("/api/v1/admin/activities/{id}");
     let state = async || admin.read::<Value>(&activity).await.unwrap()["state"].clone();
     until("it ends", state, |state| state == "ended").await;
-    let report: Value = admin.write("/api/v1/admin/reconcile", &json!({})).await.unwrap();
+    let report = client::reconcile(&mut admin, "").await.unwrap();
     let listed = report["items"].as_array().unwrap().iter();
     let ours: Vec<&Value> = listed.filter(|found| found["item_id"] == item).collect();
     assert_eq!(ours.len(), 1, "the item is in the report");

@@ -10,7 +10,7 @@ use checker::{AnsweredClaim, Observed, ObservedOrder};
 use client::NewSale;
 use faults::providers::{Faults, Paying};
 use sale::{OrderNo, OrderStatus};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use crate::fixtures::{Companies, Deployment, Patient, Payee, Profile, Sale, admitted, now_ms};
@@ -158,8 +158,7 @@ async fn at_rest(sale: &Sale, companies: &Companies) -> Observed {
         assert!(Instant::now() < until, "never at rest: {:#?}", &left[..left.len().min(10)]);
         // Each round asks about everything that is open: often enough is not as often as possible.
         tokio::time::sleep(ASK_AGAIN).await;
-        let healed: Value =
-            sale.admin().write("/api/v1/admin/reconcile?heal=true", &json!({})).await.unwrap();
+        let healed: Value = client::reconcile(&mut sale.admin(), "heal=true").await.unwrap();
         assert!(healed["payments"].is_array(), "{healed}");
     }
 }

@@ -275,7 +275,7 @@ async fn a_shop_is_kept_in_step_for(profile: Profile, rounds: i64) {
     let observed = client::observe(&mut sale.admin(), &items).await.unwrap();
     let violations = checker::check(&History::default(), &observed);
     assert!(violations.is_empty(), "{violations:#?}");
-    let report: Value = sale.admin().write("/api/v1/admin/reconcile", &json!({})).await.unwrap();
+    let report = client::reconcile(&mut sale.admin(), "").await.unwrap();
     assert_eq!(report["differences"], 0, "{report:#}");
 }
 

@@ -303,7 +303,7 @@ async fn the_numbers_are_true_and_are_those_that_are_written_about(profile: Prof
     })
     .await;
     sale.settle().await;
-    let _: Value = sale.admin().write("/api/v1/admin/reconcile", &json!({})).await.unwrap();
+    client::reconcile(&mut sale.admin(), "").await.unwrap();
     let open = [of_item[0], ("state", "open")];
     let wanted: [(&str, Labels<'_>, f64); 14] = [
         ("seckill_item_units", &of_item, 20.0),
