@@ -52,7 +52,10 @@ const BROKERS: [Broker; 2] = [
 /// What is run with brokers: the package, its features, its test target, and where the stories are.
 type Suite = (&'static str, &'static str, &'static str, &'static str);
 
-const SUITES: [Suite; 1] = [("faults", "brokers", "brokers", "crates/faults/tests/brokers")];
+const SUITES: [Suite; 2] = [
+    ("faults", "brokers", "brokers", "crates/faults/tests/brokers"),
+    ("server", "kafka", "brokers", "crates/server/tests/brokers"),
+];
 
 /// Fetch what is missing, then tell every story of the brokers. Answers what to say at the end.
 pub(crate) fn test() -> Result<String, String> {

@@ -9,6 +9,7 @@
 use toml::Value;
 
 use engine::REDACTED;
+use orders::{ClaimLogKind, broker::MESSAGE_CLAIMS_MAX};
 
 use super::{
     Config, Profile, Switch, listen,
@@ -60,6 +61,8 @@ pub(super) enum Rule {
     Endpoints(usize),
     /// A list of secrets that sign, at most so many; not to be shown.
     SigningSecrets(usize),
+    /// A list of texts such as name=value, at most so many; not to be shown.
+    Properties(usize),
     /// An address in which names in braces stand for something of an order, or empty.
     Template,
     /// A list of robots: tables with kind, url and perhaps a secret.
@@ -87,6 +90,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("data", Rule::Required),
     ("secret", Rule::Secret(SECRET_CHARS_MIN)),
     ("demo", Rule::Switch),
+    ("claim_log", Rule::OneOf(&["native", "rocketmq", "kafka"])),
     ("http.connections_max", Rule::Number(1, 1_000_000)),
     ("http.connections_per_address_max", Rule::Number(1, 1_000_000)),
     ("http.exempt_networks", Rule::Networks(LIST_MAX)),
@@ -168,6 +172,21 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("look_back.keep_ms", Rule::Number(0, 52 * WEEK_MS)),
     ("look_back.journal_bytes_max", Rule::Number(0, 1 << 40)),
     ("look_back.redis_bytes_max", Rule::Number(0, 1 << 40)),
+    ("relay.batch_claims_max", Rule::Number(1, 100_000)),
+    ("relay.publishes_max", Rule::Number(1, 64)),
+    ("relay.republish_after_ms", Rule::Number(1_000, WEEK_MS)),
+    ("kafka.servers", Rule::Texts(LIST_MAX)),
+    ("kafka.topic", Rule::Required),
+    ("kafka.group", Rule::Required),
+    ("kafka.partitions", Rule::Number(1, 1_000)),
+    ("kafka.replication", Rule::Number(0, 16)),
+    ("kafka.properties", Rule::Properties(LIST_MAX)),
+    ("kafka.answer_ms_max", Rule::Number(100, 5 * MINUTE_MS)),
+    ("kafka.session_ms", Rule::Number(1_000, 5 * MINUTE_MS)),
+    ("rocketmq.name_servers", Rule::Texts(LIST_MAX)),
+    ("rocketmq.topic", Rule::Required),
+    ("rocketmq.group", Rule::Required),
+    ("rocketmq.answer_ms_max", Rule::Number(100, 5 * MINUTE_MS)),
     ("orders.batch_claims_max", Rule::Number(1, 10_000)),
     ("orders.retry_ladder_ms", Rule::Numbers(1, WEEK_MS, RETRY_STEPS_MAX)),
     ("orders.pause_ms_min", Rule::Number(1, MINUTE_MS)),
@@ -295,6 +314,13 @@ impl Rule {
                 let signs = |v: &Value| v.as_str().is_some_and(engine::is_webhook_secret);
                 list.len() <= count && list.iter().all(signs)
             }),
+            Rule::Properties(count) => value.as_array().is_some_and(|list| {
+                let named = |v: &Value| {
+                    let name = v.as_str().and_then(|text| text.split_once('='));
+                    name.is_some_and(|(name, _)| !name.trim().is_empty())
+                };
+                list.len() <= count && list.iter().all(named)
+            }),
             Rule::Template => text.is_some_and(engine::is_cashier_url),
             Rule::Robots(count) => value
                 .as_array()
@@ -313,7 +339,8 @@ impl Rule {
     /// A secret is somewhere in it.
     pub(super) fn has_secrets(&self) -> bool {
         self.is_secret()
-            || matches!(self, Rule::Endpoints(_) | Rule::Robots(_) | Rule::SigningSecrets(_))
+            || matches!(self, Rule::Endpoints(_) | Rule::Robots(_))
+            || matches!(self, Rule::SigningSecrets(_) | Rule::Properties(_))
     }
 
     /// The rest of a sentence that begins with the key.
@@ -358,6 +385,9 @@ impl Rule {
             Rule::SigningSecrets(count) => format!(
                 "must be a list of at most {count} secrets, each whsec_ and the base64 of 24 to 64 bytes"
             ),
+            Rule::Properties(count) => {
+                format!("must be a list of at most {count} texts such as \"name=value\"")
+            }
             Rule::Template => format!(
                 "must be empty, or an address that starts with https://, http:// or / and names nothing \
                  in braces but {}",
@@ -391,6 +421,7 @@ impl Rule {
             | Rule::Texts(_)
             | Rule::Hosts(_)
             | Rule::SigningSecrets(_)
+            | Rule::Properties(_)
             | Rule::Networks(_) => Value::Array(parts().map(Value::from).collect()),
             // As it would stand in the file.
             Rule::Endpoints(_) | Rule::Robots(_) => format!("list = {text}")
@@ -424,6 +455,7 @@ pub(super) fn check_pairs(config: &Config) -> Vec<String> {
         ));
     }
     problems.extend(check_doors(config));
+    problems.extend(check_broker(config));
     let endpoints = &config.webhooks.endpoints;
     for (n, one) in endpoints.iter().enumerate() {
         if endpoints[..n].iter().any(|earlier| earlier.url == one.url) {
@@ -467,6 +499,27 @@ pub(super) fn check_pairs(config: &Config) -> Vec<String> {
                     .into(),
             );
         }
+    }
+    problems
+}
+
+/// Where claims go by a broker, it is named, and takes what the gate logs.
+fn check_broker(config: &Config) -> Vec<String> {
+    let mut problems = Vec::new();
+    let (name, servers) = match config.claim_log {
+        ClaimLogKind::Native => return problems,
+        ClaimLogKind::Kafka => ("kafka.servers", &config.kafka.servers),
+        ClaimLogKind::Rocketmq => ("rocketmq.name_servers", &config.rocketmq.name_servers),
+    };
+    if servers.is_empty() {
+        problems.push(format!("{name} is empty: claim_log says that claims go there"));
+    }
+    if config.lane.batch_max > MESSAGE_CLAIMS_MAX {
+        problems.push(format!(
+            "lane.batch_max = {}: with a broker as claim_log at most {MESSAGE_CLAIMS_MAX}, for a batch is \
+             one message",
+            config.lane.batch_max
+        ));
     }
     problems
 }

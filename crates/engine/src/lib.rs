@@ -71,7 +71,7 @@ pub use operations::{
     Tokens,
 };
 pub use order_lookup::{Found, OrderLookup, OrderView, fits};
-pub use parts::{LEDGER_FILE, MissingEngine, OpenError, Parts, missing_engines};
+pub use parts::{LEDGER_FILE, MissingEngine, OpenError, Parts, missing_engines, open_broker};
 pub use payments::{NoticeFailure, PayChoice, PayError, Payments, Providers};
 pub use push::{
     EventId, Feed, FeedEnd, FollowError, News, Push, QueuedClaim, TooMany, WATCHED_ITEMS_MAX,
@@ -154,7 +154,7 @@ impl Engine {
         let remembered = RememberedAlerts::read(data);
         let waiting = remembered.waiting.clone();
         let alerts = Alerting::start(&settings, &parts, waiting, clock.clone());
-        let shared = Arc::new(Shared::start(settings, clock, parts, alerts)?);
+        let shared = Arc::new(Shared::start(settings, clock, parts, alerts, &keys)?);
         let s = || shared.clone();
         let catalogue = Arc::new(Catalogue::new(shared.ledger.clone(), shared.clock.clone()));
         let last_known = Arc::new(LastKnown::default());
@@ -208,7 +208,7 @@ impl Engine {
             sale_tokens: SaleTokens::new(s(), keys.clone(), hoarding.clone()),
             lists: Lists { hoarding },
             records: Records::new(s()),
-            looking_back: LookingBack::new(s(), shared.gate.clone()),
+            looking_back: LookingBack::new(s(), shared.log_to_look_into(&keys)),
             demo: Arc::new(Demo::new(s(), plans.clone(), operations.clone())),
             keys,
             catalogue,
@@ -387,8 +387,14 @@ impl Engine {
         self.shared.lanes.stop().await;
         self.fair_start.stop().await;
         self.jobs.stop().await;
+        if let Some(relay) = &self.shared.relay {
+            relay.stop().await;
+        }
         if let Some(workers) = &self.shared.workers {
             workers.stop().await;
+        }
+        if let Some(broker) = &self.shared.broker {
+            broker.stop().await;
         }
         self.shared.alerts.stop().await;
         if let Some(keeper) = &self.shared.node_keeper {

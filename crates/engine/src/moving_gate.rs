@@ -19,7 +19,7 @@ use gate::{
 use parking_lot::Mutex;
 use sale::{
     BackMark, BackPage, Claim, ClaimLog, EntryId, Epoch, ItemId, LogEntry, LogError, LookBack,
-    LookBackError, Millis, OrderNo, UserId,
+    LookBackError, Millis, OrderNo, RelaySource, UserId,
 };
 
 type Result<T> = std::result::Result<T, GateError>;
@@ -103,6 +103,28 @@ impl ClaimLog for MovingGate {
 
     fn backlog(&self) -> u64 {
         self.gate.backlog()
+    }
+}
+
+#[async_trait]
+impl RelaySource for MovingGate {
+    async fn take_unrelayed(
+        &self,
+        claims_max: usize,
+    ) -> std::result::Result<Vec<LogEntry>, LogError> {
+        self.gate.take_unrelayed(claims_max).await
+    }
+
+    async fn relayed(&self, entries: &[EntryId]) {
+        self.gate.relayed(entries).await;
+    }
+
+    async fn overdue(
+        &self,
+        before_ms: Millis,
+        after: Option<EntryId>,
+    ) -> std::result::Result<Vec<LogEntry>, LogError> {
+        self.gate.overdue(before_ms, after).await
     }
 }
 

@@ -12,6 +12,7 @@ use gate::{
     solo,
 };
 use ledger::{Ledger, LedgerError, Orders, Share, mysql, sqlite};
+use orders::broker::{self, Broker, BrokerRefused};
 use redis_link::{RedisServers, is_away};
 use sale::{OrderNumbers, SharedClock};
 
@@ -58,6 +59,8 @@ pub enum OpenError {
     Providers(Vec<String>),
     #[error("webhooks.tls_ca_file: {0}")]
     WebhookAuthorities(#[from] webhooks::BadAuthorities),
+    #[error(transparent)]
+    Broker(#[from] BrokerRefused),
     #[error("the lanes cannot be started: {0}")]
     Lanes(std::io::Error),
     #[error("the ledger cannot be read: {0}")]
@@ -74,6 +77,8 @@ pub struct Parts {
     pub gate: Arc<dyn Gate>,
     pub ledger: Arc<dyn Ledger>,
     pub coordination: Arc<dyn Coordination>,
+    /// Where claims go to their workers by one.
+    pub broker: Option<Arc<dyn Broker>>,
     pub numbers: Arc<OrderNumbers>,
     pub(crate) node: Arc<Node>,
     pub(crate) node_keeper: Option<Arc<NodeKeeper>>,
@@ -88,11 +93,18 @@ impl Parts {
         data: &Path,
         clock: SharedClock,
     ) -> Result<Parts, OpenError> {
-        match settings.profile {
+        let broker = open_broker(settings)?;
+        let parts = match settings.profile {
             Profile::Solo => solo_parts(settings, data.to_owned(), clock).await,
             Profile::Cluster => cluster_parts(settings, data.to_owned(), clock).await,
-        }
+        };
+        Ok(Parts { broker, ..parts? })
     }
+}
+
+/// The message broker of these settings, if there is one. It need not answer.
+pub fn open_broker(settings: &Settings) -> Result<Option<Arc<dyn Broker>>, BrokerRefused> {
+    broker::open(settings.claim_log, &settings.kafka, &settings.rocketmq)
 }
 
 async fn solo_parts(
@@ -121,6 +133,7 @@ async fn solo_parts(
         gate: Arc::new(journal),
         ledger: Arc::new(books),
         coordination: Arc::new(LocalCoordination::default()),
+        broker: None,
         numbers,
         node,
         node_keeper: None,
@@ -175,7 +188,8 @@ async fn cluster_parts(
     let keeper = NodeKeeper::open(options, nodes, witness, numbers.clone(), clock).await?;
     let (node, node_keeper) = (keeper.node(), Some(keeper));
     let gate: Arc<dyn Gate> = Arc::new(gate);
-    Ok(Parts { gate, ledger, coordination, numbers, node, node_keeper, instance })
+    let broker = None;
+    Ok(Parts { gate, ledger, coordination, broker, numbers, node, node_keeper, instance })
 }
 
 /// An engine that a cluster needs and that does not answer yet.
@@ -205,6 +219,8 @@ impl OpenError {
 /// Which engines are not there yet. One that is there and will never do is an error, whatever the other
 /// one does.
 pub async fn missing_engines(settings: &Settings) -> Result<Vec<MissingEngine>, OpenError> {
+    // No waiting gives a binary what was not built into it.
+    drop(open_broker(settings)?);
     if settings.profile == Profile::Solo {
         return Ok(Vec::new());
     }

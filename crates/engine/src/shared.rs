@@ -8,8 +8,11 @@ use std::sync::{
 
 use gate::{Gate, Lanes};
 use ledger::Ledger;
-use orders::{Workers, WorkersHandle};
-use sale::{Millis, OrderNo, OrderNumbers, SharedClock};
+use orders::{
+    Workers, WorkersHandle,
+    broker::{Broker, BrokerFinding, BrokerLog, BrokerLookBack, Relay, RelayHandle},
+};
+use sale::{ClaimLog, LookBack, Millis, OrderNo, OrderNumbers, SharedClock, SigningKeys};
 use serde_json::Value;
 use tokio::sync::{Mutex, MutexGuard, Notify};
 
@@ -54,6 +57,10 @@ pub struct Shared {
     pub(crate) leases: Leases,
     /// Where this process is a worker.
     pub workers: Option<WorkersHandle>,
+    /// Where claims go to the workers by a message broker.
+    pub(crate) broker: Option<Arc<dyn Broker>>,
+    /// The same, where this process is a worker.
+    pub(crate) relay: Option<RelayHandle>,
     pub(crate) alerts: Alerting,
     pub(crate) wake: Arc<WakeUps>,
     /// What the lanes admit, for those who listen.
@@ -114,8 +121,10 @@ impl Shared {
         clock: SharedClock,
         parts: Parts,
         alerts: Alerting,
+        keys: &SigningKeys,
     ) -> Result<Shared, OpenError> {
-        let Parts { gate, ledger, coordination, numbers, node, node_keeper, instance } = parts;
+        let Parts { gate, ledger, coordination, broker, numbers, node, node_keeper, instance } =
+            parts;
         let admitted = Arc::new(AdmittedClaims::new(settings.profile == Profile::Cluster));
         let lanes = start_lanes(&settings, &gate, &node, &numbers, &admitted)?;
         let wake = Arc::<WakeUps>::default();
@@ -123,8 +132,18 @@ impl Shared {
             let cluster = settings.profile == Profile::Cluster;
             let book = WakingBook::new(&gate, &ledger, wake.clone(), cluster);
             let options = settings.orders.clone();
-            Workers::start(options, gate.clone(), Arc::new(book), clock.clone(), alerts.handle())
+            let (log, relay) = match &broker {
+                None => (gate.clone() as Arc<dyn ClaimLog>, None),
+                Some(broker) => {
+                    let (log, relay) = by_broker(&settings, broker, &gate, keys, &clock, &alerts);
+                    (log, Some(relay))
+                }
+            };
+            let alerts = alerts.handle();
+            let workers = Workers::start(options, log, Arc::new(book), clock.clone(), alerts);
+            (workers, relay)
         });
+        let (workers, relay) = workers.unzip();
         let gate_turn = Mutex::new(());
         let door = &settings.door;
         let wrong_answers = WrongAnswers::new(door.wrong_answers_max, door.wrong_cool_down_ms);
@@ -145,12 +164,25 @@ impl Shared {
             coordination,
             leases,
             workers,
+            broker,
+            relay: relay.flatten(),
             alerts,
             wake,
             admitted,
             wrong_answers,
             gate_turn,
         })
+    }
+
+    /// Where what was admitted can be read long afterwards.
+    pub(crate) fn log_to_look_into(&self, keys: &SigningKeys) -> Arc<dyn LookBack> {
+        let own: Arc<dyn LookBack> = self.gate.clone();
+        match &self.broker {
+            None => own,
+            Some(broker) => {
+                Arc::new(BrokerLookBack { own, broker: broker.clone(), keys: keys.clone() })
+            }
+        }
     }
 
     pub(crate) fn now_ms(&self) -> Millis {
@@ -198,6 +230,37 @@ impl Shared {
         let entry = audit_entry(who, action, target, detail);
         self.ledger.audit(&entry, self.now_ms()).await
     }
+}
+
+/// The log of workers who are served by a broker, and the relay that feeds it.
+fn by_broker(
+    settings: &Settings,
+    broker: &Arc<dyn Broker>,
+    gate: &Arc<dyn Gate>,
+    keys: &SigningKeys,
+    clock: &SharedClock,
+    alerts: &Alerting,
+) -> (Arc<dyn ClaimLog>, RelayHandle) {
+    let log = BrokerLog::new(gate.clone(), broker.clone(), keys.clone());
+    let relay = Relay::start(
+        settings.relay.clone(),
+        gate.clone(),
+        broker.clone(),
+        log.clone(),
+        keys.clone(),
+        clock.clone(),
+        alerts.handle(),
+    );
+    // No start waits for a broker.
+    let broker = broker.clone();
+    tokio::spawn(async move {
+        for finding in broker.findings().await {
+            if let BrokerFinding::Warn(text) | BrokerFinding::Fail(text) = finding {
+                tracing::warn!("{text}");
+            }
+        }
+    });
+    (log, relay)
 }
 
 fn start_lanes(

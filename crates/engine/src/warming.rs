@@ -18,14 +18,20 @@
 //!    Dying in the middle of the load: the gate tells how long it has been quiet, and after ten seconds
 //!    the next one starts over.
 //!
+//! **Where claims go by a message broker** it may have some that the gate has lost: a failover of Redis takes
+//! them from the log, and their messages are on their way. So an item that was at the gate once and is not, or
+//! whose writes were seen to be lost, is loaded after the workers have settled what is at the broker when the
+//! load begins; while it does not answer such an item stays shut. All others are loaded without asking it.
+//!
 //! However long the ledger takes, the loader tells the gate all the time that it lives: otherwise two
 //! processes would take a large item from each other for ever.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, future::join_all, stream};
-use gate::{Loaded, Loading, Presence, Shut};
+use gate::{GateFailure, Loaded, Loading, Presence, Shut};
 use ledger::{ActivityOrder, LedgerError, WalkTurn};
+use orders::broker::caught_up;
 use sale::{
     Activity, ActivityId, ActivityState, Claim, Epoch, Item, ItemId, ItemState,
     MEMBERS_FIRST_MS_MAX, Millis, OrderNo,
@@ -45,6 +51,8 @@ const TOLD_AT_ONCE_MAX: usize = 64;
 const WARM_TRIES_MAX: u32 = 8;
 /// Whoever was overtaken looks again after a time between these.
 const OVERTAKEN_PAUSE_MS: std::ops::Range<u64> = 200..1_000;
+/// So long it is waited for what a broker has of an item that the gate lost. Then the job tries again.
+const BROKER_WAIT_MAX: Duration = Duration::from_secs(60);
 /// A load that has made no step for so long has died.
 const LOADER_QUIET_MS_MAX: u64 = 10_000;
 /// So often a loader says that it lives.
@@ -139,8 +147,10 @@ impl Warming {
             ActivityState::Ended => return Err(WarmError::Ended),
             ActivityState::Published | ActivityState::Paused => {}
         }
+        let here = self.shared.gate.loaded_item(id).await?;
+        let was_lost = item.epoch > 0 && here.is_none();
+        let was_lost = was_lost || self.shared.gate.suspects().contains(&id);
         if !anew {
-            let here = self.shared.gate.loaded_item(id).await?;
             if here.as_ref().is_some_and(is_being_loaded) {
                 return Ok(None);
             }
@@ -155,7 +165,7 @@ impl Warming {
         // At a gate that several processes share a load is fenced by its epoch, and what others carry
         // there must not wait for the end of one that takes a minute.
         let _turn = (!self.shared.is_cluster()).then_some(turn);
-        let loaded = self.load(&item, epoch, walk).await;
+        let loaded = self.load(&item, epoch, walk, was_lost).await;
         if !matches!(loaded, Ok(Some(_))) {
             // Where a later epoch is, nothing is left to abandon. Where ours is, nobody need wait for us.
             self.shared.gate.abandon_load(id, epoch).await;
@@ -190,13 +200,14 @@ impl Warming {
         item: &Item,
         epoch: Epoch,
         walk: WalkTurn,
+        was_lost: bool,
     ) -> Result<Option<Warmed>, WarmError> {
         if !self.shared.gate.begin_load(item.id, epoch, item.shards).await? {
             return Ok(None);
         }
         let item = item.id;
         let loaded = tokio::select! {
-            loaded = self.carry_to_gate(item, epoch, walk) => loaded?,
+            loaded = self.carry_to_gate(item, epoch, walk, was_lost) => loaded?,
             () = self.beat_until_overtaken(item, epoch) => None,
         };
         let Some(left) = loaded else { return Ok(None) };
@@ -223,8 +234,12 @@ impl Warming {
         item: ItemId,
         epoch: Epoch,
         walk: WalkTurn,
+        was_lost: bool,
     ) -> Result<Option<i64>, WarmError> {
         let gate = &self.shared.gate;
+        if was_lost {
+            self.settle_what_is_at_the_broker().await?;
+        }
         let in_flight = gate.in_flight(item).await?;
         let numbers: Vec<OrderNo> = in_flight.iter().map(|claim| claim.order_no).collect();
         let (basis, mut marks) = self.shared.ledger.warm_basis(walk, item, &numbers).await?;
@@ -252,6 +267,19 @@ impl Warming {
             shut: shut_of(basis.activity.state),
         };
         Ok(gate.load(loading).await?.then_some(left))
+    }
+
+    /// Claims that the gate has lost may be there: their units must not be sold again.
+    async fn settle_what_is_at_the_broker(&self) -> Result<(), WarmError> {
+        let Some(broker) = &self.shared.broker else { return Ok(()) };
+        let cause = match caught_up(&**broker, BROKER_WAIT_MAX).await {
+            Ok(true) => return Ok(()),
+            Ok(false) => "the workers have not settled yet what is at the broker".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        let cause =
+            format!("the gate may have lost claims of this item that the broker has: {cause}");
+        Err(gate::GateError::new(GateFailure::Unreachable, cause).into())
     }
 
     /// Warm what opens soon, warm again what the gate lost, and see to it that the gate is shut

@@ -2,7 +2,7 @@
 //! into it.
 
 use async_trait::async_trait;
-use sale::{Claim, ClaimLog, Epoch, ItemId, LookBack, Millis, OrderNo, UserId};
+use sale::{Claim, ClaimLog, Epoch, ItemId, LookBack, Millis, OrderNo, RelaySource, UserId};
 
 use crate::{
     AdjustOutcome, Changed, Decision, GateError, GateFailure, GiveBack, Loaded, Loading,
@@ -10,9 +10,9 @@ use crate::{
 };
 
 /// All of a gate. Whoever needs one side of it only asks for that.
-pub trait Gate: ClaimLog + LookBack + Admission + Upkeep + Inspection {}
+pub trait Gate: ClaimLog + RelaySource + LookBack + Admission + Upkeep + Inspection {}
 
-impl<G: ClaimLog + LookBack + Admission + Upkeep + Inspection> Gate for G {}
+impl<G: ClaimLog + RelaySource + LookBack + Admission + Upkeep + Inspection> Gate for G {}
 
 /// The side of a gate that lanes see.
 #[async_trait]

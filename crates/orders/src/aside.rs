@@ -10,7 +10,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
-use sale::{ClaimLog, EntryId, ItemId, LogEntry};
+use sale::{ClaimLog, ItemId, LogEntry};
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
@@ -174,8 +174,9 @@ impl AsideLoop {
             stuck.extend(pass.stuck);
         }
         stuck.iter().for_each(|one| self.settler.report_stuck(one));
-        let done: Vec<EntryId> = settled_whole(&entries, &stuck);
+        let (done, left) = settled_whole(&entries, &stuck);
         acknowledge(&mut self.settler, &self.shared, &*self.log, &done).await?;
+        self.log.leave(&left).await;
         self.shared.aside.remove(item, &entries);
         Ok(true)
     }

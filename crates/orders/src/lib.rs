@@ -26,11 +26,17 @@
 //! foot of the ladder. Between the recording of a dead letter and its alert: the alert is not sent,
 //! the dead letter is still listed. Nowhere is a claim neither on the log nor in the ledger.
 //!
+//! **Where claims come by a message broker** another log is before the workers ([`broker`]); the loops are
+//! the same.
+//!
 //! **Architecture invariant.** This crate knows the log and the ledger only as the traits in
 //! `sale`, and no HTTP except the one POST of an [`Alert`].
 
 mod alerts;
 mod aside;
+pub mod broker;
+#[cfg(feature = "kafka")]
+mod kafka;
 mod ladder;
 mod meters;
 mod options;
@@ -43,6 +49,7 @@ mod workers;
 pub use alerts::{
     Alert, AlertKind, AlertOptions, AlertRecord, AlertState, Alerts, Robot, RobotKind, WebhookState,
 };
+pub use broker::{ClaimLogKind, KafkaOptions, RelayOptions, RocketmqOptions};
 pub use ladder::{LADDER_STEP_MS_MAX, LADDER_STEPS_MAX, RETRY_LADDER_MS_DEFAULT};
 pub use meters::describe as describe_metrics;
 pub use options::{BATCH_CLAIMS_MAX_MAX, Options};

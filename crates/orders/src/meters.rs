@@ -44,6 +44,7 @@ pub fn describe() {
     describe_counter!(ALERTS_FOLDED, "Alerts told as \"and so many more\" with another one");
     describe_counter!(ALERTS_FAILED, "Alerts the webhook did not take after all tries");
     describe_gauge!(ALERTS_WEBHOOK_UP, "0 while the webhook of alerts does not take them");
+    crate::broker::describe_metrics();
     begin();
 }
 

@@ -243,8 +243,9 @@ impl MainLoop {
             stuck.extend(pass.stuck);
         }
         let free = entries.iter().filter(|entry| !carried.locked.contains(&entry.item));
-        let done = settled_whole(free, &stuck);
+        let (done, left) = settled_whole(free, &stuck);
         acknowledge(&mut self.settler, &self.shared, &*self.log, &done).await?;
+        self.log.leave(&left).await;
         Ok(carried)
     }
 
@@ -264,16 +265,19 @@ struct Carried {
     locked: HashSet<ItemId>,
 }
 
-/// The entries that hold none of the claims that are stuck.
+/// The entries that hold none of the claims that are stuck, and the others.
 pub(crate) fn settled_whole<'e>(
     entries: impl IntoIterator<Item = &'e LogEntry>,
     stuck: &[FailedClaim],
-) -> Vec<EntryId> {
+) -> (Vec<EntryId>, Vec<EntryId>) {
     let stuck: HashSet<ClaimId> = stuck.iter().map(|one| id_of(&one.claim)).collect();
-    let whole = |entry: &&LogEntry| {
-        stuck.is_empty() || !entry.claims.iter().any(|claim| stuck.contains(&id_of(claim)))
-    };
-    entries.into_iter().filter(whole).map(|entry| entry.id).collect()
+    let (mut whole, mut others) = (Vec::new(), Vec::new());
+    for entry in entries {
+        let is_whole =
+            stuck.is_empty() || !entry.claims.iter().any(|claim| stuck.contains(&id_of(claim)));
+        if is_whole { whole.push(entry.id) } else { others.push(entry.id) }
+    }
+    (whole, others)
 }
 
 /// Tells the log that these are in the ledger, for as long as it takes.

@@ -56,7 +56,7 @@ pub use draw::{
 pub use edit::{ActivityEdit, DraftPlan, ItemEdit};
 pub use event_ticket::{EVENT_TICKET_CHARS_MAX, EventTicket};
 pub use ids::{ActivityId, InvalidUserId, ItemId, USER_ID_CHARS_MAX, UserId};
-pub use log::{ClaimLog, EntryId, LogEntry, LogError};
+pub use log::{ClaimLog, EntryId, LogEntry, LogError, RelaySource};
 pub use look_back::{
     BACK_MARK_CHARS_MAX, BackMark, BackPage, InvalidBackMark, LoggedClaim, LookBack, LookBackError,
 };

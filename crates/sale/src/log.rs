@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use crate::{Claim, Epoch, ItemId};
+use crate::{Claim, Epoch, ItemId, Millis};
 
 /// Where an entry stands in its log. Opaque to everyone but the log that made it; larger is later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,6 +46,10 @@ pub trait ClaimLog: Send + Sync {
     /// Hand back what was taken, to be delivered again, in the old order.
     async fn give_back(&self, entries: Vec<LogEntry>);
 
+    /// These can be neither settled nor noted as failed: pass them by. They stay on the log, and come again
+    /// some day; where nothing else is said, after a restart.
+    async fn leave(&self, _entries: &[EntryId]) {}
+
     /// Claims on the log that are not acknowledged yet.
     fn backlog(&self) -> u64;
 
@@ -54,4 +58,24 @@ pub trait ClaimLog: Send + Sync {
     fn is_rushing(&self) -> bool {
         false
     }
+}
+
+/// The side of a claim log from which a relay carries entries to a message broker. An entry stays on the log,
+/// and is counted there, until it is acknowledged: only the delivery goes by the broker.
+#[async_trait]
+pub trait RelaySource: ClaimLog {
+    /// The next entries that no relay took yet; otherwise as [`ClaimLog::take`]. What was taken and not
+    /// relayed when a process dies is taken by another one.
+    async fn take_unrelayed(&self, claims_max: usize) -> Result<Vec<LogEntry>, LogError>;
+
+    /// The broker has these for sure.
+    async fn relayed(&self, entries: &[EntryId]);
+
+    /// Entries behind this one that are still on the log although their claims were made before this time,
+    /// relayed or not. One page, in the log's order; none at the end.
+    async fn overdue(
+        &self,
+        before_ms: Millis,
+        after: Option<EntryId>,
+    ) -> Result<Vec<LogEntry>, LogError>;
 }

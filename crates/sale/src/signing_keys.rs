@@ -49,6 +49,7 @@ struct SigningKey {
     receipt: Signer,
     event_ticket: Signer,
     challenge: Signer,
+    message: Signer,
 }
 
 /// What is signed. Each purpose has keys of its own, derived from the same secret.
@@ -59,6 +60,8 @@ pub enum Purpose {
     EventTicket,
     /// What a buyer has to solve before a sale token is given.
     Challenge,
+    /// Claims on their way through a message broker.
+    Message,
 }
 
 impl SigningKeys {
@@ -154,6 +157,7 @@ impl SigningKey {
             receipt: Signer::derive(secret, "seckill receipt v1"),
             event_ticket: Signer::derive(secret, "seckill event ticket v1"),
             challenge: Signer::derive(secret, "seckill challenge v1"),
+            message: Signer::derive(secret, "seckill message v1"),
         })
     }
 
@@ -163,6 +167,7 @@ impl SigningKey {
             Purpose::Receipt => &self.receipt,
             Purpose::EventTicket => &self.event_ticket,
             Purpose::Challenge => &self.challenge,
+            Purpose::Message => &self.message,
         }
     }
 }

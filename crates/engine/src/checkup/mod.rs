@@ -3,6 +3,7 @@
 //! `seckill doctor` prints all of it. Opening the parts of a cluster checks the engines as well,
 //! says in the log what is not good, and refuses one that would lose promises without a word.
 
+pub mod broker;
 pub mod disk;
 pub mod mysql;
 pub mod redis;

@@ -169,6 +169,8 @@ impl Health {
         let unwritable = || self.shared.workers.as_ref()?.ledger_trouble();
         self.observe(AlertKind::LedgerDown, "", ledger.cause.or_else(unwritable));
         self.observe(AlertKind::Backlog, "", self.log_trouble());
+        let broker = self.shared.relay.as_ref().and_then(|relay| relay.trouble());
+        self.observe(AlertKind::BrokerDown, "", broker);
         let lanes = (!self.shared.lanes.are_running()).then(|| "a lane has ended".into());
         self.observe(AlertKind::LanesDied, "", lanes);
         self.observe(AlertKind::WebhookFailing, "", self.shared.alerts.handle().webhook().failing);
@@ -305,6 +307,7 @@ fn lease_of(kind: AlertKind) -> Option<&'static str> {
         AlertKind::GateDown => Some("alert:gate_down"),
         AlertKind::LedgerDown => Some("alert:ledger_down"),
         AlertKind::Backlog => Some("alert:backlog"),
+        AlertKind::BrokerDown => Some("alert:broker_down"),
         AlertKind::Clock => Some("alert:clock"),
         _ => None,
     }
@@ -316,6 +319,9 @@ fn what(kind: AlertKind, about: &str) -> String {
         AlertKind::GateDown => "buyers are not admitted: the gate cannot be written".into(),
         AlertKind::LedgerDown => "claims do not become orders: the ledger does not work".into(),
         AlertKind::Backlog => "the claim log does not drain".into(),
+        AlertKind::BrokerDown => {
+            "claims do not become orders: the message broker does not work".into()
+        }
         AlertKind::DiskLow => "the disk of the data directory fills up".into(),
         AlertKind::DiskFull => "the disk of the data directory is nearly full".into(),
         AlertKind::Clock => "the clocks of this host and of the ledger differ".into(),

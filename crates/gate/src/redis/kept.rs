@@ -18,7 +18,7 @@ use futures_util::future::join_all;
 use redis_link::Call;
 
 use super::{
-    log::GROUP,
+    log::WORKERS,
     pulses::{Answers, Pulse},
     scripts,
     store::Store,
@@ -57,7 +57,7 @@ impl Kept {
         ];
         let trimmed = if entries == 0 { TRIMMED_MAX } else { entries * 2 };
         Call::new(&scripts::ACK, names)
-            .arg(GROUP)
+            .arg(WORKERS)
             .number(self.keep.ms)
             .number(self.rooms[partition].load(Ordering::Relaxed))
             .number(trimmed.clamp(TRIMMED_MIN, TRIMMED_MAX))

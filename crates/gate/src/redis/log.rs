@@ -1,5 +1,6 @@
 //! The claim log on Redis Streams: one stream per partition, one consumer group, one consumer per
-//! process.
+//! process. Where claims go to their workers by a message broker, a second group, of relays, reads the same
+//! streams ([`super::relay`]).
 //!
 //! A task per partition reads its stream with a blocking read on a connection of its own (a blocking
 //! read holds up everything else on its connection) and takes over what a silent consumer has left
@@ -44,7 +45,10 @@ use super::{
 };
 use crate::Result;
 
-pub(super) const GROUP: &str = "workers";
+/// Who turns claims into orders. What this group acknowledges is in the ledger, and leaves the stream.
+pub(super) const WORKERS: &str = "workers";
+/// Who carries claims to a message broker. What this group acknowledges is there, and stays on the stream.
+pub(super) const RELAYS: &str = "relays";
 /// How long a read waits for something to come.
 const BLOCK_MS: u64 = 2_000;
 /// What a silent worker has left is looked for so many times within `takeover_ms`.
@@ -68,6 +72,7 @@ const CONSUMER_IDLE_MS_MAX: u64 = 60 * 60 * 1_000;
 const TIDY_EVERY: Duration = Duration::from_secs(600);
 
 pub(super) struct StreamLog {
+    group: &'static str,
     store: Arc<Store>,
     kept: Arc<Kept>,
     servers: Arc<RedisServers>,
@@ -89,8 +94,14 @@ pub(super) struct StreamLog {
 }
 
 impl StreamLog {
-    pub(super) fn new(store: Arc<Store>, kept: Arc<Kept>, options: &RedisOptions) -> StreamLog {
+    pub(super) fn new(
+        group: &'static str,
+        store: Arc<Store>,
+        kept: Arc<Kept>,
+        options: &RedisOptions,
+    ) -> StreamLog {
         StreamLog {
+            group,
             kept,
             servers: options.servers.clone(),
             consumer: options.consumer.clone(),
@@ -152,6 +163,26 @@ impl StreamLog {
         }
         drop(returned);
         self.came_back.notify_one();
+    }
+
+    /// The broker has these: no relay takes them again. What cannot be noted is relayed once more.
+    pub(super) async fn relayed(&self, entries: &[EntryId]) {
+        let mut by_partition: HashMap<usize, Vec<&EntryId>> = HashMap::new();
+        for id in entries {
+            by_partition.entry(partition_of(*id)).or_default().push(id);
+        }
+        let notes = by_partition.into_iter().map(|(partition, ids)| async move {
+            let mut ack = redis::cmd("XACK");
+            ack.arg(self.store.keys.orders(partition)).arg(self.group);
+            for id in ids {
+                ack.arg(id_text(*id));
+            }
+            if let Err(error) = self.store.ask::<u64>(&ack).await {
+                tracing::debug!(partition, %error, "relayed claims cannot be noted");
+            }
+        });
+        join_all(notes).await;
+        self.in_hand.lock().retain(|id| !entries.contains(id));
     }
 
     /// Never fails: see the head of this file.
@@ -250,7 +281,7 @@ impl StreamLog {
     /// Forget workers that are gone.
     async fn tidy_group(&self, partition: usize) -> Result<()> {
         let call = Call::new(&scripts::TIDY_GROUP, [self.store.keys.orders(partition)])
-            .arg(GROUP)
+            .arg(self.group)
             .number(CONSUMER_IDLE_MS_MAX)
             .arg(self.consumer.as_str());
         match self.store.run::<i64>(&call).await {
@@ -322,7 +353,7 @@ impl Reader {
     /// From the beginning: what was logged before there was a group counts, too.
     async fn make_group(&self, link: &RedisLink) -> Result<()> {
         let mut create = redis::cmd("XGROUP");
-        create.arg("CREATE").arg(self.stream()).arg(GROUP).arg("0").arg("MKSTREAM");
+        create.arg("CREATE").arg(self.stream()).arg(self.log.group).arg("0").arg("MKSTREAM");
         match link.ask::<()>(&create).await {
             Err(error) if error.code() == Some("BUSYGROUP") => Ok(()),
             other => Ok(other?),
@@ -335,7 +366,7 @@ impl Reader {
 
     async fn read(&self, link: &RedisLink) -> Result<Vec<LogEntry>> {
         let mut read = redis::cmd("XREADGROUP");
-        read.arg("GROUP").arg(GROUP).arg(&self.log.consumer);
+        read.arg("GROUP").arg(self.log.group).arg(&self.log.consumer);
         read.arg("COUNT").arg(READ_ENTRIES).arg("BLOCK").arg(BLOCK_MS);
         read.arg("STREAMS").arg(self.stream()).arg(">");
         let reply: Value = link.ask(&read).await?;
@@ -352,7 +383,7 @@ impl Reader {
 
     async fn take_over(&self, link: &RedisLink) -> Result<Vec<LogEntry>> {
         let mut claim = redis::cmd("XAUTOCLAIM");
-        claim.arg(self.stream()).arg(GROUP).arg(&self.log.consumer);
+        claim.arg(self.stream()).arg(self.log.group).arg(&self.log.consumer);
         claim.arg(self.log.takeover_ms).arg("0").arg("COUNT").arg(READ_ENTRIES);
         let reply: Vec<Value> = link.ask(&claim).await?;
         Ok(self.entries(reply.into_iter().nth(1).unwrap_or(Value::Array(Vec::new()))))

@@ -79,7 +79,7 @@ impl RedisGate {
             Some((ms, n)) => format!("({ms}-{n}"),
             None => since_ms.saturating_sub(CLOCKS_DIFFER_MS_MAX).max(0).to_string(),
         };
-        let page = page_from(store, partition, &stream, &from, PAGE_ENTRIES).await?;
+        let page = page_from(store, partition, &stream, (&from, "+"), PAGE_ENTRIES).await?;
         let (entries, next) = match page {
             Some((entries, last)) => {
                 let place =

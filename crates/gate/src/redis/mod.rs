@@ -51,6 +51,7 @@ mod moves;
 mod on_log;
 mod pulses;
 mod reading;
+mod relay;
 mod scripts;
 mod shards;
 mod store;
@@ -138,6 +139,7 @@ struct Parts {
     buyer_claims: Arc<BuyerClaims>,
     kept: Arc<Kept>,
     log: Arc<StreamLog>,
+    relays: Arc<StreamLog>,
     admitter: Admitter,
     known_claims: KnownClaims,
     loader: Loader,
@@ -257,7 +259,8 @@ impl Parts {
                 known: Mutex::new(Known::nothing(store.partitions)),
             },
             pulses,
-            log: Arc::new(StreamLog::new(store.clone(), kept.clone(), options)),
+            log: Arc::new(StreamLog::new(log::WORKERS, store.clone(), kept.clone(), options)),
+            relays: Arc::new(StreamLog::new(log::RELAYS, store.clone(), kept.clone(), options)),
             kept,
             store,
             directory,
@@ -397,7 +400,7 @@ impl Upkeep for RedisGate {
 
     /// A step that fails keeps the others from nothing: each part of the gate may be at another server.
     async fn upkeep(&self) -> Result<()> {
-        let Parts { survey, mover, on_log, log, kept, .. } = &*self.0;
+        let Parts { survey, mover, on_log, log, relays, kept, .. } = &*self.0;
         on_log.forget_old_reads();
         let answers = survey.make().await;
         for (partition, pulse) in answers.iter().enumerate() {
@@ -410,6 +413,7 @@ impl Upkeep for RedisGate {
             mover.finish_moves(&answers).await,
             log.ack_again().await,
             log.tidy_groups().await,
+            relays.tidy_groups().await,
             kept.trim(&answers).await,
         ];
         steps.into_iter().collect()

@@ -37,19 +37,19 @@ pub(super) async fn next_page(
 ) -> Result<Option<(Vec<LogEntry>, EntryId)>> {
     let from = after.map_or_else(|| "-".to_owned(), |id| format!("({}", id_text(id)));
     let stream = store.keys.orders(partition);
-    page_from(store, partition, &stream, &from, SCAN_ROWS).await
+    page_from(store, partition, &stream, (&from, "+"), SCAN_ROWS).await
 }
 
-/// At most so many entries of a stream of this partition, from where `XRANGE` is told to begin.
+/// At most so many entries of a stream of this partition, between the ends that `XRANGE` is told.
 pub(super) async fn page_from(
     store: &Store,
     partition: usize,
     stream: &str,
-    from: &str,
+    (from, to): (&str, &str),
     rows: usize,
 ) -> Result<Option<(Vec<LogEntry>, EntryId)>> {
     let mut range = redis::cmd("XRANGE");
-    range.arg(stream).arg(from).arg("+").arg("COUNT").arg(rows);
+    range.arg(stream).arg(from).arg(to).arg("COUNT").arg(rows);
     let page = read_rows(partition, store.ask(&range).await?);
     Ok(page.last.map(|last| (page.entries, last)))
 }

@@ -7,13 +7,16 @@ use std::{
 };
 
 use parking_lot::{Mutex, MutexGuard};
-use sale::{Claim, EntryId, ItemId, LogEntry, OrderNo};
+use sale::{Claim, EntryId, ItemId, LogEntry, Millis, OrderNo};
 use tokio::sync::Notify;
 
 use super::{
     journal::{Acked, Stored},
     record::Record,
 };
+
+/// Entries in one page of what is overdue.
+const OVERDUE_ENTRIES_MAX: usize = 256;
 
 #[derive(Default)]
 pub(super) struct Log {
@@ -104,7 +107,8 @@ impl Entries {
         for claim in &claims {
             self.by_order.insert(claim.order_no, seq);
         }
-        self.by_seq.insert(seq, (LogEntry { id: EntryId::at(seq, 0), item, epoch, claims }, false));
+        let id = EntryId { place: (seq, 0), content: content_of(&claims) };
+        self.by_seq.insert(seq, (LogEntry { id, item, epoch, claims }, false));
     }
 
     fn take(&mut self, claims_max: usize) -> Vec<LogEntry> {
@@ -129,7 +133,9 @@ impl Entries {
         let (mut settled, mut claims) = (Vec::new(), 0);
         for id in ids {
             let seq = id.place.0;
-            if let Some((entry, _)) = self.by_seq.remove(&seq) {
+            // A broker may bring an entry of a journal that is gone, whose numbers this one gives again.
+            let is_same = self.by_seq.get(&seq).is_some_and(|(entry, _)| entry.id == *id);
+            if is_same && let Some((entry, _)) = self.by_seq.remove(&seq) {
                 for claim in &entry.claims {
                     self.by_order.remove(&claim.order_no);
                 }
@@ -142,6 +148,14 @@ impl Entries {
         self.acked = oldest.map_or(last_seq, |oldest| oldest - 1);
         settled.retain(|seq| *seq > self.acked);
         (Acked { cursor: self.acked, beyond: settled }, claims)
+    }
+
+    /// A page of those behind this one whose claims were made before this time.
+    pub(super) fn overdue(&self, before_ms: Millis, after: u64) -> Vec<LogEntry> {
+        let entries = self.by_seq.range(after + 1..).map(|(_, (entry, _))| entry);
+        let made = |entry: &LogEntry| entry.claims.first().map_or(0, |claim| claim.claimed_ms);
+        let old = entries.take_while(|entry| made(entry) < before_ms);
+        old.take(OVERDUE_ENTRIES_MAX).cloned().collect()
     }
 
     /// All entries, oldest first.
@@ -167,4 +181,9 @@ impl Entries {
     pub(super) fn last_order_no(&self) -> Option<OrderNo> {
         self.by_order.keys().max().copied()
     }
+}
+
+/// What tells an entry from another one with its number: no order number is given twice.
+fn content_of(claims: &[Claim]) -> u64 {
+    claims.first().map_or(0, |claim| claim.order_no.as_u64())
 }

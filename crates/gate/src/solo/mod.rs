@@ -32,6 +32,7 @@ mod log;
 mod look_back;
 mod mender;
 mod record;
+mod relay;
 mod writer;
 
 use std::{

@@ -34,6 +34,11 @@ impl<S> Watched<S> {
         with(&self.0.borrow())
     }
 
+    /// For whoever waits as long as it takes.
+    pub(crate) async fn until_for_ever(&self, want: impl FnMut(&S) -> bool) {
+        let _ = self.0.subscribe().wait_for(want).await;
+    }
+
     #[track_caller]
     pub(crate) fn until(&self, want: impl FnMut(&S) -> bool) -> impl Future<Output = ()> {
         let mut watcher = self.0.subscribe();

@@ -4,7 +4,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod alerts;
+mod brokers;
 mod fakes;
+mod memory_broker;
 mod retries;
 mod robots;
 mod workers;

@@ -11,7 +11,7 @@ use crate::{serve::Running, terminal};
 use config::{Config, Profile};
 use engine::{
     LEDGER_FILE, SANDBOX_FILE, check_providers,
-    checkup::{CheckResult, machine, mysql, redis},
+    checkup::{CheckResult, broker, machine, mysql, redis},
     data_dir::{DataDir, DataDirError},
 };
 
@@ -31,6 +31,7 @@ pub(super) async fn doctor(config: &Config) -> bool {
         findings.extend(redis::check(&config.redis).await);
         findings.extend(mysql::check(&config.ledger).await);
     }
+    findings.extend(broker::check(&config.engine()).await);
     let looks = terminal::somebody_looks();
     findings.iter().for_each(|finding| println!("{}", line(finding, looks)));
     !findings.iter().any(|found| matches!(found, CheckResult::Fail(_) | CheckResult::Refuse(_)))
