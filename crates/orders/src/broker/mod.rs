@@ -179,6 +179,11 @@ pub trait Broker: Send + Sync {
         None
     }
 
+    /// If it has a ladder of its own ([`Broker::later`]).
+    fn dead_letters(&self) -> Option<&dyn DeadLetterQueue> {
+        None
+    }
+
     /// What it and the topic are set to.
     async fn findings(&self) -> Vec<BrokerFinding>;
 
@@ -201,6 +206,15 @@ pub trait DelayedChecks: Send + Sync {
 
     /// As [`Broker::receive`].
     async fn due(&self) -> Result<Vec<(Receipt, DelayedCheck)>, BrokerError>;
+
+    fn confirm(&self, done: &[Receipt]);
+}
+
+/// The side of a broker whose own ladder has an end: messages that had all their tries on it.
+#[async_trait]
+pub trait DeadLetterQueue: Send + Sync {
+    /// As [`Broker::receive`].
+    async fn receive(&self) -> Result<Vec<Delivery>, BrokerError>;
 
     fn confirm(&self, done: &[Receipt]);
 }
@@ -242,6 +256,13 @@ fn open_kafka(options: &KafkaOptions) -> Result<Arc<dyn Broker>, BrokerRefused> 
     Ok(Arc::new(crate::kafka::KafkaBroker::open(options).map_err(refused)?))
 }
 
+#[cfg(feature = "rocketmq")]
+fn open_rocketmq(options: &RocketmqOptions) -> Result<Arc<dyn Broker>, BrokerRefused> {
+    let refused = |error| BrokerRefused::Settings("rocketmq", error);
+    Ok(Arc::new(crate::rocketmq::RocketmqBroker::open(options).map_err(refused)?))
+}
+
+#[cfg(not(feature = "rocketmq"))]
 fn open_rocketmq(_: &RocketmqOptions) -> Result<Arc<dyn Broker>, BrokerRefused> {
     Err(BrokerRefused::NotBuiltIn("rocketmq"))
 }
