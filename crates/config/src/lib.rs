@@ -420,6 +420,29 @@ mod tests {
     }
 
     #[test]
+    fn a_broker_needs_servers_and_batches_that_are_one_message() {
+        let refused = |file: &str| {
+            let merged =
+                load::merge(Some(("seckill.toml", file)), std::iter::empty(), &Flags::default());
+            merged.err().map(|errors| errors.to_string())
+        };
+        let named = refused("claim_log = 'kafka'").unwrap();
+        assert!(named.contains("kafka.servers is empty"), "{named}");
+        let kafka = "claim_log = 'kafka'\n[kafka]\nservers = ['k:9092']\n";
+        assert_eq!(refused(kafka), None);
+        let large = refused(&format!("{kafka}[lane]\nbatch_max = 5000")).unwrap();
+        assert!(large.contains("at most 2000"), "{large}");
+        assert_eq!(refused("[lane]\nbatch_max = 5000"), None);
+        let other = refused("claim_log = 'rocketmq'").unwrap();
+        assert!(other.contains("rocketmq.name_servers is empty"), "{other}");
+        let password = "properties = ['sasl.password=hunter2', 'no name']\n";
+        let bad = refused(&format!("{kafka}{password}")).unwrap();
+        assert!(bad.contains("name=value") && !bad.contains("hunter2"), "{bad}");
+        let good = with(&format!("{kafka}properties = ['sasl.password=hunter2']\n"));
+        assert!(!format!("{}{good:?}", good.print()).contains("hunter2"));
+    }
+
+    #[test]
     fn banks_that_know_nothing_of_each_other_are_warned_of() {
         let apart = |more: &str| {
             let warnings = with(&format!("{CLUSTER}{more}")).warnings().join("\n");

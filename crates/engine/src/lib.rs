@@ -34,6 +34,7 @@ mod payments;
 mod push;
 mod reconcile;
 mod records;
+mod reminders;
 mod sale_tokens;
 pub mod secrets;
 pub mod settings;

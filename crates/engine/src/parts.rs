@@ -220,7 +220,7 @@ impl OpenError {
 /// one does.
 pub async fn missing_engines(settings: &Settings) -> Result<Vec<MissingEngine>, OpenError> {
     // No waiting gives a binary what was not built into it.
-    drop(open_broker(settings)?);
+    broker::check_built_in(settings.claim_log)?;
     if settings.profile == Profile::Solo {
         return Ok(Vec::new());
     }

@@ -60,7 +60,7 @@ use sale::{Millis, OrderNo};
 pub use delivered::BrokerLog;
 pub use look_back::BrokerLookBack;
 pub use message::{MESSAGE_BYTES_MAX, MESSAGE_CLAIMS_MAX};
-pub use meters::describe as describe_metrics;
+pub use meters::{describe as describe_metrics, reminders_heard, reminders_planned};
 pub use options::{ClaimLogKind, KafkaOptions, RelayOptions, RocketmqOptions};
 pub use relay::{Relay, RelayHandle};
 
@@ -231,6 +231,15 @@ pub enum BrokerRefused {
     Settings(&'static str, String),
 }
 
+/// Does this binary have the client?
+pub fn check_built_in(kind: ClaimLogKind) -> Result<(), BrokerRefused> {
+    match kind {
+        ClaimLogKind::Kafka if !cfg!(feature = "kafka") => Err(BrokerRefused::NotBuiltIn("kafka")),
+        ClaimLogKind::Rocketmq => Err(BrokerRefused::NotBuiltIn("rocketmq")),
+        ClaimLogKind::Kafka | ClaimLogKind::Native => Ok(()),
+    }
+}
+
 /// The broker of the settings; `None` if there is none.
 pub fn open(
     kind: ClaimLogKind,
@@ -298,4 +307,19 @@ async fn have_passed(
         now = broker.queues().await?;
     }
     Ok(true)
+}
+
+#[cfg(all(test, not(feature = "kafka")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_was_not_built_in_is_refused_and_the_cure_is_named() {
+        let opened =
+            open(ClaimLogKind::Kafka, &KafkaOptions::default(), &RocketmqOptions::default());
+        let Err(refused) = opened else { panic!("there is no client") };
+        assert!(refused.to_string().contains("--features kafka"), "{refused}");
+        assert!(check_built_in(ClaimLogKind::Kafka).is_err());
+        assert!(check_built_in(ClaimLogKind::Native).is_ok());
+    }
 }

@@ -218,7 +218,7 @@ impl Poller {
         // Nobody stores offsets of a consumer that has ended; its end commits what was stored.
         *self.shared.consumer.lock() = None;
         drop(consumer);
-        *self.shared.offsets.lock() = Offsets::default();
+        self.shared.offsets.lock().forget();
         read
     }
 

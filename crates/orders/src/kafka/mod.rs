@@ -256,10 +256,15 @@ fn partitions<C: rdkafka::consumer::ConsumerContext>(
     topic: &str,
 ) -> KafkaResult<Vec<i32>> {
     let metadata = asking.fetch_metadata(Some(topic), ASK_MAX)?;
-    let found = metadata.topics().iter().find(|found| found.name() == topic);
-    Ok(found.map_or_else(Vec::new, |found| {
-        found.partitions().iter().map(|partition| partition.id()).collect()
-    }))
+    let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else {
+        return Ok(Vec::new());
+    };
+    match found.error().map(RDKafkaErrorCode::from) {
+        None => Ok(found.partitions().iter().map(|partition| partition.id()).collect()),
+        // It is not made yet.
+        Some(RDKafkaErrorCode::UnknownTopicOrPartition) => Ok(Vec::new()),
+        Some(code) => Err(KafkaError::MetadataFetch(code)),
+    }
 }
 
 fn queues(asking: &BaseConsumer<Quiet>, topic: &str) -> KafkaResult<Vec<QueueState>> {

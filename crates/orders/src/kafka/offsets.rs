@@ -82,6 +82,12 @@ impl Offsets {
         reached.collect()
     }
 
+    /// Of a client that has ended. Receipts are not given twice.
+    pub(super) fn forget(&mut self) {
+        self.partitions.clear();
+        self.out.clear();
+    }
+
     pub(super) fn open(&self) -> usize {
         self.out.len()
     }
@@ -103,6 +109,19 @@ mod tests {
         assert_eq!(offsets.done(&[out[0]]), [], "once");
         assert_eq!(offsets.done(&[out[3]]), [(0, 9)]);
         assert_eq!(offsets.open(), 0);
+    }
+
+    #[test]
+    fn a_receipt_of_a_client_that_has_ended_says_nothing_of_the_next_one() {
+        let mut offsets = Offsets::default();
+        offsets.assigned([0]);
+        let before = offsets.delivered(0, 5).unwrap();
+        offsets.forget();
+        offsets.assigned([0]);
+        let again = offsets.delivered(0, 5).unwrap();
+        assert_ne!(before, again);
+        assert_eq!(offsets.done(&[before]), []);
+        assert_eq!(offsets.done(&[again]), [(0, 6)]);
     }
 
     #[test]

@@ -1,6 +1,11 @@
 //! Reading messages that are long done, for those who look back. It reads by place, under a name of its own that
 //! shares no queues and stores nothing.
 
+#![allow(
+    deprecated,
+    reason = "the client's other consumers cannot read from a place without joining a group"
+)]
+
 use std::{sync::Arc, time::Duration};
 
 use rocketmq_client_rust::{ClientOptions, DefaultMQPullConsumer};

@@ -79,7 +79,10 @@ impl DelayedChecks for Checks {
                         due.extend(orders.into_iter().map(check));
                     }
                     _ => {
-                        tracing::warn!(topic = self.topic, "a message is no reminder and is passed by");
+                        tracing::warn!(
+                            topic = self.topic,
+                            "a message is no reminder and is passed by"
+                        );
                         self.reader.confirm(&[receipt]);
                     }
                 }

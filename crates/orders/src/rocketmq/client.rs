@@ -143,9 +143,11 @@ impl Client {
         if admin.is_none() {
             let runtime = self.runtime.clone();
             let mut new = match self.signature() {
-                None => {
-                    DefaultMQAdminExt::with_admin_ext_group_and_timeout(runtime, ADMIN_GROUP, ASK_MAX)
-                }
+                None => DefaultMQAdminExt::with_admin_ext_group_and_timeout(
+                    runtime,
+                    ADMIN_GROUP,
+                    ASK_MAX,
+                ),
                 Some(signature) => DefaultMQAdminExt::with_admin_ext_group_rpc_hook_and_timeout(
                     runtime,
                     ADMIN_GROUP,

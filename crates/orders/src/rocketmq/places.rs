@@ -46,10 +46,10 @@ impl<Q, K> Default for Places<Q, K> {
 
 impl<Q: Clone + Eq + Hash, K: Clone> Places<Q, K> {
     pub(super) fn delivered(&mut self, queue: &Q, offset: i64, kept: K) -> Receipt {
-        let ours = self.queues.entry(queue.clone()).or_insert_with(|| Queue {
-            told: offset,
-            ..Queue::default()
-        });
+        let ours = self
+            .queues
+            .entry(queue.clone())
+            .or_insert_with(|| Queue { told: offset, ..Queue::default() });
         ours.open.insert(offset);
         ours.next = ours.next.max(offset + 1);
         self.last_receipt += 1;

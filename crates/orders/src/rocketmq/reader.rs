@@ -185,12 +185,19 @@ impl Reader {
             if let Some(consumer) = consumer {
                 self.commit(&consumer).await;
                 if timeout(END_MAX, consumer.shutdown()).await.is_err() {
-                    tracing::debug!(group = self.group, "a client of RocketMQ does not end in time");
+                    tracing::debug!(
+                        group = self.group,
+                        "a client of RocketMQ does not end in time"
+                    );
                 }
             }
             self.places.lock().keep(|_| false);
             if let Err(cause) = outcome {
-                tracing::debug!(group = self.group, cause, "RocketMQ cannot be read, will try again");
+                tracing::debug!(
+                    group = self.group,
+                    cause,
+                    "RocketMQ cannot be read, will try again"
+                );
                 self.rest(PAUSE).await;
             }
         }
@@ -262,7 +269,7 @@ impl Reader {
 
     fn noted(&self, message: &MessageExt) -> Read {
         let body = message.body().unwrap_or_default();
-        let key = message.keys().map(|keys| keys.to_string()).unwrap_or_default();
+        let key = message.keys().map(|keys| keys.join(" ")).unwrap_or_default();
         let queue = MessageQueue::from_parts(
             message.topic().clone(),
             message.broker_name(),

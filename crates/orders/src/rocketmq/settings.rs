@@ -62,7 +62,9 @@ pub(super) async fn findings(client: &Arc<Client>) -> Vec<BrokerFinding> {
 /// What a broker's settings mean for a message that it has confirmed.
 fn judged(broker: &str, settings: &str) -> Vec<BrokerFinding> {
     let value = |name: &str| {
-        let line = |line: &str| line.strip_prefix(name)?.strip_prefix('=').map(str::trim).map(str::to_owned);
+        let line = |line: &str| {
+            line.strip_prefix(name)?.strip_prefix('=').map(str::trim).map(str::to_owned)
+        };
         settings.lines().find_map(line)
     };
     let is = |name: &str, wanted: &str| value(name).is_some_and(|value| value == wanted);

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use rocketmq_client_rust::{ClientError, DefaultMQProducer, ProducerConfig};
+use rocketmq_client_rust::{ClientError, DefaultMQProducer};
 use rocketmq_model::{
     common::message::{
         MessageTrait, message_accessor::MessageAccessor, message_single::Message as Sent,
@@ -109,7 +109,13 @@ impl Writer {
     }
 
     /// To be delivered at a time.
-    pub(super) async fn send_at(&self, topic: &str, key: &str, body: &[u8], at_ms: u64) -> Published {
+    pub(super) async fn send_at(
+        &self,
+        topic: &str,
+        key: &str,
+        body: &[u8],
+        at_ms: u64,
+    ) -> Published {
         let mut message = sent(topic, key, body);
         message.set_deliver_time_ms(at_ms);
         self.send_one(message).await
@@ -157,7 +163,9 @@ impl Writer {
     pub(super) async fn stop(&self) {
         let known = self.producer.lock().await.take();
         // One that somebody still sends with ends with the client's threads.
-        let Some(mut producer) = known.and_then(|known| Arc::try_unwrap(known).ok()) else { return };
+        let Some(mut producer) = known.and_then(|known| Arc::try_unwrap(known).ok()) else {
+            return;
+        };
         let _ = tokio::time::timeout(END_MAX, producer.shutdown()).await;
     }
 }
@@ -171,7 +179,9 @@ fn published(status: SendStatus) -> Published {
             tracing::debug!("RocketMQ's broker has no replica at this moment");
             Published::Done
         }
-        SendStatus::FlushDiskTimeout => Published::Unknown("not on the broker's disk in time".into()),
+        SendStatus::FlushDiskTimeout => {
+            Published::Unknown("not on the broker's disk in time".into())
+        }
         SendStatus::FlushSlaveTimeout => Published::Unknown("not at the replica in time".into()),
     }
 }
