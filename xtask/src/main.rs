@@ -120,11 +120,18 @@ fn torture(options: &[String]) -> Result<(), String> {
 
 fn bench(options: &[String]) -> Result<(), String> {
     programs::ensure(programs::ENGINES)?;
+    let mut options: Vec<&str> = options.iter().map(String::as_str).collect();
     // What is measured over HTTP is the real binary.
-    cargo(&["build", "--release", "--package", "server", "--package", "bench", "--bins"])?;
+    let mut build =
+        vec!["build", "--release", "--package", "server", "--package", "bench", "--bins"];
+    if let Some(at) = options.iter().position(|option| *option == "--brokers") {
+        options.remove(at);
+        brokers::ensure()?;
+        build.extend(["--features", "bench/kafka"]);
+    }
+    cargo(&build)?;
     // Not with `cargo run`: for one package alone it would choose other features, and build it anew.
     let bench = target().join("release/bench");
-    let options: Vec<&str> = options.iter().map(String::as_str).collect();
     run(&bench.to_string_lossy(), &options)
 }
 

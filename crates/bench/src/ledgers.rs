@@ -129,7 +129,7 @@ async fn told_batches(ledger: &dyn Ledger, crowd: &mut Crowd) -> Result<f64, Fai
 }
 
 /// A new item with this much stock, and as many claims of it.
-async fn sale(
+pub(crate) async fn sale(
     ledger: &dyn Ledger,
     crowd: &mut Crowd,
     stock: usize,

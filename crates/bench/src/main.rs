@@ -7,6 +7,8 @@
 //! clients share the cores with the servers.
 
 mod against;
+#[cfg(feature = "kafka")]
+mod brokers;
 mod claims;
 mod cluster;
 mod cpu;
@@ -39,6 +41,7 @@ cargo xtask bench [--quick] [--connections N] [--limits] --against SECKILL
 
 sections: http overload claim_cluster_vs_echo rush_ms gate_solo_per_s growth bytes_per_buyer
           start_ms_million gate_redis_vs_script ledger_sqlite_per_s ledger_mysql_vs_per_order
+          orders_by_kafka_per_s (with cargo xtask bench --brokers)
 ";
 
 /// The child of this program whose memory is measured; see [`solo::bytes_per_buyer`].
@@ -174,6 +177,10 @@ async fn run() -> Result<(), Failure> {
     }
     if plan.wants("ledger_mysql_vs_per_order") {
         ledgers::mysql(&plan, &mut figures).await?;
+    }
+    #[cfg(feature = "kafka")]
+    if plan.wants("orders_by_kafka_per_s") {
+        brokers::measure(&plan, data, &mut figures).await?;
     }
     if figures.is_empty() {
         return Err(format!("no section has such a name\n{HELP}").into());

@@ -18,10 +18,11 @@
 //!    Dying in the middle of the load: the gate tells how long it has been quiet, and after ten seconds
 //!    the next one starts over.
 //!
-//! **Where claims go by a message broker** it may have some that the gate has lost: a failover of Redis takes
-//! them from the log, and their messages are on their way. So an item that was at the gate once and is not, or
-//! whose writes were seen to be lost, is loaded after the workers have settled what is at the broker when the
-//! load begins; while it does not answer such an item stays shut. All others are loaded without asking it.
+//! **Where claims go by a message broker** it may have some that the gate has lost: a failover of Redis
+//! takes them from the log, and their messages are on their way. So an item that was at the gate once and
+//! is not, or whose writes were seen to be lost, is loaded after the workers have settled what is at the
+//! broker when the load begins; while it does not answer such an item stays shut. All others are loaded
+//! without asking it.
 //!
 //! However long the ledger takes, the loader tells the gate all the time that it lives: otherwise two
 //! processes would take a large item from each other for ever.

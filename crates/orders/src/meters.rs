@@ -55,7 +55,7 @@ fn begin() {
     for name in counters {
         counter!(name).increment(0);
     }
-    for what in ["ledger", "claim log"] {
+    for what in ["ledger", "claim log", "broker", "broker queues"] {
         counter!(PAUSES, "what" => what).increment(0);
         gauge!(PAUSED, "what" => what).set(0.0);
     }

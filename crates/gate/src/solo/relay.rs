@@ -1,7 +1,7 @@
 //! The journal's log as a relay to a message broker sees it.
 //!
-//! What was relayed is known in memory alone: a restart gives everything to the relay that the ledger does not
-//! have. That costs some messages twice, and brings back what a broker has lost meanwhile.
+//! What was relayed is known in memory alone: a restart gives everything to the relay that the ledger does
+//! not have. That costs some messages twice, and brings back what a broker has lost meanwhile.
 
 use async_trait::async_trait;
 use sale::{ClaimLog, EntryId, LogEntry, LogError, Millis, RelaySource};

@@ -10,4 +10,5 @@ mod redis;
 mod redis_claims;
 mod redis_fences;
 mod redis_survey;
+mod relay;
 mod solo;

@@ -58,8 +58,8 @@ alert_kinds! {
          When the log is full (gate.log_claims_max) nobody is admitted.";
     /// Claims do not reach the message broker, or do not come from it.
     BrokerDown, "broker_down", lasts,
-        "See whether the broker runs, can be reached and takes messages. The sale goes on: claims wait on the \
-         gate's own log. If it stays away, set claim_log = \"native\" and restart: all of them become orders.";
+        "See whether the broker runs, can be reached and takes messages. The sale goes on: claims wait on \
+         the gate's own log. If it stays away, set claim_log = \"native\" and restart: they become orders.";
     /// The disk of the data directory will be full before long.
     DiskLow, "disk_low", lasts, "Free space, or make the disk larger, before the next sale.";
     /// The disk of the data directory is nearly full.

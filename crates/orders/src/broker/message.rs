@@ -1,8 +1,8 @@
 //! What a message says: one entry of the claim log, as JSON that others may read.
 //!
 //! ```json
-//! {"mac":"…","entry":{"v":1,"item_id":42,"epoch":3,"claimed_ms":1800000000000,"place":"7.0","content":"…",
-//!   "claims":[{"order_no":"SK…","user_id":"u1002","quantity":1}]}}
+//! {"mac":"…","entry":{"v":1,"item_id":42,"epoch":3,"claimed_ms":1800000000000,"place":"7.0",
+//!   "content":"…","claims":[{"order_no":"SK…","user_id":"u1002","quantity":1}]}}
 //! ```
 //!
 //! Whoever may write to the topic could make orders of claims that no gate admitted, and two deployments that

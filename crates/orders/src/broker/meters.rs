@@ -17,7 +17,7 @@ pub fn describe() {
     describe_counter!(PUBLISHED, "Messages given to the broker, by what it said");
     describe_counter!(REPUBLISHED, "Entries published again by the net");
     describe_counter!(UNREADABLE, "Messages of the topic that are not ours");
-    describe_gauge!(UP, "1 while the broker answers and takes what it is given");
+    describe_gauge!(UP, "0 while a broker is set and does not answer, or takes nothing");
     describe_gauge!(LAG, "Messages at the broker that no worker has confirmed");
     for result in ["done", "refused", "unknown"] {
         counter!(PUBLISHED, "result" => result).increment(0);
@@ -31,6 +31,9 @@ pub fn describe() {
     }
     counter!(REPUBLISHED).increment(0);
     counter!(UNREADABLE).increment(0);
+    // As it is where no broker is set.
+    gauge!(UP).set(1.0);
+    gauge!(LAG).set(0.0);
 }
 
 pub(super) fn published(results: &[Published]) {

@@ -31,10 +31,10 @@
 //!    that is gone does nothing, because it is named by what it holds and not by its place alone.
 //!
 //! **What the net is for.** A message that the broker confirmed and lost (its settings allow that); an
-//! acknowledgement at the log that a crash forgot after the message was done with; a claim that can be neither
-//! settled nor noted as failed. Each leaves an entry on the log that nobody will deliver. So what was logged
-//! longer ago than `republish_after_ms` is looked at: the ends of all queues are noted, and what is still
-//! there when the consumers have passed them is published again.
+//! acknowledgement at the log that a crash forgot after the message was done with; a claim that can be
+//! neither settled nor noted as failed. Each leaves an entry on the log that nobody will deliver. So what
+//! was logged longer ago than `republish_after_ms` is looked at: the ends of all queues are noted, and what
+//! is still there when the consumers have passed them is published again.
 //!
 //! **Changing the setting** loses nothing and needs nothing to be drained. All that is owed is on the log:
 //! under `native` workers read it from there, whatever a broker still holds; under a broker a relay publishes

@@ -81,16 +81,17 @@ impl Net {
         let ids: HashSet<EntryId> = page.iter().map(|entry| entry.id).collect();
         let first = page.first().map(|entry| entry.id);
         // From just before the first of them, which may be gone.
-        let before = first.map(|id| EntryId { place: before(id.place), content: 0 });
+        let before = first.and_then(|id| before(id.place));
+        let before = before.map(|place| EntryId { place, content: 0 });
         let still = self.page(before).await.unwrap_or_default();
         still.into_iter().filter(|entry| ids.contains(&entry.id)).collect()
     }
 }
 
-fn before((major, minor): (u64, u64)) -> (u64, u64) {
+fn before((major, minor): (u64, u64)) -> Option<(u64, u64)> {
     match minor.checked_sub(1) {
-        Some(minor) => (major, minor),
-        None => (major.saturating_sub(1), u64::MAX),
+        Some(minor) => Some((major, minor)),
+        None => Some((major.checked_sub(1)?, u64::MAX)),
     }
 }
 
@@ -99,9 +100,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_has_one_before_it() {
-        assert_eq!(before((7, 3)), (7, 2));
-        assert_eq!(before((7, 0)), (6, u64::MAX));
-        assert_eq!(before((0, 0)), (0, u64::MAX));
+    fn a_place_has_one_before_it_or_is_the_first() {
+        assert_eq!(before((7, 3)), Some((7, 2)));
+        assert_eq!(before((7, 0)), Some((6, u64::MAX)));
+        assert_eq!(before((0, 0)), None, "the beginning");
     }
 }

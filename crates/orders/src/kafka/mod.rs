@@ -1,16 +1,16 @@
 //! Kafka as the way from the relay to the workers.
 //!
-//! **Writing.** `acks=all` and an idempotent producer: a message that the client itself sends again, because an
-//! answer was lost, is written once. One that was not confirmed in time is *unknown*, and the relay gives it
-//! to us again; then it may be there twice. A producer that met a fatal error (its place in the sequence is
-//! lost) is replaced by a new one.
+//! **Writing.** `acks=all` and an idempotent producer: a message that the client itself sends again,
+//! because an answer was lost, is written once. One that was not confirmed in time is *unknown*, and the
+//! relay gives it to us again; then it may be there twice. A producer that met a fatal error (its place in
+//! the sequence is lost) is replaced by a new one.
 //!
-//! **Spreading.** The key of a message is its first order number, and its hash chooses the partition. So one hot
-//! item fills all partitions evenly, and a repetition follows its first into the same one.
+//! **Spreading.** The key of a message is its first order number, and its hash chooses the partition. So
+//! one hot item fills all partitions evenly, and a repetition follows its first into the same one.
 //!
-//! **Reading** is [`consumer`]: a thread that polls all the time, so that a ledger that is down for hours never
-//! costs the place in the group. An offset is stored when everything before it is in the ledger, and only then
-//! committed ([`offsets`]).
+//! **Reading** is [`consumer`]: a thread that polls all the time, so that a ledger that is down for hours
+//! never costs the place in the group. An offset is stored when everything before it is in the ledger, and
+//! only then committed ([`offsets`]).
 //!
 //! **A topic that is not there** is made by whoever needs it first. Until it is, publishing is unknown and
 //! reading waits.

@@ -1,8 +1,8 @@
 //! Which messages are out, and so how far each partition may be committed.
 //!
-//! Kafka remembers one offset per partition and not which messages are done. Workers are done in any order: an
-//! item may be put aside while others go on. So the offset stops before the first message that is not done;
-//! after a crash the done ones behind it come again, which changes nothing.
+//! Kafka remembers one offset per partition and not which messages are done. Workers are done in any order:
+//! an item may be put aside while others go on. So the offset stops before the first message that is not
+//! done; after a crash the done ones behind it come again, which changes nothing.
 //!
 //! A partition that is taken away and comes back is another one as far as receipts go: what was out then is
 //! delivered again, to us or to others.

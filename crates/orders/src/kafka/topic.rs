@@ -190,8 +190,8 @@ fn judge(topic: &str, partitions: usize, copies: usize, is: &Settings) -> Vec<Br
     }
     if (0..RETENTION_MS_MIN).contains(&is.retention_ms) {
         warn(format!(
-            "Kafka's topic {topic} keeps messages for {} ms: of a ledger that is away for longer they are gone \
-             before it is back; {late}",
+            "Kafka's topic {topic} keeps messages for {} ms: when a ledger is away for longer they are \
+             gone before it is back; {late}",
             is.retention_ms
         ));
     }
