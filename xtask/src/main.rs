@@ -127,7 +127,7 @@ fn bench(options: &[String]) -> Result<(), String> {
     if let Some(at) = options.iter().position(|option| *option == "--brokers") {
         options.remove(at);
         brokers::ensure()?;
-        build.extend(["--features", "bench/kafka"]);
+        build.extend(["--features", "bench/brokers"]);
     }
     cargo(&build)?;
     // Not with `cargo run`: for one package alone it would choose other features, and build it anew.

@@ -7,7 +7,7 @@
 //! clients share the cores with the servers.
 
 mod against;
-#[cfg(feature = "kafka")]
+#[cfg(feature = "brokers")]
 mod brokers;
 mod claims;
 mod cluster;
@@ -178,7 +178,7 @@ async fn run() -> Result<(), Failure> {
     if plan.wants("ledger_mysql_vs_per_order") {
         ledgers::mysql(&plan, &mut figures).await?;
     }
-    #[cfg(feature = "kafka")]
+    #[cfg(feature = "brokers")]
     if plan.wants("orders_by_kafka_per_s") {
         brokers::measure(&plan, data, &mut figures).await?;
     }

@@ -1,9 +1,9 @@
 //! Reminders of unpaid orders, where a message broker can deliver a message at a given time.
 //!
-//! When a batch of claims has become orders, their deadline is read once (one transaction, one item: one
-//! deadline) and the broker is asked to deliver a message at that time; [`Timeout`](crate::jobs) hears it and
-//! closes what is unpaid then. All of it may be lost: what is due is found by its index as well, and workers never
-//! wait for it.
+//! When a batch of claims has become orders, their deadline is read once (one transaction, one item:
+//! one deadline) and the broker is asked to deliver a message at that time; [`Timeout`](crate::jobs)
+//! hears it and closes what is unpaid then. All of it may be lost: what is due is found by its index as
+//! well, and workers never wait for it.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,8 +1,9 @@
 //! What the log itself has given up on, a broker's dead-letter queue: drained into ours.
 //!
-//! Such an entry had all its tries before it came here. It is settled if that is possible now; a claim that
-//! fails once more is a dead letter at once, with its alert, and does not climb our ladder as well. One that
-//! the ledger cannot even note stays in the broker's queue, and is looked at again and again.
+//! Such an entry had all its tries before it came here. It is settled if that is possible now; a claim
+//! that fails once more is a dead letter at once, with its alert, and does not climb our ladder as
+//! well. One that the ledger cannot even note stays in the broker's queue, and is looked at again and
+//! again.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -15,7 +16,8 @@ use crate::{
     workers::{Shared, acknowledge, settled_whole, wait_for_log},
 };
 
-/// Entries that can be neither settled nor noted, and wait here for another look. Beyond it nothing is taken.
+/// Entries that can be neither settled nor noted, and wait here for another look. Beyond it nothing is
+/// taken.
 const LEFT_MAX: usize = 1_000;
 
 pub(crate) struct DeadLoop {

@@ -1,5 +1,5 @@
-//! Reading messages that are long done, for those who look back. It reads by place, under a name of its own that
-//! shares no queues and stores nothing.
+//! Reading messages that are long done, for those who look back. It reads by place, under a name of its
+//! own that shares no queues and stores nothing.
 
 #![allow(
     deprecated,

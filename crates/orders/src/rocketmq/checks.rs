@@ -1,9 +1,9 @@
-//! Reminders of unpaid orders: one message for the orders of one batch, which have one deadline, delivered by the
-//! broker when it is over.
+//! Reminders of unpaid orders: one message for the orders of one batch, which have one deadline,
+//! delivered by the broker when it is over.
 //!
-//! A reminder only says where to look: whether the order is unpaid and its time is over the ledger decides, so
-//! nothing in it need be believed. One that is lost, or that a broker will not keep for so long (three days
-//! unless told otherwise), does no harm: what is due is found by its index as well.
+//! A reminder only says where to look: whether the order is unpaid and its time is over the ledger
+//! decides, so nothing in it need be believed. One that is lost, or that a broker will not keep for so
+//! long (three days unless told otherwise), does no harm: what is due is found by its index as well.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -1,28 +1,30 @@
 //! RocketMQ as the way from the relay to the workers, and as what reminds of unpaid orders.
 //!
-//! **Writing** ([`writer`]). A batch of messages is one call, to the queues in turn, several calls at a time: one
-//! call per message is bounded by the disk of a broker that flushes before it answers. What the broker says
-//! it has not flushed or copied in time is *unknown*, and the relay gives it to us again.
+//! **Writing** ([`writer`]). A batch of messages is one call, to the queues in turn, several calls at a
+//! time: one call per message is bounded by the disk of a broker that flushes before it answers. What
+//! the broker says it has not flushed or copied in time is *unknown*, and the relay gives it to us
+//! again.
 //!
-//! **Spreading.** The queue is the next one, whatever the item, so one hot item fills all queues. The key of a
-//! message is its first order number, by which it is found in RocketMQ's own tools.
+//! **Spreading.** The queue is the next one, whatever the item, so one hot item fills all queues. The
+//! key of a message is its first order number, by which it is found in RocketMQ's own tools.
 //!
 //! **Reading** ([`reader`]). A place in a queue is committed when everything before it is in the ledger.
 //! A worker whose ledger is away for hours reads nothing meanwhile and keeps its queues: RocketMQ takes
 //! queues from clients that send no heartbeat, and from no others.
 //!
-//! **Two ladders, of which a claim climbs one.** A claim that fails for a reason of its own is noted in the ledger
-//! from its first failure on, where it is seen, keeps its units and climbs the ladder of `[orders]`;
-//! its message is done. A message that can be neither settled nor noted climbs RocketMQ's ladder, which has the
-//! same steps: it is sent to `%RETRY%group` with the pause of its step ([`later`](Broker::later)). After the
-//! sixteenth the broker puts it into `%DLQ%group`. That queue is drained by the workers like any other
-//! ([`DeadLetterQueue`]): what still fails then has had its tries, and becomes a dead letter of ours at once.
+//! **Two ladders, of which a claim climbs one.** A claim that fails for a reason of its own is noted in
+//! the ledger from its first failure on, where it is seen, keeps its units and climbs the ladder of
+//! `[orders]`; its message is done. A message that can be neither settled nor noted climbs RocketMQ's
+//! ladder, which has the same steps: it is sent to `%RETRY%group` with the pause of its step
+//! ([`later`](Broker::later)). After the sixteenth the broker puts it into `%DLQ%group`. That queue is
+//! drained by the workers like any other ([`DeadLetterQueue`]): what still fails then has had its
+//! tries, and becomes a dead letter of ours at once.
 //!
-//! **Reminders** ([`checks`]). Orders of one deadline are one message, which the broker delivers when their time to
-//! pay is over.
+//! **Reminders** ([`checks`]). Orders of one deadline are one message, which the broker delivers when
+//! their time to pay is over.
 //!
-//! **The client** has threads of its own ([`client`]) and never panics into ours: all of it is behind channels,
-//! and every wait for it has an end.
+//! **The client** has threads of its own ([`client`]) and never panics into ours: all of it is behind
+//! channels, and every wait for it has an end.
 
 mod back;
 mod checks;

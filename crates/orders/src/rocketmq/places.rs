@@ -1,8 +1,8 @@
 //! Which messages are out, and so how far each queue may be committed.
 //!
-//! RocketMQ remembers one place per queue and not which messages are done. Workers are done in any order: an item
-//! may be put aside while others go on. So the place stops before the first message that is not done; after
-//! a crash the done ones behind it come again, which changes nothing.
+//! RocketMQ remembers one place per queue and not which messages are done. Workers are done in any
+//! order: an item may be put aside while others go on. So the place stops before the first message that
+//! is not done; after a crash the done ones behind it come again, which changes nothing.
 //!
 //! A queue that goes to another worker and comes back begins anew: what was out before is forgotten, and
 //! delivered again to whoever has the queue.

@@ -1,8 +1,8 @@
 //! A group that reads topics.
 //!
-//! One task asks the client for what it has fetched and passes it on. It never holds more than a worker can have
-//! in hand: while nobody takes, it does not ask, and the client stops fetching when its own small store
-//! is full. Heartbeats are the client's and go on meanwhile, so the queues stay ours.
+//! One task asks the client for what it has fetched and passes it on. It never holds more than a worker
+//! can have in hand: while nobody takes, it does not ask, and the client stops fetching when its own
+//! small store is full. Heartbeats are the client's and go on meanwhile, so the queues stay ours.
 //!
 //! A client that cannot begin, or has ended, is replaced by a new one.
 

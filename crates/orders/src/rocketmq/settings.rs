@@ -1,8 +1,9 @@
 //! What the brokers are set to, for `seckill doctor`.
 //!
-//! The client asks for a broker's settings in a way that only brokers written in Rust answer. So this asks itself,
-//! in the protocol of RocketMQ: a frame is its length, the length of the header, the header as JSON, and the
-//! body. It is read-only, it is not signed, and a broker that wants signatures is said to be not readable.
+//! The client asks for a broker's settings in a way that only brokers written in Rust answer. So this
+//! asks itself, in the protocol of RocketMQ: a frame is its length, the length of the header, the
+//! header as JSON, and the body. It is read-only, it is not signed, and a broker that wants signatures
+//! is said to be not readable.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -80,29 +81,29 @@ fn judged(broker: &str, settings: &str) -> Vec<BrokerFinding> {
         )),
         (false, false) => BrokerFinding::Warn(format!(
             "RocketMQ's broker {broker} confirms messages that a crash of its machine loses: set \
-             flushDiskType=SYNC_FLUSH, or brokerRole=SYNC_MASTER with a replica. No claim is lost by it, for \
-             each is on the gate's own log until it is an order, but it may be minutes late"
+             flushDiskType=SYNC_FLUSH, or brokerRole=SYNC_MASTER with a replica. No claim is lost by it, \
+             for each is on the gate's own log until it is an order, but it may be minutes late"
         )),
     });
     if is("timerWheelEnable", "false") || value("timerWheelEnable").is_none() {
         found.push(BrokerFinding::Warn(format!(
-            "RocketMQ's broker {broker} delivers no message at a given time (timerWheelEnable, RocketMQ 5): unpaid \
-             orders are found by their index alone"
+            "RocketMQ's broker {broker} delivers no message at a given time (timerWheelEnable, RocketMQ 5): \
+             unpaid orders are found by their index alone"
         )));
     }
     let kept_s = value("timerMaxDelaySec").and_then(|text| text.parse().ok());
     if kept_s.is_some_and(|kept_s: u64| kept_s < REMINDERS_S_DEFAULT) {
         found.push(BrokerFinding::Warn(format!(
-            "RocketMQ's broker {broker} keeps a message for no longer than {} s (timerMaxDelaySec): orders with more \
-             time to pay are found by their index alone",
+            "RocketMQ's broker {broker} keeps a message for no longer than {} s (timerMaxDelaySec): \
+             orders with more time to pay are found by their index alone",
             kept_s.unwrap_or_default()
         )));
     }
     found
 }
 
-/// The addresses of the brokers that are written to, from an answer that is not quite JSON: its numbers may be
-/// keys without quotes. A master has the number 0.
+/// The addresses of the brokers that are written to, from an answer that is not quite JSON: its numbers
+/// may be keys without quotes. A master has the number 0.
 fn masters_in(said: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for start in ["{0:\"", "{\"0\":\"", ",0:\"", ",\"0\":\""] {

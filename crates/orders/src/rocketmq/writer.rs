@@ -170,8 +170,8 @@ impl Writer {
     }
 }
 
-/// A broker that has no replica at this moment has the message on its own disk: to send it again and again would
-/// only fill that. What was not flushed or copied in time may be lost with the broker.
+/// A broker that has no replica at this moment has the message on its own disk: to send it again and
+/// again would only fill that. What was not flushed or copied in time may be lost with the broker.
 fn published(status: SendStatus) -> Published {
     match status {
         SendStatus::SendOk => Published::Done,

@@ -1,5 +1,7 @@
 //! The broker of these stories is Kafka.
 
+use std::io;
+
 use faults::services::{Kafka, KafkaOptions, shared_kafka, unique_name};
 
 use crate::fixtures::Deployment;
@@ -24,8 +26,8 @@ pub(crate) fn shared() -> &'static Kafka {
     shared_kafka()
 }
 
-pub(crate) fn start() -> Kafka {
-    Kafka::start(KafkaOptions::default()).unwrap()
+pub(crate) fn start() -> io::Result<Kafka> {
+    Kafka::start(KafkaOptions::default())
 }
 
 pub(crate) fn address(kafka: &Kafka) -> String {

@@ -1,5 +1,7 @@
 //! The broker of these stories is RocketMQ.
 
+use std::io;
+
 use faults::services::{RocketMq, RocketMqOptions, shared_rocketmq, unique_name};
 
 use crate::fixtures::Deployment;
@@ -24,8 +26,8 @@ pub(crate) fn shared() -> &'static RocketMq {
     shared_rocketmq()
 }
 
-pub(crate) fn start() -> RocketMq {
-    RocketMq::start(RocketMqOptions::default()).unwrap()
+pub(crate) fn start() -> io::Result<RocketMq> {
+    RocketMq::start(RocketMqOptions::default())
 }
 
 pub(crate) fn address(rocketmq: &RocketMq) -> String {

@@ -1,5 +1,5 @@
-//! RocketMQ's own ladder and its dead-letter queue: for messages of which the ledger can neither make orders
-//! nor note that it cannot.
+//! RocketMQ's own ladder and its dead-letter queue: for messages of which the ledger can neither make
+//! orders nor note that it cannot.
 
 use checker::Answer;
 use client::NewSale;
@@ -22,7 +22,7 @@ async fn what_cannot_even_be_noted_climbs_the_brokers_ladder_and_ends_as_a_dead_
     // Sixteen steps of a second, where there are hours; the first two levels are not of the ladder.
     let levels = Some(vec!["1s"; 18].join(" "));
     let options = RocketMqOptions { delay_levels: levels, ..RocketMqOptions::default() };
-    let rocketmq = blocking(|| RocketMq::start(options).unwrap()).await;
+    let rocketmq = blocking(|| RocketMq::start(options)).await;
     let deployment = by(&rocketmq, Deployment::new(Profile::Solo))
         // The net would bring it as well.
         .env("SECKILL_RELAY_REPUBLISH_AFTER_MS", 600_000)

@@ -1,8 +1,8 @@
 //! Stories of sales whose claims go by RocketMQ: a real broker, real `seckill` processes, in both profiles.
 //! `cargo xtask test --brokers` fetches what they need and runs them.
 //!
-//! Most are those of `tests/brokers`, told once more; what only RocketMQ does is in [`ladder`] and [`unpaid`].
-//! `SECKILL_BROKER_ROUNDS=20` tells the story of random kills longer.
+//! Most are those of `tests/brokers`, told once more; what only RocketMQ does is in [`ladder`] and
+//! [`unpaid`]. `SECKILL_BROKER_ROUNDS=20` tells the story of random kills longer.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
