@@ -194,7 +194,7 @@ fn stories_in(folder: &Path) -> usize {
     files.iter().map(|file| tests_in(&read(file))).sum()
 }
 
-fn tests_in(code: &str) -> usize {
+pub(crate) fn tests_in(code: &str) -> usize {
     let starts = |line: &&str| line.starts_with("#[test]") || line.starts_with("#[tokio::test");
     code.lines().map(str::trim).filter(starts).count()
 }

@@ -3,6 +3,7 @@
 
 mod brokers;
 mod clients;
+mod engines;
 mod npm;
 mod programs;
 mod python;
@@ -22,8 +23,10 @@ cargo xtask <command>
 
   test          set up what the checks need, then run all of them
                 --brokers: and those with real RocketMQ and Kafka, as CI does
+                --engines: and those of gate, ledger and cluster on Valkey, Redis 8 and MySQL 9
   setup         only that
   brokers       only the stories with RocketMQ and Kafka
+  engines [..]  only the stories on other engines, on all of them or on those that are named
   tidy          only the rules of the repository: who depends on whom, files, links, left-overs
   contract [N]  the API against its document, with N random requests of each kind (default 200)
   torture [N]   the long stories, N times: any one of web, worker, Redis and MariaDB killed at random
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
         "test" => test(&rest),
         "setup" => setup(),
         "brokers" => brokers::test().map(|said| println!("\nxtask: {said}")),
+        "engines" => engines::test(&rest).map(|said| println!("\nxtask: {said}")),
         "tidy" => tidy::check(),
         "contract" => contract(&rest),
         "torture" => torture(&rest),
@@ -67,11 +71,11 @@ fn setup() -> Result<(), String> {
 }
 
 fn test(options: &[String]) -> Result<(), String> {
-    let with_brokers = match options {
-        [] => false,
-        [option] if option == "--brokers" => true,
-        _ => return Err(format!("cargo xtask test knows --brokers, not {}", options.join(" "))),
-    };
+    const KNOWN: [&str; 2] = ["--brokers", "--engines"];
+    if let Some(unknown) = options.iter().find(|option| !KNOWN.contains(&option.as_str())) {
+        return Err(format!("cargo xtask test knows {}, not {unknown}", KNOWN.join(" and ")));
+    }
+    let asked = |option: &str| options.iter().any(|given| given == option);
     setup()?;
     let started = Instant::now();
     tidy::check()?;
@@ -82,12 +86,16 @@ fn test(options: &[String]) -> Result<(), String> {
     // One that fails does not hide the others.
     let all = ["test", "--workspace", "--no-fail-fast"];
     run_within(TESTS_MAX, &cargo_program(), &all, &[])?;
-    let brokers = if with_brokers { Some(brokers::test()?) } else { None };
+    let mut said = Vec::new();
+    if asked("--brokers") {
+        said.push(brokers::test()?);
+    }
+    if asked("--engines") {
+        said.push(engines::test(&[])?);
+    }
     println!("\nxtask: all checks passed in {} s", started.elapsed().as_secs());
     // Last, so that nobody takes what was not run for something that passed.
-    if let Some(told_or_skipped) = brokers {
-        println!("xtask: {told_or_skipped}");
-    }
+    said.iter().for_each(|told_or_skipped| println!("xtask: {told_or_skipped}"));
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! One MariaDB server.
+//! One MariaDB server, or a MySQL where the tests are told to run on one ([`programs`]).
 //!
 //! Making a new data directory takes seconds, so one is made per version of the program and kept as
 //! a template in the build folder; each server gets a copy. Root has no password and can come from
@@ -29,6 +29,8 @@ pub struct MariaDbOptions {
     pub buffer_pool_mb: u32,
     /// The redo log. A small one makes long bursts of writes wait for the tables' files.
     pub redo_log_mb: u32,
+    /// Without it there is TLS for whoever wants it.
+    pub tls: bool,
     /// A file of settings, which lose against ours.
     pub defaults_file: Option<PathBuf>,
     /// More settings, as on the command line: `["--log-bin"]`. They win over ours.
@@ -40,6 +42,7 @@ impl Default for MariaDbOptions {
         MariaDbOptions {
             buffer_pool_mb: 64,
             redo_log_mb: 32,
+            tls: true,
             defaults_file: None,
             extra: Vec::new(),
         }
@@ -66,10 +69,18 @@ pub struct MariaDb {
     /// Comes first because it is dropped first: a process that lives would miss its folder.
     keeper: Mutex<Option<Keeper>>,
     program: PathBuf,
+    make: Make,
     client: PathBuf,
     options: MariaDbOptions,
     folder: ServiceFolder,
     port: Port,
+}
+
+/// Whose the program is. What they share is said once; the rest is where this is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Make {
+    MariaDb,
+    MySql,
 }
 
 /// An open session. Dropping it ends the session, and with it its locks.
@@ -88,19 +99,25 @@ impl Drop for Held {
 
 impl MariaDb {
     pub fn start(options: MariaDbOptions) -> io::Result<MariaDb> {
-        let program = programs::find("mariadbd", SERVER_PACKAGE)?;
+        let program = programs::ledger_server()?;
         let client = programs::find("mariadb", CLIENT_PACKAGE)?;
         let folder = ServiceFolder::new("mariadb")?;
-        copy_folder(&template(&program)?, &folder.data())?;
+        let (make, version) = version(&program)?;
+        copy_folder(&template(&program, make, &version)?, &folder.data())?;
         fs::create_dir(folder.path().join("tmp"))?;
         let (port, keeper) = (Port::reserve()?, Mutex::new(None));
-        let mariadb = MariaDb { keeper, program, client, options, folder, port };
+        let mariadb = MariaDb { keeper, program, make, client, options, folder, port };
         mariadb.restart()?;
         Ok(mariadb)
     }
 
     pub fn address(&self) -> SocketAddr {
         self.port.address()
+    }
+
+    /// Does it have the words that only MariaDB has?
+    pub fn is_mysql(&self) -> bool {
+        self.make == Make::MySql
     }
 
     pub fn url(&self, database: &str) -> String {
@@ -237,15 +254,32 @@ impl MariaDb {
             "--character-set-server=utf8mb4".into(),
             "--innodb-flush-log-at-trx-commit=1".into(),
             format!("--innodb-buffer-pool-size={}M", self.options.buffer_pool_mb),
-            format!("--innodb-log-file-size={}M", self.options.redo_log_mb),
+            redo_log(self.make, self.options.redo_log_mb),
             // Two instances with their workers, and many tests at once.
             "--max-connections=400".into(),
             // The readiness check and fault tests break connections; that must not lock us out.
             "--max-connect-errors=1000000".into(),
         ];
+        if !self.options.tls {
+            args.push(match self.make {
+                Make::MariaDb => "--skip-ssl".into(),
+                Make::MySql => "--tls-version=".into(),
+            });
+        }
+        if self.make == Make::MySql {
+            // A second port, for a protocol that nobody here speaks, and a folder of the distribution's.
+            args.extend(["--mysqlx=OFF", "--secure-file-priv="].map(str::to_owned));
+        }
         args.extend(as_root());
         args.extend(self.options.extra.iter().cloned());
         args
+    }
+}
+
+fn redo_log(make: Make, redo_log_mb: u32) -> String {
+    match make {
+        Make::MariaDb => format!("--innodb-log-file-size={redo_log_mb}M"),
+        Make::MySql => format!("--innodb-redo-log-capacity={redo_log_mb}M"),
     }
 }
 
@@ -255,16 +289,18 @@ fn as_root() -> Option<String> {
     (id.stdout.trim_ascii() == b"0").then(|| "--user=root".into())
 }
 
+fn version(program: &Path) -> io::Result<(Make, String)> {
+    let output = Command::new(program).args(["--no-defaults", "--version"]).output()?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let version = said.split_whitespace().skip_while(|word| *word != "Ver").nth(1);
+    let strange = || io::Error::other(format!("{} has no version: {said}", program.display()));
+    let version = version.ok_or_else(strange)?.replace(['/', ':'], "-");
+    let make = if version.contains("MariaDB") { Make::MariaDb } else { Make::MySql };
+    Ok((make, version))
+}
+
 /// A fresh data directory of this version of the program.
-fn template(program: &Path) -> io::Result<PathBuf> {
-    let version = Command::new(program).args(["--no-defaults", "--version"]).output()?;
-    let version = String::from_utf8_lossy(&version.stdout).into_owned();
-    let version = version
-        .split_whitespace()
-        .skip_while(|word| *word != "Ver")
-        .nth(1)
-        .ok_or_else(|| io::Error::other(format!("mariadbd has a strange version: {version}")))?
-        .replace(['/', ':'], "-");
+fn template(program: &Path, make: Make, version: &str) -> io::Result<PathBuf> {
     let folder = place::services();
     fs::create_dir_all(&folder)?;
     let ready = folder.join(format!("template-{version}"));
@@ -276,7 +312,10 @@ fn template(program: &Path) -> io::Result<PathBuf> {
         if new.is_dir() {
             fs::remove_dir_all(&new)?;
         }
-        install(&new)?;
+        match make {
+            Make::MariaDb => install(&new)?,
+            Make::MySql => initialize(program, &new)?,
+        }
         fs::rename(&new, &ready)?;
     }
     Ok(ready)
@@ -297,6 +336,27 @@ fn install(folder: &Path) -> io::Result<()> {
     let words = [output.stdout, output.stderr].concat();
     let words = String::from_utf8_lossy(&words).into_owned();
     Err(io::Error::other(format!("mariadb-install-db failed:\n{words}")))
+}
+
+/// MySQL makes its folder itself, with a root who may come by socket only.
+fn initialize(program: &Path, folder: &Path) -> io::Result<()> {
+    let users = folder.with_extension("sql");
+    let root = "root@'127.0.0.1'";
+    let sql = format!("CREATE USER {root};\nGRANT ALL ON *.* TO {root} WITH GRANT OPTION;\n");
+    fs::write(&users, sql)?;
+    let output = Command::new(program)
+        .args(["--no-defaults", "--initialize-insecure", "--secure-file-priv="])
+        .arg(format!("--datadir={}", folder.display()))
+        .arg(format!("--init-file={}", users.display()))
+        .arg(redo_log(Make::MySql, MariaDbOptions::default().redo_log_mb))
+        .args(as_root())
+        .output()?;
+    fs::remove_file(&users)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(io::Error::other(format!("{} --initialize-insecure failed:\n{words}", program.display())))
 }
 
 fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {

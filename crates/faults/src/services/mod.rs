@@ -31,6 +31,7 @@ mod relay;
 mod resp;
 mod rocketmq;
 mod sentinel;
+mod tidb;
 
 use std::{
     io,
@@ -56,6 +57,7 @@ pub use relay::Relay;
 pub use resp::{Client, Reply};
 pub use rocketmq::{RocketMq, RocketMqOptions, shared_rocketmq};
 pub use sentinel::{RedisSentinels, SENTINEL_NAME, Sentinel};
+pub use tidb::{TIDB_VERSION, TidbStandIn, numbers_in_ranges};
 
 /// Starting an engine takes a second; a machine that runs everything else too may need many.
 const START_WITHIN: Duration = Duration::from_secs(60);

@@ -75,7 +75,7 @@ impl Redis {
 
     /// Port and directory, but no process yet.
     pub(super) fn prepare(options: RedisOptions) -> io::Result<Redis> {
-        let program = programs::find("redis-server", "redis-server")?;
+        let program = programs::gate_server()?;
         let folder = ServiceFolder::new("redis")?;
         fs::create_dir(folder.data())?;
         let (port, bus) = (Port::reserve()?, Port::reserve()?);

@@ -134,7 +134,7 @@ impl RedisSentinels {
 
 impl Sentinel {
     fn start(primary: SocketAddr) -> io::Result<Sentinel> {
-        let program = programs::find("redis-server", "redis-server")?;
+        let program = programs::gate_server()?;
         let (folder, port) = (ServiceFolder::new("sentinel")?, Port::reserve()?);
         let (ip, of_primary) = (primary.ip(), primary.port());
         let name = SENTINEL_NAME;

@@ -15,7 +15,8 @@
 //! **Isolation.** Writing transactions run READ COMMITTED: they lock the rows they decide by, and
 //! want to see what others committed up to that lock; REPEATABLE READ would add gap locks, which
 //! make strangers' inserts wait for (and deadlock with) each other. Reading transactions that compare
-//! several tables run on one REPEATABLE READ snapshot, so that all they read is of one instant.
+//! several tables run on one REPEATABLE READ snapshot, so that all they read is of one instant. They are
+//! not begun as `READ ONLY`: TiDB has no such words behind a snapshot, and alone it refuses them.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -69,7 +70,7 @@ const SQL_MODE: &str = "STRICT_TRANS_TABLES,STRICT_ALL_TABLES,ERROR_FOR_DIVISION
 
 const BEGIN_WRITE: &str = "START TRANSACTION READ WRITE";
 const BEGIN_READ: &str = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
-     START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY";
+     START TRANSACTION WITH CONSISTENT SNAPSHOT";
 
 /// A connection and what is known of it.
 pub(super) struct Pooled {

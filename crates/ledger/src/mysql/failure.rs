@@ -7,13 +7,22 @@ use crate::sql::failure::{Failure, Fault, SqlFailure};
 const DUPLICATE: u16 = 1062;
 /// Whoever writes a row that collides here has looked for it before, in vain.
 const RACED: [&str; 2] = ["PRIMARY", "uk_activity_external"];
-const LOCK_WAIT_TIMEOUT: u16 = 1205;
+/// Waited in vain; or not at all, as was asked for: MariaDB has one number for both, MySQL and TiDB two.
+const HELD: [u16; 2] = [1205, 3572];
 const DEADLOCK: u16 = 1213;
 /// "Record has changed since last read": newer MariaDB and Galera say it where others say deadlock.
 const CHANGED_SINCE_READ: u16 = 1020;
+/// TiDB: two wrote the same row, or its table was changed meanwhile. The transaction was rolled back.
+const ROLLED_BACK: [u16; 5] = [8002, 8005, 8022, 8028, 9007];
+/// TiDB: what it keeps its rows in is busy or away.
+const STORE_AWAY: [u16; 10] = [8027, 9001, 9002, 9003, 9004, 9005, 9006, 9008, 9010, 9013];
 const PACKET_TOO_LARGE: u16 = 1153;
-/// Triggers need rights of their own: SUPER where the binary log is on, TRIGGER on the table.
-const NO_TRIGGERS: [u16; 3] = [1419, 1227, 1142];
+/// Triggers need rights of their own: SUPER where the binary log is on, TRIGGER on the table. To TiDB they
+/// are errors of grammar.
+const NO_TRIGGERS: [u16; 4] = [1419, 1227, 1142, 1064];
+const NO_SUCH_FUNCTION: u16 = 1305;
+/// No right to do this to a table, or to one of its columns.
+const FORBIDDEN: [u16; 2] = [1142, 1143];
 /// A column or an index of that name is there already.
 const THERE_ALREADY: [u16; 2] = [1060, 1061];
 /// A CHECK constraint: MySQL's number, MariaDB's number.
@@ -22,9 +31,9 @@ const CHECK_VIOLATED: [u16; 2] = [3819, 4025];
 const GONE: [u16; 8] = [1053, 1077, 1079, 1080, 1152, 1184, 1927, 4031];
 /// The server is there and cannot work: connections, memory, disk or rights have run out, it is
 /// read-only or outside its cluster, or it interrupted the statement.
-const OUT_OF_ORDER: [u16; 25] = [
+const OUT_OF_ORDER: [u16; 24] = [
     1021, 1030, 1037, 1038, 1040, 1041, 1044, 1045, 1047, 1049, 1114, 1129, 1130, 1180, 1203, 1206,
-    1226, 1290, 1317, 1792, 1836, 1969, 3024, 3572, 3168,
+    1226, 1290, 1317, 1792, 1836, 1969, 3024, 3168,
 ];
 /// The server is there and does not let us in: the user, the password, the host, the database, or a
 /// connection without TLS are not to its liking.
@@ -65,12 +74,13 @@ fn fault_of_server(error: &ServerError) -> Fault {
     let class = error.state.get(..2).unwrap_or_default();
     match error.code {
         DEADLOCK | CHANGED_SINCE_READ => Fault::Deadlock,
-        LOCK_WAIT_TIMEOUT => Fault::Held,
+        code if ROLLED_BACK.contains(&code) => Fault::Deadlock,
+        code if HELD.contains(&code) => Fault::Held,
         // Two wrote the same order at once; the loser finds it when it reads again.
         DUPLICATE if violated(error).is_some_and(|key| RACED.contains(&key)) => Fault::Race,
         PACKET_TOO_LARGE => Fault::Row,
         code if GONE.contains(&code) || class == "08" => Fault::Gone,
-        code if OUT_OF_ORDER.contains(&code) => Fault::Down,
+        code if OUT_OF_ORDER.contains(&code) || STORE_AWAY.contains(&code) => Fault::Down,
         code if CHECK_VIOLATED.contains(&code) || OF_THE_ROW.contains(&class) => Fault::Row,
         _ => Fault::Ours,
     }
@@ -112,17 +122,26 @@ impl Failure {
         self.has_code(&NO_TRIGGERS)
     }
 
+    pub(super) fn is_unknown_function(&self) -> bool {
+        self.has_code(&[NO_SUCH_FUNCTION])
+    }
+
+    /// The user has no right to do this to the table.
+    pub(super) fn is_forbidden(&self) -> bool {
+        self.has_code(&FORBIDDEN)
+    }
+
     /// A column or an index of this name is there.
     pub(super) fn is_there_already(&self) -> bool {
         self.has_code(&THERE_ALREADY)
     }
 
-    /// An error on COMMIT. The server says no only to a deadlock (Galera finds them this late);
-    /// everything else leaves open whether the commit was done.
+    /// An error on COMMIT. The server says no only to a deadlock or to what it counts as one (Galera and TiDB
+    /// find them this late); everything else leaves open whether the commit was done.
     pub(super) fn of_commit(error: SqlError) -> Failure {
         let unknown = format!("no answer to a commit: {error}");
         match Failure::from(error) {
-            failure if failure.has_code(&[DEADLOCK, CHANGED_SINCE_READ]) => failure,
+            failure if failure.fault() == Some(Fault::Deadlock) => failure,
             _ => Failure::Unknown(unknown),
         }
     }
@@ -181,10 +200,12 @@ mod tests {
 
     #[test]
     fn a_row_that_somebody_holds_is_the_items_matter_and_not_the_ledgers() {
-        let held = || Failure::from(server(LOCK_WAIT_TIMEOUT, "HY000", "Lock wait timeout"));
-        assert_eq!(held().fault(), Some(Fault::Held));
-        assert!(matches!(BookError::from(held()), BookError::Locked(_)));
-        assert!(matches!(LedgerError::from(held()), LedgerError::Unavailable(_)));
+        for code in HELD {
+            let held = || Failure::from(server(code, "HY000", "Lock wait timeout"));
+            assert_eq!(held().fault(), Some(Fault::Held));
+            assert!(matches!(BookError::from(held()), BookError::Locked(_)));
+            assert!(matches!(LedgerError::from(held()), LedgerError::Unavailable(_)));
+        }
         let deadlock = Failure::from(server(DEADLOCK, "40001", ""));
         assert!(matches!(BookError::from(deadlock), BookError::Unavailable(_)));
     }
@@ -197,5 +218,20 @@ mod tests {
         assert!(matches!(LedgerError::from(full), LedgerError::Unavailable(_)));
         let deadlock = Failure::of_commit(server(DEADLOCK, "40001", ""));
         assert_eq!(deadlock.fault(), Some(Fault::Deadlock));
+    }
+
+    #[test]
+    fn what_tidb_says_of_its_own_is_understood() {
+        for code in ROLLED_BACK {
+            let conflict = Failure::of_commit(server(code, "HY000", "Write conflict"));
+            assert_eq!(conflict.fault(), Some(Fault::Deadlock), "{code} was not committed");
+        }
+        // "Execution result undetermined".
+        let open = Failure::of_commit(server(8501, "HY000", "undetermined"));
+        assert!(open.is_lost(), "it may have been committed");
+        for code in STORE_AWAY {
+            let away = Failure::from(server(code, "HY000", "TiKV server timeout"));
+            assert_eq!(away.fault(), Some(Fault::Down));
+        }
     }
 }

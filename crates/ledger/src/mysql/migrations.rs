@@ -42,9 +42,10 @@ pub const SCHEMA_VERSION: i64 = STEPS.len() as i64;
 /// How long an instance waits for another that migrates.
 const MIGRATION_WAIT_S_MAX: i64 = 60;
 
-/// Locks are the whole server's; the name says which database it is about, in the 64 characters a
-/// name may have.
-const LOCK: &str = "CONCAT('seckill-migrate-', MD5(DATABASE()))";
+/// Locks are the whole server's; the name says which database it is about, in the 64 characters a name may
+/// have. MD5 comes first because builds before this one know no other, and may migrate beside us; MySQL has
+/// none any more since 9.6, and no such build ever got as far there.
+const LOCKS: [&str; 2] = ["MD5(DATABASE())", "LEFT(SHA2(DATABASE(), 256), 32)"];
 
 const VERSIONS: &str = "CREATE TABLE IF NOT EXISTS tb_schema_version (
     version    BIGINT NOT NULL PRIMARY KEY,
@@ -77,15 +78,30 @@ pub(super) async fn migrate(session: &mut dyn Session, now_ms: Millis) -> Outcom
     }
     // A large table takes its time to change, and so may whoever is before us.
     session.execute(&statements_within(0), &[]).await?;
-    let sql = format!("SELECT GET_LOCK({LOCK}, {MIGRATION_WAIT_S_MAX})");
-    let got = session.first(&sql, &[], |row| get::<Option<i64>>(row, 0)).await?.flatten();
+    let lock = lock_name(session).await?;
+    let sql = "SELECT GET_LOCK(?, ?)";
+    let asked = values![&lock, MIGRATION_WAIT_S_MAX];
+    let got = session.first(sql, asked, |row| get::<Option<i64>>(row, 0)).await?.flatten();
     if got != Some(1) {
         return Err(Failure::Unknown("another instance has been migrating for a minute".into()));
     }
     let outcome = migrate_locked(session, now_ms).await;
-    let unlock = format!("DO RELEASE_LOCK({LOCK})");
-    session.execute(&unlock, &[]).await?;
+    session.execute("DO RELEASE_LOCK(?)", values![&lock]).await?;
     outcome
+}
+
+/// By the first of the functions that this server has.
+async fn lock_name(session: &mut dyn Session) -> Outcome<String> {
+    for hash in LOCKS {
+        let sql = format!("SELECT CONCAT('seckill-migrate-', {hash})");
+        match session.first(&sql, &[], |row| get::<String>(row, 0)).await {
+            Err(failure) if failure.is_unknown_function() => continue,
+            named => {
+                return named?.ok_or_else(|| Failure::Broken("a SELECT had no row".into()));
+            }
+        }
+    }
+    Err(Failure::Broken("the server has neither MD5 nor SHA2".into()))
 }
 
 /// The version is read again: whoever held the lock before may have done it all.
@@ -106,12 +122,16 @@ async fn migrate_locked(session: &mut dyn Session, now_ms: Millis) -> Outcome<Re
 }
 
 /// Triggers are a second lock on doors that the code keeps shut already. A server whose binary log is
-/// on lets only a superuser make them unless `log_bin_trust_function_creators` is set; a ledger
-/// without them is better than none, and [`super::health`] says that they are missing.
+/// on lets only a superuser make them unless `log_bin_trust_function_creators` is set, and TiDB has none; a
+/// ledger without them is better than none, and [`super::health`] says that they are missing.
 async fn run(session: &mut dyn Session, statement: &str) -> Outcome<()> {
     match session.execute(statement, &[]).await {
         Err(failure) if is_trigger(statement) && failure.may_not_make_triggers() => {
-            tracing::warn!(?failure, "this user may not make triggers; going on without");
+            tracing::warn!(
+                ?failure,
+                "the audit can be rewritten by whoever may write to its table, for no trigger could be \
+                 made; seckill doctor says what to do"
+            );
             Ok(())
         }
         // The step stopped half-way once, behind this statement.
@@ -127,6 +147,35 @@ fn is_alteration(statement: &str) -> bool {
 
 fn is_trigger(statement: &str) -> bool {
     statement.starts_with("DROP TRIGGER") || statement.starts_with("CREATE TRIGGER")
+}
+
+/// The names of the CHECK constraints that are there after all steps, as far as they have one.
+pub(super) fn checks() -> Vec<String> {
+    let words = STEPS.iter().flat_map(|step| step.split_whitespace());
+    let (mut names, mut last) = (Vec::new(), "");
+    for word in words {
+        let word = word.trim_end_matches(['\'', ',']);
+        let named = last == "CONSTRAINT" && word.starts_with("ck_");
+        if named && word != DROPPED_CHECK && !names.iter().any(|known| known == word) {
+            names.push(word.to_owned());
+        }
+        last = word;
+    }
+    names
+}
+
+/// It gave way to a new one.
+const DROPPED_CHECK: &str = "ck_admin_token_role";
+
+/// The tables whose rows are numbered by the server, in the order they are written.
+pub(super) fn numbered_tables() -> Vec<String> {
+    let statements = STEPS.iter().flat_map(|step| statements(step));
+    let numbered = statements.filter(|statement| statement.contains("AUTO_INCREMENT"));
+    let names = numbered.filter_map(|statement| {
+        let name = statement.strip_prefix("CREATE TABLE IF NOT EXISTS ")?;
+        Some(name.split_whitespace().next()?.to_owned())
+    });
+    names.collect()
 }
 
 /// The names of the triggers that the steps make.
@@ -155,6 +204,27 @@ mod tests {
     #[test]
     fn the_triggers_of_the_steps_are_known_by_name() {
         assert_eq!(triggers(), ["tr_admin_audit_update", "tr_admin_audit_delete"]);
+    }
+
+    #[test]
+    fn the_checks_of_the_steps_are_known_by_name() {
+        let checks = checks();
+        assert!(checks.iter().any(|name| name == "ck_product_stock"), "{checks:?}");
+        assert!(checks.iter().any(|name| name == "ck_admin_token_roles"), "{checks:?}");
+        assert!(checks.iter().all(|name| name != DROPPED_CHECK), "{checks:?}");
+    }
+
+    /// Without these words TiDB gives each of its servers a range of numbers of its own.
+    #[test]
+    fn every_table_with_numbered_rows_asks_for_numbers_in_their_order() {
+        let numbered = numbered_tables();
+        for name in ["tb_stock_log", "tb_outbox", "tb_admin_audit", "tb_webhook_delivery"] {
+            assert!(numbered.iter().any(|known| known == name), "{numbered:?}");
+        }
+        for statement in STEPS.iter().flat_map(|step| statements(step)) {
+            let asked = statement.ends_with("/*T![auto_id_cache] AUTO_ID_CACHE 1 */");
+            assert_eq!(statement.contains("AUTO_INCREMENT"), asked, "{statement}");
+        }
     }
 
     #[test]

@@ -1,11 +1,13 @@
-//! The ledger in MySQL or MariaDB, shared by any number of instances.
+//! The ledger in MySQL, MariaDB or TiDB, shared by any number of instances.
 //!
 //! Many write at once here, where SQLite has one writer. Bad luck (a deadlock, a lock waited for in vain)
 //! is tried again in a fresh transaction by `connections`; a lost connection or an unanswered commit is
 //! *unknown*, and since every write is idempotent by its number the caller simply asks again.
 //!
-//! The statements are those of [`crate::sql`]. Tested against MariaDB 10.11; the SQL keeps to what MySQL
-//! 8.0.16 understands as well.
+//! The statements are those of [`crate::sql`], and keep to what all three understand. README says which were
+//! really tried. What TiDB does not have is nothing that a promise rests on: no triggers (the audit is then
+//! append-only by the user's rights, or by our word), CHECK only if it is switched on, and no SKIP LOCKED.
+//! `health` looks for each.
 
 mod connections;
 mod failure;
@@ -94,7 +96,7 @@ pub enum OpenError {
     /// A newer release has been here. Going on could break rules this binary does not know.
     #[error("{place} has schema {found}, this binary knows up to {known}: use a newer seckill")]
     NewerSchema { place: String, found: i64, known: i64 },
-    #[error("{place} is {version}: MySQL 8.0.16 or MariaDB 10.6 is the oldest that will do")]
+    #[error("{place} is {version}: {}", health::OLDEST)]
     TooOld { place: String, version: String },
     /// Not there, not listening, or busy with another instance's migration. It may be there in a moment.
     #[error("{place} cannot be reached: {cause}")]

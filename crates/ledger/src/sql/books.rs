@@ -29,6 +29,7 @@ async fn item_books(
     let (live_orders, live_units) = live(session, id).await?;
     let (user_records, paired) = user_records(session, id).await?;
     let waiting = outbox::waiting_for_gate(session, id).await?;
+    let (chain_breaks, chain_end) = chain(session, id, item.total).await?;
     Ok(ItemBooks {
         epoch: item.epoch,
         live_units,
@@ -39,8 +40,8 @@ async fn item_books(
         failed: dead_letters::open_of(session, id).await?,
         pending_releases: pending_releases(&waiting, id),
         pending_adjusts: pending_adjusts(&waiting, id),
-        chain_breaks: chain_breaks(session, id, item.total).await?,
-        chain_end: chain_end(session, id).await?,
+        chain_breaks,
+        chain_end,
         item,
     })
 }
@@ -67,6 +68,51 @@ async fn user_records(session: &mut dyn Session, id: ItemId) -> Outcome<(u64, u6
                       AND u.order_no = o.order_no AND u.quantity = o.quantity
                   WHERE o.product_id = ? AND o.status IN (0, 1))";
     Ok(session.first(sql, values![id, id], pair).await?.unwrap_or_default())
+}
+
+/// Where the chain of the item's stock is broken, and where it ends. It is read in the order of the rows'
+/// ids, and is whole if it is whole in any order: not every engine numbers rows in the order they are
+/// written.
+async fn chain(
+    session: &mut dyn Session,
+    id: ItemId,
+    total: i64,
+) -> Outcome<(Vec<i64>, Option<i64>)> {
+    let breaks = chain_breaks(session, id, total).await?;
+    if !breaks.is_empty()
+        && let Some(end) = end_in_any_order(session, id, total).await?
+    {
+        return Ok((Vec::new(), Some(end)));
+    }
+    Ok((breaks, chain_end(session, id).await?))
+}
+
+/// Each change leads from one stock to another. They are one way from the initial total to some end if as
+/// many lead to each stock as lead away from it, but for the end, to which one more leads; the initial total
+/// counts as led to. That is so whatever order they are in. Nothing if they are not, or one of them is wrong
+/// in itself.
+async fn end_in_any_order(
+    session: &mut dyn Session,
+    id: ItemId,
+    total: i64,
+) -> Outcome<Option<i64>> {
+    let wrong = "SELECT id FROM tb_stock_log WHERE product_id = ?
+             AND after_stock <> before_stock + CASE type WHEN 1 THEN -quantity ELSE quantity END LIMIT 1";
+    if session.first(wrong, values![id], |row| get::<i64>(row, 0)).await?.is_some() {
+        return Ok(None);
+    }
+    // MySQL makes decimals of a sum.
+    let sql = "SELECT CAST(stock AS SIGNED), CAST(SUM(leads_to) AS SIGNED) FROM (
+             SELECT after_stock AS stock, 1 AS leads_to FROM tb_stock_log WHERE product_id = ?
+             UNION ALL SELECT before_stock, -1 FROM tb_stock_log WHERE product_id = ?
+             UNION ALL SELECT ? - COALESCE(SUM(quantity), 0), 1
+                 FROM tb_stock_log WHERE product_id = ? AND type = 3) AS changes
+         GROUP BY stock HAVING SUM(leads_to) <> 0 LIMIT 2";
+    let open: Vec<(i64, i64)> = session.rows(sql, values![id, id, total, id], pair).await?;
+    Ok(match open[..] {
+        [(end, 1)] => Some(end),
+        _ => None,
+    })
 }
 
 /// Rows that do not begin where the row before ended, or whose arithmetic is wrong. The first row

@@ -4,7 +4,7 @@
 #[cfg_attr(not(feature = "mysql"), allow(dead_code))]
 pub(crate) enum Dialect {
     Sqlite,
-    /// MySQL and MariaDB: the SQL keeps to what both understand.
+    /// MySQL, MariaDB and TiDB: the SQL keeps to what all of them understand.
     Mysql,
 }
 
@@ -18,11 +18,12 @@ impl Dialect {
         }
     }
 
-    /// The same, passing over rows that somebody else holds.
-    pub(crate) fn for_update_skipping(self) -> &'static str {
+    /// The same; if somebody else holds one of them, it fails at once. Not SKIP LOCKED, which TiDB reads
+    /// over: it would lock nothing, and whoever writes then waits after all.
+    pub(crate) fn for_update_at_once(self) -> &'static str {
         match self {
             Dialect::Sqlite => "",
-            Dialect::Mysql => "FOR UPDATE SKIP LOCKED",
+            Dialect::Mysql => "FOR UPDATE NOWAIT",
         }
     }
 

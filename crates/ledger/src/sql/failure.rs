@@ -26,6 +26,8 @@ pub enum Failure {
     Rejected(String),
     /// Somebody else was faster; nothing was changed.
     Contended,
+    /// Rows that were to be had at once or not at all are in somebody's hands; nothing was changed.
+    InUse,
     /// The tables hold what they must not hold, or a statement is wrong.
     Broken(String),
 }
@@ -62,6 +64,8 @@ pub(crate) enum Fault {
     Ours,
 }
 
+const IN_USE: &str = "somebody else holds one of these rows at the moment";
+
 pub(crate) type Outcome<T> = Result<T, Failure>;
 
 impl From<serde_json::Error> for Failure {
@@ -97,6 +101,7 @@ impl From<Failure> for LedgerError {
             Failure::Contended => {
                 LedgerError::Unavailable(BookError::Contended(VERSION_TRIES_MAX).to_string())
             }
+            Failure::InUse => LedgerError::Unavailable(IN_USE.into()),
         }
     }
 }
@@ -119,6 +124,7 @@ impl From<Failure> for BookError {
             Failure::Refused(invalid) => BookError::Rejected(invalid.to_string()),
             Failure::Rejected(why) => BookError::Rejected(why),
             Failure::Contended => BookError::Contended(VERSION_TRIES_MAX),
+            Failure::InUse => BookError::Locked(IN_USE.into()),
         }
     }
 }

@@ -12,7 +12,7 @@ use super::{
     activities::items_by_sku,
     columns::{ORDER_COLUMNS, coded, get, key_bits, money, order, parsed, parsed_or_null},
     dead_letters,
-    failure::{Failure, Outcome},
+    failure::{Failure, Fault, Outcome},
     outbox,
     session::{Row, Session, Value, values},
     stock, webhooks,
@@ -295,9 +295,38 @@ async fn close(
     Ok(closed)
 }
 
-/// Those of the listed orders that may be closed, now held by this transaction. A time-out passes
-/// over rows somebody else holds at this moment: they are being paid or closed, and the next run
-/// finds what is left. A buyer who cancels waits for them, to be told what is true.
+/// Closes what is overdue, passing over orders that somebody else holds at this moment: they are being paid
+/// or closed, and the next run finds what is left. A batch with one of these in it is halved until it is
+/// alone. So one held order never keeps others from being closed, on an engine without SKIP LOCKED, too.
+async fn close_overdue(
+    ledger: &SqlLedger,
+    orders: &[Closing],
+    now_ms: Millis,
+) -> Result<Vec<OrderNo>> {
+    let (mut closed, mut rest) = (Vec::new(), vec![orders.to_vec()]);
+    while let Some(mut piece) = rest.pop() {
+        let done: Outcome<Vec<OrderNo>> = ledger
+            .run(Access::Write, piece.clone(), move |tx, orders| {
+                Box::pin(close(tx, orders, CloseReason::Timeout, now_ms))
+            })
+            .await;
+        match done {
+            Ok(now) => closed.extend(now),
+            Err(Failure::InUse) if piece.len() > 1 => {
+                let later = piece.split_off(piece.len() / 2);
+                rest.extend([later, piece]);
+            }
+            Err(Failure::InUse) => {}
+            // What was closed before is to be told of, and what was not is found again.
+            Err(_) if !closed.is_empty() => break,
+            Err(failure) => return Err(failure.into()),
+        }
+    }
+    Ok(closed)
+}
+
+/// Those of the listed orders that may be closed, now held by this transaction. A time-out has all of them
+/// at once or none. A buyer who cancels waits for them, to be told what is true.
 async fn lock_closable(
     tx: &mut dyn Session,
     orders: &[Closing],
@@ -306,7 +335,7 @@ async fn lock_closable(
 ) -> Outcome<Vec<Release>> {
     let dialect = tx.dialect();
     let (due_by, for_update) = match reason {
-        CloseReason::Timeout => (now_ms, dialect.for_update_skipping()),
+        CloseReason::Timeout => (now_ms, dialect.for_update_at_once()),
         CloseReason::Cancelled => (Millis::MAX, dialect.for_update()),
     };
     // By the primary key, so that everybody takes the rows in the same order and no others.
@@ -325,7 +354,12 @@ async fn lock_closable(
             quantity: get(row, 3)?,
         })
     };
-    tx.rows(&sql, &asked, read).await
+    match tx.rows(&sql, &asked, read).await {
+        Err(failure) if reason == CloseReason::Timeout && failure.fault() == Some(Fault::Held) => {
+            Err(Failure::InUse)
+        }
+        found => found,
+    }
 }
 
 async fn move_to_closed(
@@ -471,6 +505,9 @@ impl Orders for SqlLedger {
         reason: CloseReason,
         now_ms: Millis,
     ) -> Result<Vec<OrderNo>> {
+        if reason == CloseReason::Timeout {
+            return close_overdue(self, orders, now_ms).await;
+        }
         self.run(Access::Write, orders.to_vec(), move |tx, orders| {
             Box::pin(close(tx, orders, reason, now_ms))
         })

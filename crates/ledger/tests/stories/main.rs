@@ -23,6 +23,8 @@ mod operators;
 mod outbox;
 mod plans;
 mod sqlite;
+mod tidb;
+mod timeouts;
 mod tls;
 mod webhooks;
 mod words;

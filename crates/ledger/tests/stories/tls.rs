@@ -51,8 +51,8 @@ async fn only_certificates_that_fit_open_the_ledger_and_there_is_no_other_way() 
 #[tokio::test]
 async fn a_server_without_tls_is_not_spoken_to_in_plain_words() {
     let files = Certificates::make().unwrap();
-    let extra = vec!["--skip-ssl".into()];
-    let server = MariaDb::start(MariaDbOptions { extra, ..MariaDbOptions::default() }).unwrap();
+    let plain = MariaDbOptions { tls: false, ..MariaDbOptions::default() };
+    let server = MariaDb::start(plain).unwrap();
     let url = server.create_database(&unique_name("plain")).unwrap();
     let tls = TlsFiles { ca: files.cert("ca"), ..TlsFiles::default() };
     let options = Options { tls, ..Options::default() };

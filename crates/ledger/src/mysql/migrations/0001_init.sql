@@ -5,6 +5,9 @@
 -- A statement of DDL commits by itself here, so a step can stop half-way: every statement below can
 -- be run again. Constraints have names, for those names are what an error says.
 --
+-- AUTO_ID_CACHE is for TiDB alone, to all others it is a remark: ids grow in the order they are given out, over
+-- all servers of a cluster, as they do where there is one server.
+--
 -- utf8mb4_bin everywhere: ids are compared by their code points, never by how they look. It pads with
 -- spaces when it compares, which no id can notice: none has white space in it.
 
@@ -20,7 +23,8 @@ CREATE TABLE IF NOT EXISTS tb_seckill_activity (
     CONSTRAINT ck_activity_pay_within CHECK (pay_within_ms > 0),
     CONSTRAINT ck_activity_state CHECK (state BETWEEN 0 AND 3),
     CONSTRAINT ck_activity_window CHECK (closes_at > opens_at)
-) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin
+    /*T![auto_id_cache] AUTO_ID_CACHE 1 */;
 
 CREATE TABLE IF NOT EXISTS tb_seckill_product (
     id             BIGINT        NOT NULL AUTO_INCREMENT PRIMARY KEY,
@@ -45,7 +49,8 @@ CREATE TABLE IF NOT EXISTS tb_seckill_product (
     CONSTRAINT ck_product_shards CHECK (shards > 0),
     CONSTRAINT ck_product_state CHECK (state BETWEEN 0 AND 3),
     CONSTRAINT ck_product_stock CHECK (stock BETWEEN 0 AND total)
-) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin
+    /*T![auto_id_cache] AUTO_ID_CACHE 1 */;
 
 -- No foreign key to the item: a claim of an item the ledger does not know still needs its void row,
 -- and so does one of no units at all, which no live order may have.
@@ -98,7 +103,8 @@ CREATE TABLE IF NOT EXISTS tb_stock_log (
     CONSTRAINT ck_stock_log_type CHECK (type BETWEEN 1 AND 3),
     CONSTRAINT ck_stock_log_sum
         CHECK (after_stock = before_stock + CASE type WHEN 1 THEN -quantity ELSE quantity END)
-) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin
+    /*T![auto_id_cache] AUTO_ID_CACHE 1 */;
 
 -- One row per buyer and item while an order of theirs is live: the limit the seeds ask for. It is the
 -- primary key and not a unique index beside one: the table is then nothing but that index. The item
@@ -130,7 +136,8 @@ CREATE TABLE IF NOT EXISTS tb_payment (
     CONSTRAINT fk_payment_order FOREIGN KEY (order_no) REFERENCES tb_seckill_order (order_no),
     CONSTRAINT ck_payment_kind CHECK (kind BETWEEN 0 AND 2),
     CONSTRAINT ck_payment_amount CHECK (amount >= 0)
-) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin
+    /*T![auto_id_cache] AUTO_ID_CACHE 1 */;
 
 -- state: 0 retrying, 1 dead, 2 settled after all, 3 voided.
 CREATE TABLE IF NOT EXISTS tb_dead_letter (
@@ -167,7 +174,8 @@ CREATE TABLE IF NOT EXISTS tb_outbox (
     cause        TEXT,
     created_at   BIGINT       NOT NULL,
     UNIQUE KEY uk_outbox_refund (provider, provider_txn)
-) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin
+    /*T![auto_id_cache] AUTO_ID_CACHE 1 */;
 
 CREATE TABLE IF NOT EXISTS tb_admin_audit (
     id         BIGINT       NOT NULL AUTO_INCREMENT PRIMARY KEY,
@@ -176,7 +184,8 @@ CREATE TABLE IF NOT EXISTS tb_admin_audit (
     target     TEXT         NOT NULL,
     detail     LONGTEXT     NOT NULL,
     created_at BIGINT       NOT NULL
-) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin
+    /*T![auto_id_cache] AUTO_ID_CACHE 1 */;
 
 DROP TRIGGER IF EXISTS tr_admin_audit_update;
 CREATE TRIGGER tr_admin_audit_update BEFORE UPDATE ON tb_admin_audit FOR EACH ROW
@@ -194,7 +203,8 @@ CREATE TABLE IF NOT EXISTS tb_job_run (
     report     LONGTEXT     NOT NULL,
     KEY ix_job_run_job (job),
     CONSTRAINT ck_job_run_ok CHECK (ok IN (0, 1))
-) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin
+    /*T![auto_id_cache] AUTO_ID_CACHE 1 */;
 
 -- Only the SHA-256 of a token is kept. Two live tokens never share a secret: live_secret is the
 -- secret of a token that is not revoked, and NULL equals nothing.

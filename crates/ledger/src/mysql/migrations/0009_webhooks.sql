@@ -16,7 +16,8 @@ CREATE TABLE IF NOT EXISTS tb_webhook_endpoint (
     created_at      BIGINT        NOT NULL,
     updated_at      BIGINT        NOT NULL,
     CONSTRAINT ck_webhook_endpoint_state CHECK (state BETWEEN 0 AND 2)
-) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin
+    /*T![auto_id_cache] AUTO_ID_CACHE 1 */;
 
 -- One row for each event and endpoint. state: 0 pending, 1 delivered, 2 failed, 3 behind an earlier event of
 -- the same subject that was not taken yet. next_try_at is 0 unless a pending row waits for its next try.
@@ -40,7 +41,8 @@ CREATE TABLE IF NOT EXISTS tb_webhook_delivery (
     KEY ix_webhook_subject (endpoint_id, subject),
     KEY ix_webhook_age (endpoint_id, state, created_at),
     CONSTRAINT ck_webhook_delivery_state CHECK (state BETWEEN 0 AND 3)
-) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin
+    /*T![auto_id_cache] AUTO_ID_CACHE 1 */;
 
 -- Activities of which it was told that they opened: no transaction of theirs causes that.
 CREATE TABLE IF NOT EXISTS tb_webhook_opened (

@@ -19,20 +19,19 @@ CREATE TABLE IF NOT EXISTS tb_bill_day (
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
 
 -- The role cashier: the rule of the column gives way to a new one. MySQL has no DROP CONSTRAINT IF EXISTS, so
--- each statement is made only where it is needed.
+-- each statement is made only where it is needed. They are looked for where all engines list them: TiDB names
+-- rules of columns nowhere else.
 SET @drop_roles = IF(
-    (SELECT COUNT(*) FROM information_schema.table_constraints
-     WHERE constraint_schema = DATABASE() AND table_name = 'tb_admin_token'
-         AND constraint_name = 'ck_admin_token_role') = 1,
+    (SELECT COUNT(*) FROM information_schema.check_constraints
+     WHERE constraint_schema = DATABASE() AND constraint_name = 'ck_admin_token_role') = 1,
     'ALTER TABLE tb_admin_token DROP CONSTRAINT ck_admin_token_role',
     'DO 0');
 PREPARE drop_roles FROM @drop_roles;
 EXECUTE drop_roles;
 DEALLOCATE PREPARE drop_roles;
 SET @add_roles = IF(
-    (SELECT COUNT(*) FROM information_schema.table_constraints
-     WHERE constraint_schema = DATABASE() AND table_name = 'tb_admin_token'
-         AND constraint_name = 'ck_admin_token_roles') = 0,
+    (SELECT COUNT(*) FROM information_schema.check_constraints
+     WHERE constraint_schema = DATABASE() AND constraint_name = 'ck_admin_token_roles') = 0,
     'ALTER TABLE tb_admin_token ADD CONSTRAINT ck_admin_token_roles CHECK (role IN (''viewer'', ''operator'', ''admin'', ''cashier''))',
     'DO 0');
 PREPARE add_roles FROM @add_roles;
