@@ -32,16 +32,15 @@ struct Reminder {
 }
 
 impl Checks {
-    pub(super) fn new(client: &Arc<Client>) -> Checks {
+    pub(super) fn new(client: &Arc<Client>, writer: &Writer) -> Checks {
         let options = &client.options;
         let (topic, group) = (options.unpaid_topic.clone(), format!("{}-unpaid", options.group));
-        let reader = Reader::new(client, group, vec![topic.clone()]);
-        Checks { writer: Writer::new(client), reader, topic }
+        let reader = Reader::new(client, writer, group, vec![topic.clone()]);
+        Checks { writer: writer.clone(), reader, topic }
     }
 
     pub(super) async fn stop(&self) {
         self.reader.stop().await;
-        self.writer.stop().await;
     }
 }
 

@@ -68,13 +68,14 @@ impl RocketmqBroker {
         let group = &options.group;
         let claims = [options.topic.clone(), client::retry_topic(group)];
         let dead = [client::dead_letter_topic(group)];
-        let reader = Reader::new(&client, group.clone(), claims.into());
-        let dead = Reader::new(&client, format!("{group}-dead"), dead.into());
+        let writer = Writer::new(&client);
+        let reader = Reader::new(&client, &writer, group.clone(), claims.into());
+        let dead = Reader::new(&client, &writer, format!("{group}-dead"), dead.into());
         Ok(RocketmqBroker {
-            writer: Writer::new(&client),
+            checks: Checks::new(&client, &writer),
+            writer,
             reader,
             dead: Dead { reader: dead },
-            checks: Checks::new(&client),
             back: Back::new(&client),
             client,
         })
@@ -101,7 +102,7 @@ impl Broker for RocketmqBroker {
     }
 
     fn later(&self, undone: &[Receipt]) {
-        self.reader.later(undone, &self.writer);
+        self.reader.later(undone);
     }
 
     async fn queues(&self) -> Result<Vec<QueueState>, BrokerError> {

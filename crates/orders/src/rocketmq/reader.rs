@@ -67,6 +67,7 @@ type Read = (Receipt, Vec<u8>);
 
 pub(super) struct Reader {
     client: Arc<Client>,
+    writer: Writer,
     group: String,
     topics: Vec<String>,
     places: Mutex<Places<MessageQueue, Kept>>,
@@ -82,9 +83,15 @@ struct Started {
 }
 
 impl Reader {
-    pub(super) fn new(client: &Arc<Client>, group: String, topics: Vec<String>) -> Arc<Reader> {
+    pub(super) fn new(
+        client: &Arc<Client>,
+        writer: &Writer,
+        group: String,
+        topics: Vec<String>,
+    ) -> Arc<Reader> {
         Arc::new(Reader {
             client: client.clone(),
+            writer: writer.clone(),
             group,
             topics,
             places: Mutex::default(),
@@ -121,12 +128,12 @@ impl Reader {
     }
 
     /// Sends them again, to come after the next pause of RocketMQ's ladder, and then is done with them.
-    pub(super) fn later(self: &Arc<Self>, undone: &[Receipt], writer: &Writer) {
+    pub(super) fn later(self: &Arc<Self>, undone: &[Receipt]) {
         let places = self.places.lock();
         let kept = undone.iter().filter_map(|receipt| Some((*receipt, places.kept(*receipt)?)));
         let mut kept: Vec<(Receipt, Kept)> = kept.collect();
         drop(places);
-        let (reader, writer) = (self.clone(), writer.clone());
+        let (reader, writer) = (self.clone(), self.writer.clone());
         let topic = super::client::retry_topic(&self.group);
         tokio::spawn(async move {
             while let Some((receipt, Kept { key, body, tries })) = kept.last() {
@@ -204,6 +211,7 @@ impl Reader {
     }
 
     async fn open(&self) -> Result<DefaultLitePullConsumer, ClientError> {
+        self.writer.begin().await?;
         let mut builder = DefaultLitePullConsumer::builder(self.client.runtime.clone())
             .client_options(ClientOptions::legacy(self.client.config()))
             .consumer_group(self.group.as_str())

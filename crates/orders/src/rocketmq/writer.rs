@@ -1,6 +1,6 @@
 //! Sending: claims by the batch, and single messages that are to come later.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use rocketmq_client_rust::{ClientError, DefaultMQProducer};
 use rocketmq_model::{
@@ -21,6 +21,8 @@ const BATCH_MESSAGES_MAX: usize = 64;
 const MESSAGE_BYTES_MAX: usize = 4_000_000;
 /// Of a topic that comes into being by being sent to.
 const QUEUES: u32 = 8;
+/// The topic that all brokers have who let clients make topics.
+const LIKE: &str = "TBW102";
 /// The client answers within the time it was told; somewhat later it is not waited for any more.
 const GRACE: Duration = Duration::from_secs(2);
 /// RocketMQ's number for a message that it will not take from anybody.
@@ -58,7 +60,30 @@ impl Writer {
         }
         let mut producer = builder.build();
         producer.start().await?;
+        let _ = tokio::time::timeout(END_MAX, self.make_topics(&mut producer)).await;
         Ok(known.insert(Arc::new(producer)).clone())
+    }
+
+    /// A topic that nobody has sent to yet is made, so that who reads it need not look for it. Where clients may
+    /// not make topics, an operator has made them.
+    async fn make_topics(&self, producer: &mut DefaultMQProducer) {
+        let options = &self.client.options;
+        for topic in [&options.topic, &options.unpaid_topic] {
+            let known = producer.fetch_publish_message_queues(topic).await;
+            if known.is_ok_and(|queues| !queues.is_empty()) {
+                continue;
+            }
+            let queues = i32::try_from(QUEUES).unwrap_or(i32::MAX);
+            let made = producer.create_topic(LIKE, topic, queues, HashMap::new()).await;
+            if let Err(error) = made {
+                tracing::debug!(topic, error = said(error), "a topic of RocketMQ cannot be made");
+            }
+        }
+    }
+
+    /// Begins, if nobody has begun yet.
+    pub(super) async fn begin(&self) -> Result<(), ClientError> {
+        self.producer().await.map(drop)
     }
 
     fn answer_ms(&self) -> u32 {
