@@ -42,6 +42,8 @@ const AHEAD_MAX: i64 = 64;
 const AHEAD_ALL_MAX: i64 = 512;
 /// The same in mebibytes, of a queue.
 const AHEAD_MIB_MAX: i32 = 4;
+/// Queues that are asked at the same time, each for as long as a broker keeps the question.
+const QUEUES_MAX: usize = 64;
 /// How long a broker may keep a question when there is nothing new. The end of a client waits for it.
 const HELD: Duration = Duration::from_millis(1_000);
 /// How long one look for messages takes at most.
@@ -217,6 +219,7 @@ impl Reader {
             .consumer_group(self.group.as_str())
             .consume_from_where(ConsumeFromWhere::ConsumeFromFirstOffset)
             .auto_commit(false)
+            .pull_thread_nums(QUEUES_MAX)
             .pull_batch_size(FETCH_MAX)
             .pull_threshold_for_queue(AHEAD_MAX)
             .pull_threshold_for_all(AHEAD_ALL_MAX)
