@@ -235,8 +235,10 @@ pub enum BrokerRefused {
 pub fn check_built_in(kind: ClaimLogKind) -> Result<(), BrokerRefused> {
     match kind {
         ClaimLogKind::Kafka if !cfg!(feature = "kafka") => Err(BrokerRefused::NotBuiltIn("kafka")),
-        ClaimLogKind::Rocketmq => Err(BrokerRefused::NotBuiltIn("rocketmq")),
-        ClaimLogKind::Kafka | ClaimLogKind::Native => Ok(()),
+        ClaimLogKind::Rocketmq if !cfg!(feature = "rocketmq") => {
+            Err(BrokerRefused::NotBuiltIn("rocketmq"))
+        }
+        ClaimLogKind::Kafka | ClaimLogKind::Rocketmq | ClaimLogKind::Native => Ok(()),
     }
 }
 
