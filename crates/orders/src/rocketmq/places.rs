@@ -81,6 +81,13 @@ impl<Q: Clone + Eq + Hash, K: Clone> Places<Q, K> {
         further.collect()
     }
 
+    /// The broker may have forgotten what it was told.
+    pub(super) fn say_again(&mut self) {
+        for queue in self.queues.values_mut() {
+            queue.told = queue.told.min(queue.reached() - 1);
+        }
+    }
+
     /// Other queues than these are not ours any more.
     pub(super) fn keep(&mut self, is_ours: impl Fn(&Q) -> bool) {
         self.queues.retain(|queue, _| is_ours(queue));
@@ -114,6 +121,8 @@ mod tests {
         assert!(places.done(&[out[3]]));
         assert_eq!(places.reached(), HashMap::from([("q0", 9)]));
         assert_eq!((places.reached(), places.open()), (HashMap::new(), 0));
+        places.say_again();
+        assert_eq!(places.reached(), HashMap::from([("q0", 9), ("q1", 71)]));
     }
 
     #[test]

@@ -52,6 +52,8 @@ const LOOK: Duration = Duration::from_millis(200);
 const HANGS: Duration = Duration::from_secs(30);
 const COMMIT_EVERY: Duration = Duration::from_millis(300);
 const COMMIT_MAX: Duration = Duration::from_secs(3);
+/// A broker that was killed has forgotten the places of its last seconds, and is told them again.
+const SAY_AGAIN: Duration = Duration::from_secs(5);
 /// How often it is looked which queues are ours.
 const OURS_EVERY: Duration = Duration::from_secs(1);
 /// After a failure, before the next try.
@@ -163,8 +165,7 @@ impl Reader {
         self.stop.store(true, Ordering::SeqCst);
         self.done.notify_waiters();
         if let Some(started) = self.started.get() {
-            // Nobody takes what waits: it is delivered to others.
-            started.waiting.lock().await.close();
+            // What waits and is taken by nobody is delivered to others.
             let _ = started.ended.clone().wait_for(|ended| *ended).await;
         }
     }
@@ -244,11 +245,16 @@ impl Reader {
         consumer: &DefaultLitePullConsumer,
         sender: &mpsc::Sender<Read>,
     ) -> Result<(), String> {
-        let (mut committed_at, mut looked_at) = (Instant::now(), Instant::now());
+        let mut committed_at = Instant::now();
+        let (mut looked_at, mut said_at) = (committed_at, committed_at);
         while !self.is_stopped() && !sender.is_closed() {
             if committed_at.elapsed() >= COMMIT_EVERY {
                 self.commit(consumer).await;
                 committed_at = Instant::now();
+            }
+            if said_at.elapsed() >= SAY_AGAIN {
+                self.places.lock().say_again();
+                said_at = Instant::now();
             }
             if looked_at.elapsed() >= OURS_EVERY {
                 let ours = timeout(HANGS, consumer.assignment()).await.map_err(hangs)?;
@@ -257,9 +263,14 @@ impl Reader {
                 looked_at = Instant::now();
             }
             // Nothing is asked for that nobody takes.
-            if sender.capacity() == 0 || self.places.lock().open() >= OPEN_MAX {
+            if self.places.lock().open() >= OPEN_MAX {
                 let _ = timeout(COMMIT_EVERY, self.done.notified()).await;
                 continue;
+            }
+            match timeout(COMMIT_EVERY, sender.reserve()).await {
+                Ok(Ok(_)) => {}
+                Ok(Err(_)) => return Ok(()),
+                Err(_) => continue,
             }
             let read = consumer.poll_with_timeout_zero_copy(millis(LOOK));
             for message in timeout(HANGS, read).await.map_err(hangs)? {

@@ -53,6 +53,8 @@ impl Writer {
             .producer_group(GROUP)
             .default_topic_queue_nums(QUEUES)
             .send_msg_timeout(self.answer_ms())
+            // A message says the same at every size, and is read by others as it is.
+            .compress_msg_body_over_howmuch(u32::MAX)
             // Whether a message is sent again the relay decides.
             .retry_times_when_send_failed(0);
         if let Some(signature) = self.client.signature() {
