@@ -180,8 +180,8 @@ impl Timeout {
 }
 
 impl Closings {
-    /// Due is what is due by the ledger's clock and by ours: a host whose clock is ahead must not close orders
-    /// early.
+    /// Due is what is due by the ledger's clock and by ours: a host whose clock is ahead must not close
+    /// orders early.
     async fn now_ms(&self) -> Result<Millis, LedgerError> {
         Ok(self.shared.now_ms().min(self.shared.ledger.now_ms().await?))
     }

@@ -25,6 +25,8 @@ const QUEUES: u32 = 8;
 const LIKE: &str = "TBW102";
 /// The client answers within the time it was told; somewhat later it is not waited for any more.
 const GRACE: Duration = Duration::from_secs(2);
+/// More than any message has; the largest that the client allows.
+const NEVER_BYTES: u32 = 64 << 20;
 /// RocketMQ's number for a message that it will not take from anybody.
 const MESSAGE_ILLEGAL: i32 = 13;
 /// The tries of RocketMQ's ladder, and the level on it that the first one waits for: ten seconds.
@@ -54,7 +56,7 @@ impl Writer {
             .default_topic_queue_nums(QUEUES)
             .send_msg_timeout(self.answer_ms())
             // A message says the same at every size, and is read by others as it is.
-            .compress_msg_body_over_howmuch(u32::MAX)
+            .compress_msg_body_over_howmuch(NEVER_BYTES)
             // Whether a message is sent again the relay decides.
             .retry_times_when_send_failed(0);
         if let Some(signature) = self.client.signature() {
@@ -66,8 +68,8 @@ impl Writer {
         Ok(known.insert(Arc::new(producer)).clone())
     }
 
-    /// A topic that nobody has sent to yet is made, so that who reads it need not look for it. Where clients may
-    /// not make topics, an operator has made them.
+    /// A topic that nobody has sent to yet is made, so that who reads it need not look for it. Where
+    /// clients may not make topics, an operator has made them.
     async fn make_topics(&self, producer: &mut DefaultMQProducer) {
         let options = &self.client.options;
         for topic in [&options.topic, &options.unpaid_topic] {

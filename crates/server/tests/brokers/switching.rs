@@ -11,7 +11,7 @@ use crate::{
 async fn claims_that_wait_anywhere_are_settled_after_a_change_of_the_setting(profile: Profile) {
     let mut sale = by_broker(Deployment::new(profile)).open_sale(NewSale::of(3_000)).await;
     let mut bought = 0;
-    // By the broker, natively, and by the broker again; each time with claims on their way and in workers' hands.
+    // By the broker, natively, and by the broker again; each time with claims on their way and in hand.
     for (round, next) in ["native", NAME, "native"].into_iter().enumerate() {
         {
             let _blocked = sale.deployment.block_ledger();
