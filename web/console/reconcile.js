@@ -1,11 +1,12 @@
 // Reconcile: does everything agree? A light, a run with its progress, and what was found and healed.
 
 import { el, setText } from "../element.js";
+import { Problem } from "../problem.js";
 import { call } from "./call.js";
 import { button, card, facts, note, pill, table } from "./parts.js";
 import { number, span, t, time } from "./text.js";
 
-const RUN_WITHIN_MS = 10 * 60_000;
+const COMPARING_LOOK_MS = 1_000;
 
 function findings(report) {
   const rows = [
@@ -22,8 +23,21 @@ function reportOf(report) {
     [t("item"), (item) => item.name], [t("verdict"), (item) => pill("verdict", item.verdict), "tight"],
     [t("gate_left"), (item) => number(item.gate_left), "num"], [t("in_flight"), (item) => number(item.in_flight), "num"], [t("returning"), (item) => number(item.returning), "num"],
     [t("ledger_stock"), (item) => number(item.ledger_stock), "num"], [t("live_orders"), (item) => number(item.live_orders), "num"], [t("total"), (item) => number(item.total), "num"],
-  ], report.items, { label: t("items"), empty: t("no_items_compared") });
+  ], report.items, { label: t("items"), empty: t(report.compared > 0 ? "nothing_changed" : "no_items_compared") });
   return [findings(report), items].filter(Boolean);
+}
+
+const pause = (ms) => new Promise((resolve) => { setTimeout(resolve, ms); });
+
+/** The report of a run, whether it came at once or has to be followed. */
+async function ended(answer, progress) {
+  while (answer.state === "running") {
+    progress(answer.compared);
+    await pause(COMPARING_LOOK_MS);
+    answer = await call("GET", `/reconcile/runs/${answer.run}`);
+  }
+  if (answer.state === "failed") throw new Problem({ code: "failed", body: { detail: answer.cause } });
+  return answer.report ?? answer;
 }
 
 export async function reconcile({ role }) {
@@ -36,10 +50,12 @@ export async function reconcile({ role }) {
   const run = (heal) => async () => {
     light.className = "light busy";
     const began = Date.now();
-    const ticking = setInterval(() => setText(words, t("running", { span: span(Date.now() - began) })), 500);
-    setText(words, t("running", { span: span(0) }));
+    let compared = 0;
+    const show = () => setText(words, t("running", { span: span(Date.now() - began), compared: number(compared) }));
+    const ticking = setInterval(show, 500);
+    show();
     try {
-      const report = await call("POST", `/reconcile${heal ? "?heal=true" : ""}`, { withinMs: RUN_WITHIN_MS });
+      const report = await ended(await call("POST", `/reconcile${heal ? "?heal=true" : ""}`), (count) => { compared = count; });
       light.className = `light ${report.left === 0 ? "good" : "bad"}`;
       setText(words, t(report.left === 0 ? "all_agree" : "differs_left", { n: number(report.left) }));
       told.good(t("run_done", { compared: number(report.compared), differences: number(report.differences), healed: number(report.healed), span: span(Date.now() - began) }));
@@ -61,7 +77,7 @@ export async function reconcile({ role }) {
       place,
       card(t("earlier_runs"), table([
         [t("when"), (one) => time(one.ended_at), "tight"], [t("verdict"), (one) => pill("verdict", one.ok ? "agree" : "differ"), "tight"],
-        [t("compared"), (one) => number(one.report.compared), "num"], [t("differences"), (one) => number(one.report.differences), "num"], [t("healed"), (one) => number(one.report.healed), "num"], [t("left_over"), (one) => number(one.report.left), "num"],
+        [t("compared"), (one) => number(one.report.compared), "num"], [t("unchanged"), (one) => number(one.report.unchanged ?? 0), "num"], [t("differences"), (one) => number(one.report.differences), "num"], [t("healed"), (one) => number(one.report.healed), "num"], [t("left_over"), (one) => number(one.report.left), "num"],
       ], runs, { label: t("earlier_runs"), empty: t("never_run") }))),
   };
 }

@@ -43,6 +43,7 @@ struct Suite {
     skip: &'static [&'static str],
 }
 
+/// With those of other files that are told in both profiles, in modules `in_cluster`.
 const CLUSTER: &[&str] = &["cluster::", "engines::"];
 
 const OF_A_GATE: &[Suite] = &[
@@ -105,7 +106,8 @@ pub(crate) fn test(only: &[String]) -> Result<String, String> {
         match ensure(engine) {
             Err(reason) => {
                 let reason = reason.lines().next().unwrap_or_default();
-                skipped.push(format!("{} ({} stories: {reason})", engine.name, stories_of(engine)));
+                let stories = stories_of(engine);
+                skipped.push(format!("{} ({stories} stories and more: {reason})", engine.name));
             }
             Ok(engine_there) => match tell(engine, &engine_there.program) {
                 Ok(()) => told.push(engine_there.version),
@@ -292,7 +294,7 @@ fn version_in(note: &str, package: &str) -> Result<String, String> {
     Ok(format!("{package} {version}"))
 }
 
-/// Stories that could not be told, counted without building them.
+/// Stories that could not be told, counted without building them: those of both profiles are not among them.
 fn stories_of(engine: &Engine) -> usize {
     let of_suite = |suite: &Suite| {
         let folder = root().join("crates").join(suite.package).join("tests/stories");

@@ -30,30 +30,32 @@ const READ_AGAIN: Duration = Duration::from_millis(10);
 const RUSH_WITHIN: Duration = Duration::from_secs(120);
 
 /// The engines and the process on them.
-struct Cluster {
-    server: ServerProcess,
+pub(crate) struct Cluster {
+    pub(crate) server: ServerProcess,
+    pub(crate) ledger_url: String,
     _redis: Redis,
     _mariadb: MariaDb,
 }
 
 impl Cluster {
-    async fn start(data: &Path) -> Result<Cluster, Failure> {
+    pub(crate) async fn start(data: &Path) -> Result<Cluster, Failure> {
         std::fs::create_dir_all(data)?;
         let redis = Redis::start(RedisOptions::default())?;
         let options =
             MariaDbOptions { buffer_pool_mb: 512, redo_log_mb: 512, ..MariaDbOptions::default() };
         let mariadb = MariaDb::start(options)?;
+        let ledger_url = mariadb.create_database("bench")?;
         let server = Launch::new(server_binary()?, data)
             .env("SECKILL_PROFILE", "cluster")
             .env("SECKILL_REDIS_URL", redis.url())
-            .env("SECKILL_LEDGER_URL", mariadb.create_database("bench")?)
+            .env("SECKILL_LEDGER_URL", &ledger_url)
             .env("SECKILL_AUTH_JWT_SECRET", SECRET)
             .env("SECKILL_SECRET", SECRET)
             .env("SECKILL_LOG_LEVEL", "warn")
             .log(data.join("server.log"))
             .start()
             .await?;
-        Ok(Cluster { server, _redis: redis, _mariadb: mariadb })
+        Ok(Cluster { server, ledger_url, _redis: redis, _mariadb: mariadb })
     }
 }
 

@@ -7,6 +7,7 @@
 //! clients share the cores with the servers.
 
 mod against;
+mod big;
 #[cfg(feature = "brokers")]
 mod brokers;
 mod claims;
@@ -19,7 +20,9 @@ mod ledgers;
 mod overload;
 mod peers;
 mod redis;
+mod sizes;
 mod solo;
+mod upkeep;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -35,12 +38,13 @@ cargo xtask bench [--quick] [--connections N] [--limits] --against SECKILL
   --only NAME       only the sections whose names contain NAME; may be given again
   --connections N   how many sockets the crowd over HTTP shares (default 256)
   --json FILE       write the figures to FILE as well
-  --svg FILE        draw those that have a goal
+  --svg FILE        draw those that have a goal, and beside FILE the curves of upkeep
   --against SECKILL compare with another build of the server, crowd by crowd, and nothing else
   --limits          with --against: addresses are counted in this build, which on loopback they are not
 
-sections: http overload claim_cluster_vs_echo rush_ms gate_solo_per_s growth bytes_per_buyer
+sections: http overload big claim_cluster_vs_echo rush_ms gate_solo_per_s growth bytes_per_buyer
           start_ms_million gate_redis_vs_script ledger_sqlite_per_s ledger_mysql_vs_per_order
+          upkeep_idle_cpu upkeep_reconcile
           orders_by_kafka_per_s (with cargo xtask bench --brokers)
 ";
 
@@ -53,7 +57,7 @@ pub(crate) struct Plan {
     only: Vec<String>,
     pub(crate) connections: usize,
     json: Option<PathBuf>,
-    svg: Option<PathBuf>,
+    pub(crate) svg: Option<PathBuf>,
     against: Option<PathBuf>,
     /// This build counts addresses, although all of them are exempt on loopback.
     pub(crate) limits: bool,
@@ -150,6 +154,9 @@ async fn run() -> Result<(), Failure> {
     if plan.wants("overload") {
         overload::measure(&plan, data, &mut figures).await?;
     }
+    if plan.wants("big") {
+        big::measure(&plan, data, &mut figures).await?;
+    }
     if plan.wants("claim_cluster_vs_echo") {
         cluster::claims(&plan, data, &mut figures).await?;
     }
@@ -177,6 +184,12 @@ async fn run() -> Result<(), Failure> {
     }
     if plan.wants("ledger_mysql_vs_per_order") {
         ledgers::mysql(&plan, &mut figures).await?;
+    }
+    if plan.wants("upkeep_idle_cpu") {
+        upkeep::idle(&plan, data, &mut figures).await?;
+    }
+    if plan.wants("upkeep_reconcile") {
+        upkeep::reconcile(&plan, data, &mut figures).await?;
     }
     #[cfg(feature = "brokers")]
     if plan.wants("orders_by_kafka_per_s") {

@@ -253,13 +253,13 @@ fn offered_per_s(report: &OpenLoopReport) -> f64 {
 }
 
 /// What a process keeps in memory, looked at now and then.
-struct Memory {
+pub(crate) struct Memory {
     stop: oneshot::Sender<()>,
     watching: JoinHandle<Vec<(Duration, f64)>>,
 }
 
 impl Memory {
-    fn watch(pid: u32) -> Memory {
+    pub(crate) fn watch(pid: u32) -> Memory {
         let (stop, mut stopped) = oneshot::channel();
         let watching = tokio::spawn(async move {
             let (began, mut samples) = (Instant::now(), Vec::new());
@@ -272,14 +272,14 @@ impl Memory {
         Memory { stop, watching }
     }
 
-    async fn seen(self) -> Result<Seen, Failure> {
+    pub(crate) async fn seen(self) -> Result<Seen, Failure> {
         // A watcher that has ended has nothing to be told.
         let _ = self.stop.send(());
         Ok(Seen(self.watching.await?))
     }
 }
 
-struct Seen(Vec<(Duration, f64)>);
+pub(crate) struct Seen(Vec<(Duration, f64)>);
 
 impl Seen {
     /// How much more it was at the most than when all that is bounded was filled.
@@ -287,6 +287,12 @@ impl Seen {
         let warm = self.0.iter().find(|(at, _)| *at >= WARM_UP).or(self.0.last());
         let base = warm.map_or(0.0, |(_, mb)| *mb);
         self.0.iter().filter(|(at, _)| *at >= WARM_UP).map(|(_, mb)| mb - base).fold(0.0, f64::max)
+    }
+
+    /// How much more it was at the most than at the first look.
+    pub(crate) fn risen_mb(&self) -> f64 {
+        let base = self.0.first().map_or(0.0, |(_, mb)| *mb);
+        self.0.iter().map(|(_, mb)| mb - base).fold(0.0, f64::max)
     }
 
     fn told(&self) -> String {

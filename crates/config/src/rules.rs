@@ -201,6 +201,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("jobs.outbox_poll_ms", Rule::Number(1, 10 * MINUTE_MS)),
     ("jobs.outbox_batch_max", Rule::Number(1, 10_000)),
     ("jobs.reconcile_every_ms", Rule::Number(100, WEEK_MS)),
+    ("jobs.reconcile_whole_hour_utc", Rule::Number(0, 23)),
     ("jobs.warm_poll_ms", Rule::Number(1, 10 * MINUTE_MS)),
     ("jobs.catalogue_refresh_ms", Rule::Number(1, 10 * MINUTE_MS)),
     ("jobs.count_every_ms", Rule::Number(1, 10 * MINUTE_MS)),

@@ -24,7 +24,8 @@ pub(crate) struct Pages<'l> {
 }
 
 impl<'l> Pages<'l> {
-    pub(crate) fn of(
+    /// Without the long words of items.
+    pub(crate) fn briefly(
         ledger: &'l dyn Ledger,
         filters: impl IntoIterator<Item = ActivityFilter>,
     ) -> Pages<'l> {
@@ -34,7 +35,7 @@ impl<'l> Pages<'l> {
     /// `None` when all have been seen.
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<Activity>>, LedgerError> {
         while let Some(filter) = self.filters.last().copied() {
-            let page = self.ledger.activities_where(&filter, self.after, PAGE_ACTIVITIES).await?;
+            let page = self.ledger.activities_briefly(&filter, self.after, PAGE_ACTIVITIES).await?;
             self.after = page.last().map(|last| filter.order.key_of(last));
             if page.len() < PAGE_ACTIVITIES {
                 self.filters.pop();

@@ -18,6 +18,7 @@ mod demo;
 mod due;
 mod external;
 mod fair_start;
+mod gate_turns;
 mod health;
 mod jobs;
 mod last_known;
@@ -31,6 +32,7 @@ mod order_lookup;
 mod order_reads;
 mod parts;
 mod payments;
+mod published;
 mod push;
 mod reconcile;
 mod records;
@@ -77,7 +79,10 @@ pub use payments::{NoticeFailure, PayChoice, PayError, Payments, Providers};
 pub use push::{
     EventId, Feed, FeedEnd, FollowError, News, Push, QueuedClaim, TooMany, WATCHED_ITEMS_MAX,
 };
-pub use reconcile::{Finding, ItemReport, ItemVerdict, RECONCILE_JOB, Reconcile, Report};
+pub use reconcile::{
+    Finding, ItemReport, ItemVerdict, RECONCILE_JOB, Reconcile, ReconcileAsk, ReconcileRun, Report,
+    TooManyRuns,
+};
 pub use records::Records;
 pub use sale::{REDACTED, Secret};
 pub use sale_tokens::{
@@ -157,7 +162,11 @@ impl Engine {
         let alerts = Alerting::start(&settings, &parts, waiting, clock.clone());
         let shared = Arc::new(Shared::start(settings, clock, parts, alerts, &keys)?);
         let s = || shared.clone();
-        let catalogue = Arc::new(Catalogue::new(shared.ledger.clone(), shared.clock.clone()));
+        let catalogue = Arc::new(Catalogue::new(
+            shared.ledger.clone(),
+            shared.published.clone(),
+            shared.clock.clone(),
+        ));
         let last_known = Arc::new(LastKnown::default());
         let orders = Arc::new(OrderLookup::new(s(), last_known.clone()));
         let push = Arc::new(Push::new(s(), orders.clone(), catalogue.clone(), last_known));
@@ -281,7 +290,7 @@ impl Engine {
     }
 
     /// What operators do with what is on sale, with orders and with claims that failed.
-    pub fn operations(&self) -> &Operations {
+    pub fn operations(&self) -> &Arc<Operations> {
         &self.operations
     }
 

@@ -2,7 +2,7 @@
 //! which can be made to say that it cannot tell.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -45,8 +45,6 @@ pub struct GateControls {
     pub adopted: Mutex<Vec<OrderNo>>,
     /// It does not answer those who ask what is there, or who shut or change something.
     pub away: AtomicBool,
-    /// It refuses units while an item is being loaded.
-    pub fences_loads: AtomicBool,
     /// Items on servers that hang: no unit of theirs can be given back…
     pub hanging: Mutex<HashSet<ItemId>>,
     /// …and whoever tries hears so after this.
@@ -176,10 +174,6 @@ impl Upkeep for MovingGate {
         self.gate.readmit(claim).await
     }
 
-    fn fences_loads(&self) -> bool {
-        self.controls.fences_loads.load(Ordering::SeqCst)
-    }
-
     /// As if each item lay on a server of its own.
     fn home_of(&self, item: ItemId, _: &UserId) -> Option<usize> {
         Some(item.0.unsigned_abs() as usize)
@@ -289,6 +283,14 @@ impl Inspection for MovingGate {
 
     async fn in_flight(&self, item: ItemId) -> Result<Vec<Claim>> {
         self.gate.in_flight(item).await
+    }
+
+    async fn outlines(&self) -> Result<HashMap<ItemId, gate::Outline>> {
+        self.gate.outlines().await
+    }
+
+    async fn marked(&self, item: ItemId, claims: &[(UserId, OrderNo)]) -> Result<HashSet<OrderNo>> {
+        self.gate.marked(item, claims).await
     }
 
     async fn marks(&self, item: ItemId) -> Result<Vec<(UserId, OrderNo)>> {

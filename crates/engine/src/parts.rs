@@ -168,7 +168,7 @@ async fn cluster_parts(
         partitions: redis.partitions,
         answer_ms_max: redis.answer_ms_max,
         // The cap is for all of them together.
-        log_claims_max: (settings.gate.log_claims_max / redis.partitions as u64).max(1),
+        log_claims_max: settings.gate.log_claims_max,
         consumer: instance.clone(),
         takeover_ms: redis.takeover_ms,
         wait_replicas: redis.wait_replicas,

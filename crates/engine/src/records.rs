@@ -57,12 +57,12 @@ impl Records {
     }
 
     /// What is on sale and what will be, those that open first before the others, until these have so
-    /// many items.
+    /// many items; without the long words of these.
     pub async fn live_activities(&self, now_ms: Millis, items_max: usize) -> Result<Vec<Activity>> {
         let mut live = Vec::new();
         for filter in published() {
             let filter = filter.closing_after(now_ms).in_order(ActivityOrder::OpensFirst);
-            let mut pages = Pages::of(&*self.shared.ledger, [filter]);
+            let mut pages = Pages::briefly(&*self.shared.ledger, [filter]);
             let mut items = 0;
             while items <= items_max
                 && let Some(page) = pages.next().await?

@@ -14,15 +14,17 @@ use orders::{
 };
 use sale::{ClaimLog, LookBack, Millis, OrderNo, OrderNumbers, SharedClock, SigningKeys};
 use serde_json::Value;
-use tokio::sync::{Mutex, MutexGuard, Notify};
+use tokio::sync::Notify;
 
 use crate::{
     OpenError, Parts, ProcessRole, Profile, Settings,
     actor::{Actor, audit_entry},
     alerting::Alerting,
     coordination::Coordination,
+    gate_turns::GateTurns,
     leases::Leases,
     node::{Node, NodeKeeper},
+    published::Published,
     push::AdmittedClaims,
     reminders::Reminders,
     sale_tokens::WrongAnswers,
@@ -53,6 +55,7 @@ pub struct Shared {
     pub gate: Arc<dyn Gate>,
     pub lanes: Lanes,
     pub ledger: Arc<dyn Ledger>,
+    pub(crate) published: Arc<Published>,
     pub coordination: Arc<dyn Coordination>,
     /// Which process runs which job.
     pub(crate) leases: Leases,
@@ -68,10 +71,8 @@ pub struct Shared {
     pub(crate) admitted: Arc<AdmittedClaims>,
     /// Who answered challenges wrongly, here and, by their hints, at other instances.
     pub(crate) wrong_answers: WrongAnswers,
-    /// Held by whoever carries something from the ledger to the gate in two steps: a load, a release,
-    /// an adjustment, a change of state. A load replaces what the gate holds by what the ledger held
-    /// a moment before, so nothing may reach the gate in between: it would be lost.
-    pub(crate) gate_turn: Mutex<()>,
+    /// Held by whoever carries something of an item from the ledger to the gate in two steps.
+    pub(crate) gate_turns: GateTurns,
 }
 
 /// Jobs that are woken when there is something for them, and do not wait for their next poll.
@@ -146,7 +147,6 @@ impl Shared {
             (workers, relay)
         });
         let (workers, relay) = workers.unzip();
-        let gate_turn = Mutex::new(());
         let door = &settings.door;
         let wrong_answers = WrongAnswers::new(door.wrong_answers_max, door.wrong_cool_down_ms);
         let leases = match settings.profile {
@@ -154,6 +154,7 @@ impl Shared {
             Profile::Cluster => Leases::in_ledger(ledger.clone(), instance.clone()),
         };
         Ok(Shared {
+            published: Arc::new(Published::new(ledger.clone())),
             settings,
             instance,
             clock,
@@ -172,7 +173,7 @@ impl Shared {
             wake,
             admitted,
             wrong_answers,
-            gate_turn,
+            gate_turns: GateTurns::default(),
         })
     }
 
@@ -193,13 +194,6 @@ impl Shared {
 
     pub(crate) fn is_cluster(&self) -> bool {
         self.settings.profile == Profile::Cluster
-    }
-
-    /// The turn that a unit or an adjustment on its way to the gate needs. None, where the gate itself
-    /// refuses both during a load: with one turn for all, a server that hangs would hold up what is for
-    /// the others.
-    pub(crate) async fn unfenced_turn(&self) -> Option<MutexGuard<'_, ()>> {
-        if self.gate.fences_loads() { None } else { Some(self.gate_turn.lock().await) }
     }
 
     /// A number for something that is done once. Nothing is numbered while another process may hold

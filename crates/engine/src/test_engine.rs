@@ -192,6 +192,13 @@ impl TestEngine {
         tokio::time::timeout(Duration::from_secs(20), rounds).await.expect("it becomes so");
     }
 
+    /// When nothing waits on the claim log any more.
+    pub(super) async fn becomes_idle(&self) {
+        while self.engine.shared.gate.backlog() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
     /// Buys one, and waits until it is an order.
     pub(super) async fn buy(&self, item: ItemId, user: &str) -> OrderNo {
         let answer = self.engine.claims.claim(one_unit(item, user)).await;

@@ -31,18 +31,13 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, future::join_all, stream};
 use gate::{GateFailure, Loaded, Loading, Presence, Shut};
-use ledger::{ActivityOrder, LedgerError, WalkTurn};
+use ledger::{LedgerError, WalkTurn};
 use orders::broker::caught_up;
 use sale::{
-    Activity, ActivityId, ActivityState, Claim, Epoch, Item, ItemId, ItemState,
-    MEMBERS_FIRST_MS_MAX, Millis, OrderNo,
+    Activity, ActivityId, ActivityState, Claim, Epoch, Item, ItemId, ItemState, Millis, OrderNo,
 };
 
-use crate::{
-    Catalogue,
-    due::{self, Pages},
-    shared::Shared,
-};
+use crate::{Catalogue, shared::Shared};
 
 /// How often the gate is told anew because somebody moved the activity meanwhile. Then the job does it.
 const TELL_TRIES_MAX: u32 = 8;
@@ -139,7 +134,7 @@ impl Warming {
             Err(LedgerError::NotFound) => return Err(WarmError::UnknownItem),
             walk => walk?,
         };
-        let turn = self.shared.gate_turn.lock().await;
+        let turn = self.shared.gate_turns.of(id).await;
         let item = self.shared.ledger.item(id).await?.ok_or(WarmError::UnknownItem)?;
         let activity =
             self.shared.ledger.activity(item.activity).await?.ok_or(WarmError::UnknownItem)?;
@@ -295,26 +290,27 @@ impl Warming {
             .map(|here| (here.item, here))
             .collect();
         let soon = now_ms + self.shared.settings.gate.warm_before_ms as Millis;
-        let wanted = due::published().map(|filter| {
-            // Members may come before what the ledger's index knows as the opening.
-            let filter = filter.opening_by(soon + MEMBERS_FIRST_MS_MAX).closing_after(now_ms);
-            filter.in_order(ActivityOrder::OpensFirst)
-        });
-        let mut pages = Pages::of(&*self.shared.ledger, wanted);
-        while let Some(page) = pages.next().await? {
-            let each = |activity| self.keep_all_warm(activity, &loaded);
-            let due = page.iter().filter(|activity| activity.first_claim_ms() <= soon);
-            stream::iter(due).for_each_concurrent(LOADS_AT_ONCE_MAX, each).await;
-        }
+        self.shared.published.follow().await?;
+        let is_due = |activity: &&Arc<Activity>| {
+            activity.first_claim_ms() <= soon
+                && activity.closes_ms > now_ms
+                && !is_all_warm(activity, &loaded)
+        };
+        let all = self.shared.published.all();
+        let mut due: Vec<&Arc<Activity>> = all.iter().filter(is_due).collect();
+        due.sort_unstable_by_key(|activity| activity.opens_ms);
+        let each = |activity: &Arc<Activity>| self.keep_all_warm(activity.clone(), &loaded);
+        stream::iter(due.into_iter().map(each))
+            .buffer_unordered(LOADS_AT_ONCE_MAX)
+            .collect::<()>()
+            .await;
         Ok(())
     }
 
-    async fn keep_all_warm<'a>(
-        &'a self,
-        activity: &'a Activity,
-        loaded: &'a HashMap<ItemId, Loaded>,
-    ) {
-        let each = |item: &'a Item| async move {
+    async fn keep_all_warm(&self, activity: Arc<Activity>, loaded: &HashMap<ItemId, Loaded>) {
+        let activity = &*activity;
+        let each = |item| async move {
+            let item: &Item = item;
             if let Err(error) = self.keep_warm(activity, item, loaded.get(&item.id)).await {
                 tracing::warn!(item = %item.id, %error, "item could not be warmed, will try again");
             }
@@ -345,7 +341,7 @@ impl Warming {
         id: ActivityId,
         items: &[ItemId],
     ) -> Result<(), WarmError> {
-        let _turn = self.shared.gate_turn.lock().await;
+        let _turn = self.shared.gate_turns.of_all(items.iter().copied()).await;
         let activity = self.shared.ledger.activity(id).await?.ok_or(WarmError::UnknownItem)?;
         self.tell_gate(id, activity.state, items).await
     }
@@ -407,6 +403,16 @@ impl Warming {
             _ => self.warm(item.id).await.map(drop),
         }
     }
+}
+
+/// Is there nothing to do for it? All that is asked of thousands of them every second.
+fn is_all_warm(activity: &Activity, loaded: &HashMap<ItemId, Loaded>) -> bool {
+    let wanted = shut_of(activity.state);
+    activity.items.iter().all(|item| {
+        let here = loaded.get(&item.id);
+        item.state == ItemState::Ready
+            && here.is_some_and(|here| is_as_planned(activity, item, here) && here.shut == wanted)
+    })
 }
 
 /// Why the items of an activity in this state admit nobody; `None` if they do.
@@ -487,7 +493,7 @@ mod tests {
             async |step| engine.shared.ledger.move_activity(id, step, None, NOW_MS).await.unwrap();
         // Whoever paused it has not told the gate, and resumes it before the job's turn has come.
         moves(ActivityMove::Pause).await;
-        let turn = engine.shared.gate_turn.lock().await;
+        let turn = engine.shared.gate_turns.of(activity.items[0].id).await;
         let job = tokio::spawn({
             let engine = engine.clone();
             async move { engine.jobs.warm.run().await.is_ok() }

@@ -1,12 +1,14 @@
 //! What a gate does, by who uses it: lanes admit, jobs and operators keep it up, reports and buyers look
 //! into it.
 
+use std::collections::{HashMap, HashSet};
+
 use async_trait::async_trait;
 use sale::{Claim, ClaimLog, Epoch, ItemId, LookBack, Millis, OrderNo, RelaySource, UserId};
 
 use crate::{
     AdjustOutcome, Changed, Decision, GateError, GateFailure, GiveBack, Loaded, Loading,
-    NumberedRequest, Reading, Readmitted, Result, Shut, Writable,
+    NumberedRequest, Outline, Reading, Readmitted, Result, Shut, Writable,
 };
 
 /// All of a gate. Whoever needs one side of it only asks for that.
@@ -47,12 +49,6 @@ pub trait Admission: Send + Sync {
 pub trait Upkeep: Send + Sync {
     /// Admit a claim that was acknowledged once and is gone, if there is still a unit for it.
     async fn readmit(&self, claim: &Claim) -> Result<Readmitted>;
-
-    /// Does it refuse units and adjustments while an item is being loaded? If not, whoever brings one has to
-    /// take care that nobody loads.
-    fn fences_loads(&self) -> bool {
-        false
-    }
 
     /// The partition that has this buyer's mark on the item; `None` if nobody here has heard of the item,
     /// and where it is has to be looked up first.
@@ -154,6 +150,13 @@ pub trait Inspection: ClaimLog {
 
     /// Unacknowledged claims of an item that may or may not be at the gate.
     async fn in_flight(&self, item: ItemId) -> Result<Vec<Claim>>;
+
+    /// The items that are whole at the gate, in a few numbers each. One that a part which does not answer
+    /// has a share of is missing.
+    async fn outlines(&self) -> Result<HashMap<ItemId, Outline>>;
+
+    /// Which of these claims their buyers are marked with.
+    async fn marked(&self, item: ItemId, claims: &[(UserId, OrderNo)]) -> Result<HashSet<OrderNo>>;
 
     /// Every buyer marked on an item.
     async fn marks(&self, item: ItemId) -> Result<Vec<(UserId, OrderNo)>>;

@@ -235,6 +235,31 @@ pub struct Reading {
     pub adjusts: Vec<(OrderNo, i64)>,
 }
 
+/// An item at the gate in a few numbers: two that are equal are of the same state, unless somebody has
+/// changed single marks behind the gate's back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outline {
+    pub epoch: Epoch,
+    pub version: u64,
+    pub shut: Option<Shut>,
+    pub left: i64,
+    pub marks: u64,
+    pub marked_units: i64,
+}
+
+impl Reading {
+    pub fn outline(&self) -> Outline {
+        Outline {
+            epoch: self.epoch,
+            version: self.version,
+            shut: self.shut,
+            left: self.left,
+            marks: self.marks,
+            marked_units: self.marked_units,
+        }
+    }
+}
+
 /// How much of the gate can be written. Its partitions may be at different servers, and one that is
 /// away stops no other.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -106,8 +106,25 @@ pub(crate) fn put_bare_mark(out: &mut Vec<u8>, mark: &Mark) {
 }
 
 pub(crate) fn put_mark(out: &mut Vec<u8>, user: &UserId, mark: &Mark) {
+    put_mark_of(out, user.as_str().as_bytes(), mark);
+}
+
+pub(crate) fn put_mark_of(out: &mut Vec<u8>, user: &[u8], mark: &Mark) {
     put_bare_mark(out, mark);
-    put_user(out, user);
+    out.extend((user.len() as u16).to_le_bytes());
+    out.extend(user);
+}
+
+/// The same for every instance and version: it decides in which shard a buyer's mark is, and in which
+/// piece of the journal.
+pub(crate) fn buyer_hash(user: &[u8]) -> u64 {
+    let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    let mut hash = user.iter().fold(0xcbf2_9ce4_8422_2325, fnv);
+    // The last characters of a text have not reached all bits of FNV, and buyers are often numbered:
+    // without more mixing (MurmurHash3's), a hundred in a row would all meet in one shard.
+    hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    hash = (hash ^ (hash >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    hash ^ (hash >> 33)
 }
 
 /// What is left to read.

@@ -78,6 +78,25 @@ pub trait Activities: Send + Sync {
         external_ids: &[String],
     ) -> Result<Vec<Activity>>;
 
+    /// As `activities_where`, without the long words of items: for those who look at all of them.
+    async fn activities_briefly(
+        &self,
+        filter: &ActivityFilter,
+        after: Option<ActivityKey>,
+        limit: usize,
+    ) -> Result<Vec<Activity>>;
+
+    /// As `activities_of`, without the long words of items.
+    async fn activities_of_briefly(
+        &self,
+        activities: &[ActivityId],
+        items: &[ItemId],
+    ) -> Result<Vec<Activity>>;
+
+    /// The activities that were changed within this time by the ledger's clock, they or their items, whoever
+    /// changed them.
+    async fn changed_activities(&self, within_ms: Millis) -> Result<Vec<ChangedActivity>>;
+
     /// The items that the shop knows by this id, of one activity or of all; newest first, those before
     /// `before` if given.
     async fn items_by_sku(
@@ -231,6 +250,19 @@ pub struct EditedActivity {
     pub edited: bool,
 }
 
+/// Activities that are told of as changed, at the most.
+pub const CHANGED_TOLD_MAX: usize = 100_000;
+
+/// An activity that was changed a while ago.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChangedActivity {
+    pub id: ActivityId,
+    /// Another one after every change: how many of its rows were changed, and the sum of when.
+    pub trace: (u32, i64),
+    /// How long ago the last change was made.
+    pub age_ms: Millis,
+}
+
 /// Activities of one state, in one order. Both ends of each range are included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ActivityFilter {
@@ -288,6 +320,11 @@ impl ActivityFilter {
     /// The statement of one page, and the numbers it is asked with before the limit. The key is folded
     /// into the range of its column, so that a page is read from where the last one ended.
     pub(crate) fn page(&self, after: Option<ActivityKey>) -> (String, [i64; 7]) {
+        self.page_of(ACTIVITY_COLUMNS, after)
+    }
+
+    /// The same for these columns.
+    pub(crate) fn page_of(&self, columns: &str, after: Option<ActivityKey>) -> (String, [i64; 7]) {
         let (time, than, direction) = match self.order {
             ActivityOrder::OpensFirst => ("opens_at", '>', "ASC"),
             ActivityOrder::ClosesFirst => ("closes_at", '>', "ASC"),
@@ -302,7 +339,7 @@ impl ActivityFilter {
             ActivityOrder::ClosesLast => closes.1 = closes.1.min(after.0),
         }
         let sql = format!(
-            "SELECT {ACTIVITY_COLUMNS} FROM tb_seckill_activity
+            "SELECT {columns} FROM tb_seckill_activity
              WHERE state = ? AND opens_at BETWEEN ? AND ? AND closes_at BETWEEN ? AND ?
                  AND ({time} {than} ? OR id {than} ?)
              ORDER BY {time} {direction}, id {direction} LIMIT ?"
@@ -315,11 +352,19 @@ impl ActivityFilter {
 
 impl ActivityOrder {
     pub fn key_of(self, activity: &Activity) -> ActivityKey {
+        self.key(activity.id, (activity.opens_ms, activity.closes_ms))
+    }
+
+    pub(crate) fn key(
+        self,
+        id: ActivityId,
+        (opens_ms, closes_ms): (Millis, Millis),
+    ) -> ActivityKey {
         let time_ms = match self {
-            ActivityOrder::OpensFirst => activity.opens_ms,
-            ActivityOrder::ClosesFirst | ActivityOrder::ClosesLast => activity.closes_ms,
+            ActivityOrder::OpensFirst => opens_ms,
+            ActivityOrder::ClosesFirst | ActivityOrder::ClosesLast => closes_ms,
         };
-        ActivityKey { time_ms, id: activity.id }
+        ActivityKey { time_ms, id }
     }
 }
 

@@ -44,12 +44,14 @@ use std::collections::HashSet;
 use sale::{Invalid, OrderBook, OrderNo};
 
 pub use activities::{
-    Activities, ActivityFilter, ActivityKey, ActivityOrder, CREATE_KEY_KEPT_MS, CreateKey,
-    CreatedActivities, CreatedActivity, EditedActivity, MovedActivity, NewActivities, WhenTaken,
+    Activities, ActivityFilter, ActivityKey, ActivityOrder, CHANGED_TOLD_MAX, CREATE_KEY_KEPT_MS,
+    ChangedActivity, CreateKey, CreatedActivities, CreatedActivity, EditedActivity, MovedActivity,
+    NewActivities, WhenTaken,
 };
 pub use bills::{BillDay, Bills, Noted};
 pub use books::{
-    Books, ItemBooks, Outstanding, OutstandingClaims, OutstandingRows, PaymentProblem,
+    Books, BooksPoint, CheckedPayments, ItemBooks, ItemOutline, LogEnd, OWED_TOLD_MAX, OutlinePage,
+    Outstanding, OutstandingClaims, OutstandingRows, OwedPayment, PaymentProblem, PaymentsSince,
 };
 pub use buyers::{BuyerList, BuyerLists, CoolDown, LISTED_AT_ONCE_MAX, ListKind, Listed};
 pub use cashier::{
@@ -63,7 +65,9 @@ pub use leases::{LEASE_MS_MAX, Leases};
 pub use mark_pages::{MarkPages, WalkTurn};
 pub use nodes::{NODE_LEASE_LIVES, NODE_LEASE_MS_MAX, NODE_LEASE_MS_MIN, NodeLease, Nodes};
 pub use operators::{AdminToken, AuditEntry, AuditRow, Operators, Origin, Role, TokenBounds};
-pub use orders::{Closing, OrderCount, OrderFilter, Orders, Overdue, SKU_ITEMS_MAX, StatusCount};
+pub use orders::{
+    Closing, OrderCount, OrderFilter, Orders, Overdue, OverdueKey, SKU_ITEMS_MAX, StatusCount,
+};
 pub use outbox::{
     OUTBOX_NOBODY, OUTBOX_PAUSE_MS_MAX, Outbox, OutboxKind, OutboxMessage, OutboxRow, OutboxWait,
     Release,

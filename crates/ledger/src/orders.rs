@@ -30,7 +30,17 @@ pub trait Orders: Send + Sync {
     ) -> Result<OrderCount>;
 
     /// Orders unpaid past their deadline, earliest deadline first.
-    async fn overdue(&self, now_ms: Millis, limit: usize) -> Result<Vec<Overdue>>;
+    async fn overdue(&self, now_ms: Millis, limit: usize) -> Result<Vec<Overdue>> {
+        self.overdue_after(now_ms, None, limit).await
+    }
+
+    /// The same, of those behind this one.
+    async fn overdue_after(
+        &self,
+        now_ms: Millis,
+        after: Option<OverdueKey>,
+        limit: usize,
+    ) -> Result<Vec<Overdue>>;
 
     /// The same among these orders.
     async fn overdue_among(&self, orders: &[OrderNo], now_ms: Millis) -> Result<Vec<Overdue>>;
@@ -135,6 +145,19 @@ impl OrderCount {
             by_status: rows.into_iter().map(|(status, count, _)| (status, count)).collect(),
             next: last.filter(|_| counted >= limit as u64),
         }
+    }
+}
+
+/// Where an order stands among those that are overdue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OverdueKey {
+    pub deadline_ms: Millis,
+    pub order_no: OrderNo,
+}
+
+impl Overdue {
+    pub fn key(&self) -> OverdueKey {
+        OverdueKey { deadline_ms: self.order.pay_deadline_ms, order_no: self.order.order_no }
     }
 }
 

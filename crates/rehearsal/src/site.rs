@@ -14,6 +14,8 @@ use crate::RehearseError;
 /// All claims are orders and all time-outs are done after this, or something is wrong.
 pub(crate) const REST_WITHIN: Duration = Duration::from_secs(120);
 const UNPAID_AGAIN: Duration = Duration::from_millis(250);
+/// How often a comparison of a large shop is asked whether it is done.
+const COMPARING_POLL: Duration = Duration::from_secs(1);
 
 /// The deployment to rehearse on.
 #[derive(Clone, Debug)]
@@ -84,7 +86,17 @@ async fn any_unpaid(admin: &mut Api, activity: i64) -> Result<bool, ApiError> {
 /// Asks the deployment to compare itself, and to change nothing.
 pub(crate) async fn differences(admin: &mut Api) -> Result<u64, RehearseError> {
     match admin.write::<Value>("/api/v1/admin/reconcile?heal=false", &json!({})).await {
-        Ok(report) => Ok(report["differences"].as_u64().unwrap_or(0)),
+        Ok(mut answer) => {
+            // A large shop answers with the number of a run that goes on.
+            while answer["state"] == "running" {
+                sleep(COMPARING_POLL).await;
+                let path = format!("/api/v1/admin/reconcile/runs/{}", answer["run"]);
+                answer = admin.read(&path).await?;
+            }
+            let report = if answer["state"] == "done" { &answer["report"] } else { &answer };
+            let differences = report["differences"].as_u64();
+            Ok(differences.ok_or_else(|| std::io::Error::other("the comparison failed"))?)
+        }
         Err(ApiError::Status { status: 401 | 403, .. }) => Err(RehearseError::AdminToken),
         Err(other) => Err(other.into()),
     }

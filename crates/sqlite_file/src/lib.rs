@@ -218,7 +218,13 @@ impl Length {
     /// Move the WAL into the database file if it has grown long. To be called after a commit, which
     /// stands whatever becomes of this.
     pub fn check(&self, connection: &Connection) -> rusqlite::Result<()> {
-        if self.pages.load(Ordering::Relaxed) < self.pages_max {
+        self.check_at(connection, self.pages_max)
+    }
+
+    /// The same from fewer pages on: whoever writes much in many commits has short checkpoints rather
+    /// than few.
+    pub fn check_at(&self, connection: &Connection, pages_max: u32) -> rusqlite::Result<()> {
+        if self.pages.load(Ordering::Relaxed) < pages_max.min(self.pages_max) {
             return Ok(());
         }
         // Each commit says anew how long it is. One that some reader holds up is tried again then.

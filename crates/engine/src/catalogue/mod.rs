@@ -1,32 +1,56 @@
 //! What pages show, kept in memory: looking at a sale hardly ever touches SQL.
 //!
-//! A snapshot of what is open, of what opens next and of what has just ended, replaced as a whole every
-//! second and whenever an operator changes something here. It has room for [`ACTIVITIES_SHOWN_MAX`],
+//! A snapshot of what is open, of what opens next and of what has just ended, looked at every second and
+//! whenever an operator changes something here: what changed is read and replaced, all of it is read anew
+//! when something is over by the clock, and now and then. It has room for [`ACTIVITIES_SHOWN_MAX`],
 //! the open ones first. That bounds the list and nothing else: an item beyond it is found by its id
 //! ([`lookups`]) and sold like any other. How many units are left is not part of it; the gate
 //! knows.
 
 mod lookups;
 
-use std::{cmp::Ordering, collections::HashMap, fmt, str::FromStr, sync::Arc};
+use std::{
+    cmp::Ordering,
+    collections::{HashMap, HashSet},
+    fmt,
+    str::FromStr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use ledger::{ActivityFilter, ActivityOrder, Ledger};
 use parking_lot::RwLock;
 use sale::{Activity, ActivityId, ActivityState, Item, ItemId, Millis, SharedClock};
 
 use self::lookups::{Lookups, WantedId};
-use crate::due;
+use crate::{due, published::Published};
 
 /// Activities in the public list.
 pub const ACTIVITIES_SHOWN_MAX: usize = 1_000;
 /// Activities that are over stay in it this long.
 const SHOWN_AFTER_CLOSE_MS: Millis = 24 * 60 * 60 * 1_000;
 
+/// However little changed, everything is read anew so often.
+const READ_WHOLE_EVERY: Duration = Duration::from_secs(60);
+
 pub struct Catalogue {
     ledger: Arc<dyn Ledger>,
+    published: Arc<Published>,
     clock: SharedClock,
     shown: RwLock<Arc<Snapshot>>,
+    /// Of when that is. Whoever refreshes it holds it.
+    read: tokio::sync::Mutex<Option<ReadAt>>,
     beyond: Lookups,
+}
+
+/// When everything was read, and what was not seen then.
+struct ReadAt {
+    whole: Instant,
+    whole_ms: Millis,
+    /// When the next thing is over, or has been for long enough.
+    until_ms: Millis,
+    /// Changes up to this one are seen.
+    mark: u64,
 }
 
 #[derive(Debug, Default)]
@@ -170,8 +194,13 @@ impl Snapshot {
 
 impl Catalogue {
     /// Empty until it is refreshed.
-    pub(crate) fn new(ledger: Arc<dyn Ledger>, clock: SharedClock) -> Catalogue {
-        Catalogue { ledger, clock, shown: RwLock::default(), beyond: Lookups::default() }
+    pub(crate) fn new(
+        ledger: Arc<dyn Ledger>,
+        published: Arc<Published>,
+        clock: SharedClock,
+    ) -> Catalogue {
+        let (shown, read) = (RwLock::default(), tokio::sync::Mutex::default());
+        Catalogue { ledger, published, clock, shown, read, beyond: Lookups::default() }
     }
 
     pub fn snapshot(&self) -> Arc<Snapshot> {
@@ -207,15 +236,74 @@ impl Catalogue {
         self.beyond.find(&WantedId::External(external_id.into()), &*self.ledger).await
     }
 
-    /// Show what somebody else has read.
+    /// Show these, whatever the ledger says, until it is asked.
     pub fn show(&self, activities: Vec<Activity>) {
-        let activities = activities.into_iter().map(Arc::new).collect();
+        self.replace(activities.into_iter().map(Arc::new).collect());
+    }
+
+    fn replace(&self, activities: Vec<Arc<Activity>>) {
         *self.shown.write() = Arc::new(Snapshot::of(activities, self.clock.now_ms()));
     }
 
+    /// Shows what the ledger says now.
     pub(crate) async fn refresh(&self) -> ledger::Result<()> {
-        self.show(read(&*self.ledger, self.clock.now_ms()).await?);
+        let mut read = self.read.lock().await;
+        self.published.follow().await?;
+        let now_ms = self.clock.now_ms();
+        let changes = self.published.changes_since(read.as_ref().map_or(0, |read| read.mark));
+        let is_current = |read: &&mut ReadAt| {
+            read.whole.elapsed() < READ_WHOLE_EVERY
+                && (read.whole_ms..read.until_ms).contains(&now_ms)
+        };
+        let full = self.snapshot().activities.len() >= ACTIVITIES_SHOWN_MAX;
+        match (read.as_mut().filter(is_current), changes.activities) {
+            (Some(_), Some(changed)) if changed.is_empty() => {}
+            // What has room when something leaves a full list only the ledger knows.
+            (Some(read), Some(changed)) if !full => {
+                self.show_changed(&changed, now_ms).await?;
+                read.mark = changes.mark;
+                read.until_ms = self.shown_until_ms(now_ms);
+            }
+            _ => {
+                let whole = Instant::now();
+                let found = self::read(&*self.ledger, now_ms).await?;
+                self.show(found);
+                let until_ms = self.shown_until_ms(now_ms);
+                let at = ReadAt { whole, whole_ms: now_ms, until_ms, mark: changes.mark };
+                *read = Some(at);
+            }
+        }
         Ok(())
+    }
+
+    async fn show_changed(
+        &self,
+        changed: &HashSet<ActivityId>,
+        now_ms: Millis,
+    ) -> ledger::Result<()> {
+        let mut shown = self.snapshot().activities.clone();
+        shown.retain(|activity| !changed.contains(&activity.id));
+        let ids: Vec<ActivityId> = changed.iter().copied().collect();
+        for some in ids.chunks(due::PAGE_ACTIVITIES) {
+            let found = self.ledger.activities_of(some, &[], &[]).await?;
+            let is_shown = |activity: &Activity| {
+                activity.state != ActivityState::Draft
+                    && activity.closes_ms > now_ms - SHOWN_AFTER_CLOSE_MS
+            };
+            shown.extend(found.into_iter().filter(is_shown).map(Arc::new));
+        }
+        self.replace(shown);
+        Ok(())
+    }
+
+    /// When time alone makes the list another one.
+    fn shown_until_ms(&self, now_ms: Millis) -> Millis {
+        let snapshot = self.snapshot();
+        let ends = snapshot.activities.iter().map(|activity| {
+            let closes_ms = activity.closes_ms;
+            if closes_ms > now_ms { closes_ms } else { closes_ms + SHOWN_AFTER_CLOSE_MS }
+        });
+        ends.filter(|end_ms| *end_ms > now_ms).min().unwrap_or(Millis::MAX)
     }
 
     /// Something was changed here, and pages should show it at once. What was looked up beyond the list

@@ -1,13 +1,10 @@
 //! One process: it leads everything, and has nobody to tell.
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, HashSet};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use sale::{Activity, Millis};
+use sale::Millis;
 use tokio::sync::broadcast;
 
 use super::{Coordination, Hint, MINUTE_MS, SPENT_PER_MINUTE_MAX, Spending};
@@ -36,10 +33,6 @@ impl Coordination for LocalCoordination {
         self.hints.subscribe()
     }
 
-    async fn catalogue(&self) -> Option<Vec<Activity>> {
-        None
-    }
-
     async fn spend(
         &self,
         challenge: u64,
@@ -59,8 +52,6 @@ impl Coordination for LocalCoordination {
         minute.insert(challenge);
         Ok(Spending::Done)
     }
-
-    async fn put_catalogue(&self, _: &[Arc<Activity>]) {}
 
     async fn witness_node(&self, _: u16, _: &str) -> Result<bool, String> {
         Ok(true)

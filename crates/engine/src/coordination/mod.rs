@@ -1,16 +1,16 @@
-//! What several instances have in common: news, and a copy of what pages show.
+//! What several instances have in common: news, and counts of who asked lately.
 //!
 //! Nothing here is a truth. A hint
-//! says *look again*; a copy may be a moment old. All of it may be lost without anybody being told
+//! says *look again*. All of it may be lost without anybody being told
 //! something untrue for longer than a poll.
 
 mod local;
 mod redis;
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use async_trait::async_trait;
-use sale::{Activity, Millis, OrderNo, UserId};
+use sale::{Millis, OrderNo, UserId};
 use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast;
 
@@ -72,9 +72,6 @@ pub trait Coordination: Send + Sync {
     /// What the other instances tell.
     fn hints(&self) -> broadcast::Receiver<Hint>;
 
-    /// The activities that pages show, if somebody has put them there.
-    async fn catalogue(&self) -> Option<Vec<Activity>>;
-
     /// Spends a challenge, once for all instances; it is remembered until it is over. If what is spent is
     /// forgotten, somebody may have two tokens for one piece of work, and buys no more with them.
     async fn spend(
@@ -83,8 +80,6 @@ pub trait Coordination: Send + Sync {
         expires_ms: Millis,
         now_ms: Millis,
     ) -> Result<Spending, String>;
-
-    async fn put_catalogue(&self, activities: &[Arc<Activity>]);
 
     /// Count one request of somebody with what all instances have seen of them: at most `burst` at once, and
     /// one every `step` in the long run. How long they have to wait, if it is one too many; nothing is known

@@ -4,7 +4,6 @@
 //! |---|---|
 //! | `…:{<name>}:lease`, `…:{<name>}:fence` | who tells that the ledger is down, and how many have |
 //! | `…:{node:<n>}:lease`, `…:fence` | which process makes order numbers of node n, see [`crate::node`] |
-//! | `…:catalog`, `…:catalog:<activity>` | ids of the activities shown; a hash for each |
 //! | `…:rate:<who>` | when all that somebody asked for lately is forgotten, see `count.lua` |
 //! | `…:{spent:<n>}:<minute>` | challenges that were spent, of those that are over in this minute |
 //! | `…:draw:<item>:<end>` | the smallest places of each instance in a draw; with `:fed`, who has fed them |
@@ -16,18 +15,13 @@
 //! **A line that died without a word** looks like one on which nobody has news. Every instance
 //! sends itself a beat, so that silence means a dead line: it is opened anew, at another server.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
-use parking_lot::Mutex;
 use redis::{Cmd, FromRedisValue, RedisError, RedisResult};
 use redis_link::{Call, LinkOptions, RedisLink, RedisServers, Script};
-use sale::{Activity, ActivityId, Item, Millis};
+use sale::Millis;
 use tokio::sync::{Semaphore, broadcast, mpsc};
 
 use super::{Coordination, Hint, MINUTE_MS, SPENT_PER_MINUTE_MAX, Spending};
@@ -35,11 +29,6 @@ use super::{Coordination, Hint, MINUTE_MS, SPENT_PER_MINUTE_MAX, Spending};
 const LEASE_MS: i64 = 5_000;
 /// The witness of a node is asked to remember it far more often.
 const NODE_LEASE_MS: i64 = 60_000;
-const CATALOGUE_KEPT_MS: i64 = 60_000;
-/// One activity of it, which nobody looks for without the list; it is put there again when it changed, or
-/// after a part of that time.
-const ACTIVITY_KEPT_MS: i64 = 600_000;
-const ACTIVITY_AGAIN: Duration = Duration::from_secs(300);
 const HINTS_WAITING_MAX: usize = 4_096;
 const RECONNECT: Duration = Duration::from_millis(500);
 /// So many servers are tried with a hint, of so many that a key can name.
@@ -76,7 +65,6 @@ pub struct RedisCoordination {
     options: RedisCoordinationOptions,
     link: RedisLink,
     hints: broadcast::Sender<Hint>,
-    put: Mutex<PutActivities>,
     outgoing: mpsc::Sender<Message>,
     /// Requests may be counted together so many at a time; with more, each instance counts for itself.
     counting: Semaphore,
@@ -107,7 +95,6 @@ impl RedisCoordination {
         let coordination = RedisCoordination {
             link: options.servers.link(link).await?,
             hints: broadcast::Sender::new(HINTS_WAITING_MAX),
-            put: Mutex::default(),
             outgoing,
             counting: Semaphore::new(COUNTING_MAX),
             options,
@@ -146,68 +133,6 @@ impl RedisCoordination {
     /// On which nobody but this process speaks and listens.
     fn own_channel(&self) -> String {
         self.key(format_args!("hints:{}", self.options.instance))
-    }
-
-    async fn read_catalogue(&self) -> RedisResult<Option<Vec<Activity>>> {
-        let index = redis::cmd("GET").arg(self.key("catalog")).to_owned();
-        let Some(index) = self.ask::<Option<String>>(&index).await? else { return Ok(None) };
-        let ids: Vec<i64> = serde_json::from_str(&index).unwrap_or_default();
-        let mut activities = Vec::with_capacity(ids.len());
-        for id in ids {
-            let key = self.key(format_args!("catalog:{id}"));
-            let hash = redis::cmd("HGETALL").arg(key).to_owned();
-            let fields: HashMap<String, String> = self.ask(&hash).await?;
-            let Some(head) = fields.get("activity") else { return Ok(None) };
-            let Ok(mut activity) = serde_json::from_str::<Activity>(head) else { return Ok(None) };
-            let mut items: Vec<Item> = fields
-                .iter()
-                .filter(|(field, _)| *field != "activity")
-                .filter_map(|(_, json)| serde_json::from_str(json).ok())
-                .collect();
-            items.sort_by_key(|item| item.id);
-            activity.items = items;
-            activities.push(activity);
-        }
-        Ok(Some(activities))
-    }
-
-    async fn write_catalogue(&self, activities: &[Arc<Activity>]) -> RedisResult<()> {
-        let due = self.put.lock().due(activities);
-        for activity in &due {
-            let mut head = Activity::clone(activity);
-            let items = std::mem::take(&mut head.items);
-            let key = self.key(format_args!("catalog:{}", activity.id));
-            let mut hash = redis::cmd("HSET");
-            hash.arg(&key).arg("activity").arg(json(&head));
-            for item in &items {
-                hash.arg(item.id.0).arg(json(item));
-            }
-            self.ask::<i64>(&hash).await?;
-            let expire = redis::cmd("PEXPIRE").arg(&key).arg(ACTIVITY_KEPT_MS).to_owned();
-            self.ask::<i64>(&expire).await?;
-            self.put.lock().0.insert(activity.id, (Instant::now(), activity.clone()));
-        }
-        let ids: Vec<i64> = activities.iter().map(|activity| activity.id.0).collect();
-        let mut index = redis::cmd("SET");
-        index.arg(self.key("catalog")).arg(json(&ids)).arg("PX").arg(CATALOGUE_KEPT_MS);
-        self.ask::<()>(&index).await
-    }
-}
-
-/// The activities that this process has put into Redis, and when.
-#[derive(Default)]
-struct PutActivities(HashMap<ActivityId, (Instant, Arc<Activity>)>);
-
-impl PutActivities {
-    /// Those that have to be put there again.
-    fn due(&mut self, activities: &[Arc<Activity>]) -> Vec<Arc<Activity>> {
-        let shown: HashSet<ActivityId> = activities.iter().map(|activity| activity.id).collect();
-        self.0.retain(|id, _| shown.contains(id));
-        let is_there = |activity: &Arc<Activity>| {
-            let put = self.0.get(&activity.id);
-            put.is_some_and(|(at, put)| put == activity && at.elapsed() < ACTIVITY_AGAIN)
-        };
-        activities.iter().filter(|activity| !is_there(activity)).cloned().collect()
     }
 }
 
@@ -311,10 +236,6 @@ impl Coordination for RedisCoordination {
         self.hints.subscribe()
     }
 
-    async fn catalogue(&self) -> Option<Vec<Activity>> {
-        self.read_catalogue().await.ok().flatten()
-    }
-
     async fn spend(
         &self,
         challenge: u64,
@@ -333,12 +254,6 @@ impl Coordination for RedisCoordination {
             Ok(0) => Ok(Spending::Before),
             Ok(_) => Ok(Spending::NoRoom),
             Err(error) => Err(error.to_string()),
-        }
-    }
-
-    async fn put_catalogue(&self, activities: &[Arc<Activity>]) {
-        if let Err(error) = self.write_catalogue(activities).await {
-            tracing::debug!(%error, "the catalogue could not be put into Redis");
         }
     }
 

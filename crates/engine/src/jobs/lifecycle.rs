@@ -1,23 +1,22 @@
 //! Ends sales that are over, and takes their items from the gate when nobody needs them there any more.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use gate::{Loaded, Presence, Shut};
-use sale::{Activity, ActivityMove, Item, ItemId, ItemState, Millis};
+use sale::{Activity, ActivityMove, ItemId, ItemState, Millis};
 
 use super::{Job, JobResult, Progress};
 use crate::{
     Catalogue,
-    due::{self, PAGE_ACTIVITIES, Pages},
     shared::{AnyError, Shared},
     warming::Warming,
 };
 
+/// With more on the log nothing is taken from the gate: to know that nothing of an item waits, all of it
+/// has to be read.
+const UNLOADED_BACKLOG_MAX: u64 = 10_000;
 /// The servers of a cluster's gate have a clock each, and so have we.
 const END_GRACE_MS: Millis = 5_000;
 
@@ -32,15 +31,13 @@ impl Lifecycle {
     async fn take_from_gate(&self, loaded: &[Loaded], now_ms: Millis) -> Result<(), AnyError> {
         let kept_ms = self.shared.settings.gate.keep_after_close_ms as Millis;
         let ids: Vec<ItemId> = loaded.iter().map(|here| here.item).collect();
-        let activities = self.shared.ledger.activities_of(&[], &ids, &[]).await?;
-        let items: HashMap<ItemId, (&Activity, &Item)> = activities
-            .iter()
-            .flat_map(|activity| activity.items.iter().map(move |item| (item.id, (activity, item))))
-            .collect();
+        let items = self.shared.published.of_items(&ids).await?;
+        self.shared.published.forget(|item| ids.binary_search(&item).is_ok());
         let mut failed = None;
         let mut untold: BTreeMap<_, Vec<ItemId>> = BTreeMap::new();
-        for here in loaded {
-            let Some((activity, item)) = items.get(&here.item) else { continue };
+        for here in loaded.iter() {
+            let Some((activity, place)) = items.get(&here.item) else { continue };
+            let item = &activity.items[*place];
             let kept = now_ms < activity.closes_ms.saturating_add(kept_ms);
             // Whoever ended it may have died before the gate heard of it.
             if item.state == ItemState::Ended && here.shut != Some(Shut::Ended) {
@@ -48,6 +45,7 @@ impl Lifecycle {
             }
             if item.state == ItemState::Ended
                 && !kept
+                && self.shared.gate.backlog() <= UNLOADED_BACKLOG_MAX
                 && let Err(error) = self.unload(item.id).await
             {
                 failed = Some(error);
@@ -90,7 +88,8 @@ impl Lifecycle {
     async fn end(&self, activity: &Activity, now_ms: Millis) -> Result<(), AnyError> {
         {
             // A load under way would open again what was shut in the middle of it.
-            let _turn = self.shared.gate_turn.lock().await;
+            let items = activity.items.iter().map(|item| item.id);
+            let _turn = self.shared.gate_turns.of_all(items).await;
             let ended =
                 self.shared.ledger.move_activity(activity.id, ActivityMove::End, None, now_ms);
             let ended = ended.await?.activity;
@@ -113,26 +112,27 @@ impl Job for Lifecycle {
         let mut loaded = self.shared.gate.loaded_lately().await?;
         loaded.retain(|here| here.presence != Presence::Unknown);
         let mut failed = None;
-        let over = due::published().map(|filter| filter.closing_by(now_ms));
-        let mut pages = Pages::of(&*self.shared.ledger, over);
-        while let Some(page) = pages.next().await? {
-            for activity in &page {
-                let ended = match self.is_over_at_gate(activity).await {
-                    Ok(true) => self.end(activity, now_ms).await,
-                    not_yet => not_yet.map(drop),
-                };
-                if let Err(error) = ended {
-                    // Somebody may hold one of its items; the other activities end all the same.
-                    tracing::warn!(activity = %activity.id, %error, "an activity could not be ended yet");
-                    failed = Some(error);
-                }
-            }
-            self.catalogue.reload().await;
-        }
-        for some in loaded.chunks(PAGE_ACTIVITIES) {
-            if let Err(error) = self.take_from_gate(some, now_ms).await {
+        loaded.sort_unstable_by_key(|here| here.item);
+        self.shared.published.follow().await?;
+        let mut over = self.shared.published.all();
+        over.retain(|activity| activity.closes_ms <= now_ms);
+        over.sort_unstable_by_key(|activity| activity.closes_ms);
+        for activity in &over {
+            let ended = match self.is_over_at_gate(activity).await {
+                Ok(true) => self.end(activity, now_ms).await,
+                not_yet => not_yet.map(drop),
+            };
+            if let Err(error) = ended {
+                // Somebody may hold one of its items; the other activities end all the same.
+                tracing::warn!(activity = %activity.id, %error, "an activity could not be ended yet");
                 failed = Some(error);
             }
+        }
+        if !over.is_empty() {
+            self.catalogue.reload().await;
+        }
+        if let Err(error) = self.take_from_gate(&loaded, now_ms).await {
+            failed = Some(error);
         }
         failed.map_or(Ok(Progress::CaughtUp), Err)
     }

@@ -67,7 +67,7 @@ mod tests {
         let (shop, activity) = TestEngine::with_a_sale(|s| s.jobs.warm_poll_ms = 1).await;
         let engine = &shop.engine;
         // It takes as long as somebody else has the turn.
-        let turn = engine.shared.gate_turn.lock().await;
+        let turn = engine.shared.gate_turns.of(activity.items[0].id).await;
         shop.gate.suspects.lock().push(activity.items[0].id);
         engine.run_jobs();
         let looked_after = async |times| {

@@ -188,7 +188,6 @@ impl Jobs {
             warm: Arc::new(Warm { shared: s(), warming: warming() }),
             webhooks: Arc::new(Dispatch::new(s(), webhooks.clone())),
             catalogue: Arc::new(RefreshCatalogue {
-                shared: s(),
                 catalogue: catalogue(),
                 health: health.clone(),
             }),

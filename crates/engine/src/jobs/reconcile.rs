@@ -14,7 +14,7 @@ pub(crate) struct ReconcileAll {
 #[async_trait]
 impl Job for ReconcileAll {
     async fn run(&self) -> JobResult {
-        let report = self.reconcile.run(true).await?;
+        let report = self.reconcile.run_by_itself().await?;
         // A stock change that was cut off is undone when it is old enough.
         let unfinished = report.items.iter().any(|item| item.adjusting != 0);
         let again = report.moving > 0 || unfinished;

@@ -84,9 +84,7 @@ impl Units {
 
     async fn give_back(&self, releases: &[&ledger::Release]) -> gate::Result<()> {
         let units: Vec<GiveBack> = releases.iter().map(|release| give_back(release)).collect();
-        let turn = self.shared.unfenced_turn().await;
         let changed = self.shared.gate.release(&units).await?;
-        drop(turn);
         tell(&self.shared, changed).await;
         Ok(())
     }
@@ -188,9 +186,7 @@ impl Delivery for Adjusts {
                 outcomes.push(Err(Undelivered::Refused("it is no adjustment".into())));
                 continue;
             };
-            let turn = self.shared.unfenced_turn().await;
             let done = self.shared.gate.adjust(*item, *adjust_no, *delta, true).await;
-            drop(turn);
             if let Ok(AdjustOutcome::Done(change)) = &done {
                 tell(&self.shared, vec![*change]).await;
             }
@@ -220,18 +216,14 @@ mod tests {
         let (engine, item) = (shop.engine.clone(), activity.items[0].id);
         let no = shop.buy(item, "ann").await;
         // What a load read of the ledger is a moment old; the order is closed in that moment.
-        let load = engine.shared.gate_turn.lock().await;
+        let epoch = activity.items[0].epoch + 9;
+        assert!(engine.shared.gate.begin_load(item, epoch, 1).await.unwrap());
         let closed =
             engine.shared.ledger.close(&[no.into()], CloseReason::Cancelled, NOW_MS).await.unwrap();
         assert_eq!(closed, [no]);
-        let delivery = tokio::spawn({
-            let engine = engine.clone();
-            async move { engine.jobs.release.run().await.is_ok() }
-        });
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        engine.jobs.release.run().await.unwrap();
         assert_eq!(engine.shared.gate.left(item), Some(9), "the release waits for the load");
-        drop(load);
-        assert!(delivery.await.unwrap());
+        engine.shared.gate.abandon_load(item, epoch).await;
         let left = async || engine.shared.gate.left(item) == Some(10);
         shop.rounds_until(&*engine.jobs.release, left).await;
     }
@@ -257,7 +249,6 @@ mod tests {
     #[tokio::test]
     async fn a_server_that_hangs_delays_only_the_units_that_lie_on_it() {
         let (shop, [hanging, healthy]) = one_of_two_hangs(|_| {}).await;
-        shop.gate.fences_loads.store(true, Ordering::SeqCst);
         // Longer than a round waits, and than this story takes.
         *shop.gate.answers_within.lock() = Duration::from_secs(60);
         let (release, gate) = (&shop.engine.jobs.release, &shop.engine.shared.gate);

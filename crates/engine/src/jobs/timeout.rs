@@ -14,7 +14,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use ledger::{Closing, LedgerError, Overdue};
+use ledger::{Closing, LedgerError, Overdue, OverdueKey};
 use orders::broker::{Receipt, reminders_heard};
 use parking_lot::Mutex;
 use sale::{CloseReason, ItemId, Millis, OrderNo, UserId};
@@ -67,6 +67,18 @@ struct Closings {
     unclosable: Mutex<HashMap<OrderNo, Instant>>,
     /// Orders about which a provider is being asked. They are passed over until it has answered.
     under_way: Mutex<HashMap<OrderNo, Names>>,
+    walk: Mutex<Walk>,
+}
+
+/// Where the next run looks. When very many orders cannot be closed now, reading past all of them in every
+/// run costs more than all else the job does. So they are walked through a batch at a time, again and again,
+/// and a run that finds nothing to do there looks behind all that were ever reached, where those are whose
+/// time has just come.
+#[derive(Clone, Copy, Default)]
+struct Walk {
+    at: Option<OverdueKey>,
+    /// The furthest.
+    front: Option<OverdueKey>,
 }
 
 impl Timeout {
@@ -76,7 +88,9 @@ impl Timeout {
         hoarding: Arc<Hoarding>,
     ) -> Timeout {
         let (unclosable, under_way) = (Mutex::default(), Mutex::default());
-        let closings = Arc::new(Closings { shared, payments, hoarding, unclosable, under_way });
+        let walk = Mutex::default();
+        let closings =
+            Arc::new(Closings { shared, payments, hoarding, unclosable, under_way, walk });
         Timeout { closings, asking: tokio::sync::Mutex::default() }
     }
 
@@ -246,12 +260,24 @@ impl Closings {
             unclosable.retain(|_, until| now < *until);
             unclosable.keys().chain(under_way.keys()).copied().collect()
         };
-        let asked = limit + passed_over.len();
-        let mut overdue = self.shared.ledger.overdue(now_ms, asked).await?;
-        let full = overdue.len() == asked;
-        overdue.retain(|overdue| !passed_over.contains(&overdue.order.order_no));
-        overdue.truncate(limit);
-        Ok((overdue, full))
+        let is_due = |overdue: &Overdue| !passed_over.contains(&overdue.order.order_no);
+        let mut walk = *self.walk.lock();
+        let ledger = &self.shared.ledger;
+        let mut found = ledger.overdue_after(now_ms, walk.at, limit).await?;
+        let mut full = found.len() == limit;
+        walk.at = found.last().filter(|_| full).map(Overdue::key);
+        walk.front = walk.front.max(walk.at);
+        found.retain(is_due);
+        if found.is_empty() && full {
+            found = ledger.overdue_after(now_ms, walk.front, limit).await?;
+            full = found.len() == limit;
+            walk.front = found.last().map(Overdue::key).or(walk.front);
+            found.retain(is_due);
+        } else if walk.at.is_none() {
+            walk.front = None;
+        }
+        *self.walk.lock() = walk;
+        Ok((found, full))
     }
 
     fn pass_over(&self, orders: impl Iterator<Item = OrderNo>, limit: usize) {
@@ -308,6 +334,42 @@ mod tests {
         let status = async |no| engine.shared.ledger.order(no).await.unwrap().unwrap().status;
         assert_eq!(status(free).await, OrderStatus::Closed);
         assert_eq!(status(stuck).await, OrderStatus::Unpaid, "it stays until asked");
+    }
+
+    #[tokio::test]
+    async fn a_run_reads_no_more_however_many_cannot_be_closed() {
+        let (shop, activity) =
+            TestEngine::with_a_sale(|settings| settings.jobs.timeout_batch_max = 2).await;
+        let (engine, item) = (&shop.engine, activity.items[0].id);
+        for n in 0..6 {
+            let no = shop.buy(item, &format!("stuck{n}")).await;
+            let gone = "a provider that is gone";
+            engine.shared.ledger.open_payment(no, gone, None, NOW_MS).await.unwrap();
+        }
+        shop.clock.advance(60_000);
+        let closings = &engine.jobs.timeout.closings;
+        let all = engine.shared.ledger.overdue(NOW_MS + 60_000, 9).await.unwrap();
+        let stuck: Vec<OrderNo> = all.iter().map(|overdue| overdue.order.order_no).collect();
+        closings.pass_over(stuck.iter().copied(), 0);
+        let look = async || closings.overdue(engine.shared.now_ms(), 2).await.unwrap().0;
+        for _ in 0..4 {
+            assert!(look().await.is_empty(), "each batch of them is passed over");
+        }
+        // One whose time comes now is found although the walk is in the middle of the others.
+        let free = shop.buy(item, "bob").await;
+        shop.clock.advance(60_000);
+        let mut found = Vec::new();
+        for _ in 0..5 {
+            found.extend(look().await.iter().map(|overdue| overdue.order.order_no));
+        }
+        assert!(found.contains(&free));
+        // And so are the others when their pause is over.
+        shop.pauses_end();
+        let mut found = Vec::new();
+        for _ in 0..5 {
+            found.extend(look().await.iter().map(|overdue| overdue.order.order_no));
+        }
+        assert!(stuck.iter().all(|no| found.contains(no)));
     }
 
     #[tokio::test]

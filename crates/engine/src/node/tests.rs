@@ -6,7 +6,7 @@ use faults::services::{Reply, shared_redis, unique_name};
 use ledger::{LedgerError, SqlLedger, sqlite};
 use parking_lot::Mutex;
 use redis_link::{RedisAddress, RedisServers};
-use sale::{Activity, Clock, ManualClock};
+use sale::{Clock, ManualClock};
 use tokio::sync::broadcast;
 
 use super::*;
@@ -128,12 +128,6 @@ impl Coordination for Teller {
     fn hints(&self) -> broadcast::Receiver<Hint> {
         broadcast::Sender::new(1).subscribe()
     }
-
-    async fn catalogue(&self) -> Option<Vec<Activity>> {
-        None
-    }
-
-    async fn put_catalogue(&self, _: &[Arc<Activity>]) {}
 
     async fn spend(&self, _: u64, _: Millis, _: Millis) -> Result<Spending, String> {
         Ok(Spending::Done)

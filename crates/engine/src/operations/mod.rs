@@ -31,7 +31,7 @@ pub use self::{
 use crate::{
     Catalogue, StoreError, Warmed,
     actor::{Actor, audit_entry},
-    reconcile::{Reconcile, Report},
+    reconcile::{Reconcile, ReconcileAsk, ReconcileRun, Report, TooManyRuns},
     shared::Shared,
     warming::{WarmError, Warming},
 };
@@ -141,7 +141,8 @@ impl Operations {
     ) -> Result<(Activity, AtGate)> {
         let action = format!("activity.{}", step.as_str());
         let entry = audit_entry(who, &action, format!("activity:{id}"), Value::Null);
-        let turn = self.shared.gate_turn.lock().await;
+        let before = self.shared.ledger.activity(id).await?.ok_or(OperateError::NotFound)?;
+        let turn = self.shared.gate_turns.of_all(before.items.iter().map(|item| item.id)).await;
         let moved =
             self.shared.ledger.move_activity(id, step, Some(&entry), self.shared.now_ms()).await?;
         let activity = moved.activity;
@@ -201,11 +202,28 @@ impl Operations {
         Ok(warmed)
     }
 
-    /// An operator asks for the comparison that a job makes by itself.
-    pub async fn reconcile(&self, who: impl Into<Actor>, heal: bool) -> Result<Report> {
-        let report = self.reconcile.run(heal).await?;
-        let detail = json!({"heal": heal, "differences": report.differences,
-            "healed": report.healed, "left": report.left});
+    /// An operator asks for the comparison that a job makes by itself. It goes on by itself; whoever asks
+    /// for the same while it does follows the one that runs.
+    pub fn start_reconcile(
+        self: &Arc<Self>,
+        who: impl Into<Actor>,
+        ask: ReconcileAsk,
+    ) -> std::result::Result<Arc<ReconcileRun>, TooManyRuns> {
+        let (run, is_new) = self.reconcile.begin(ask)?;
+        if is_new {
+            let (operations, who, run) = (self.clone(), who.into(), run.clone());
+            tokio::spawn(async move {
+                let found = operations.reconcile(who, ask, &run).await;
+                run.has_ended(found);
+            });
+        }
+        Ok(run)
+    }
+
+    async fn reconcile(&self, who: Actor, ask: ReconcileAsk, run: &ReconcileRun) -> Result<Report> {
+        let report = self.reconcile.run_as(ask, run.count()).await?;
+        let detail = json!({"heal": ask.heal, "whole": ask.whole,
+            "differences": report.differences, "healed": report.healed, "left": report.left});
         self.shared.audit(who, "reconcile.run", "reconcile".into(), detail).await?;
         Ok(report)
     }

@@ -154,7 +154,7 @@ impl Plans {
             "from": {"opens_at": before.opens_ms, "closes_at": before.closes_ms}});
         let entry =
             audit_entry(who, "activity.postpone", format!("activity:{}", before.id), detail);
-        let turn = self.shared.gate_turn.lock().await;
+        let turn = self.shared.gate_turns.of_all(before.items.iter().map(|item| item.id)).await;
         for item in &before.items {
             self.shared.gate.shut(item.id, Some(gate::Shut::Paused)).await?;
         }

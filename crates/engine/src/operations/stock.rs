@@ -69,7 +69,7 @@ impl StockChanges {
             Some(no) => self.check_adjust_no(no)?,
             None => self.shared.number().ok_or(OperateError::NoNumber)?,
         };
-        let _turn = self.shared.gate_turn.lock().await;
+        let _turn = self.shared.gate_turns.of(item).await;
         self.shared.ledger.item(item).await?.ok_or(OperateError::NotFound)?;
         // Before the gate is touched: what the ledger has made under this number stays as it is.
         let known = match again {

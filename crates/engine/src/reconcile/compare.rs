@@ -8,7 +8,7 @@ use std::{
 };
 
 use gate::Reading;
-use ledger::ItemBooks;
+use ledger::{BooksPoint, ItemBooks};
 use sale::{Claim, Epoch, ItemId, ItemState, Millis, OrderNo, UserId};
 
 use super::{Finding, ItemReport, ItemVerdict};
@@ -21,12 +21,18 @@ const READING_PAUSE_MS: u64 = 20;
 /// A lowering of the stock that the ledger has not confirmed after this long never will be.
 pub(super) const ADJUST_AGE_MS_MAX: Millis = 60_000;
 
+/// Rows of a broken stock log that a finding names.
+const BREAKS_TOLD_MAX: usize = 10;
+
 /// Both sides of one item at one instant.
 pub(super) struct Sides {
     pub(super) gate: Option<Reading>,
-    pub(super) marks: Vec<(UserId, OrderNo)>,
+    /// Of the claims whose units are on their way back those that the gate still has marked.
+    marked: HashSet<OrderNo>,
     pub(super) books: ItemBooks,
     pub(super) moving: bool,
+    /// The gate made a stock change that the ledger does not have.
+    pub(super) has_unconfirmed: bool,
 }
 
 /// What the gate should hold by the ledger's books.
@@ -45,18 +51,23 @@ pub(super) struct Comparison {
 }
 
 impl Comparison {
-    /// Reads both sides until they hold still, or for as often as is worth it.
-    pub(super) async fn compare(&self, item: ItemId) -> Result<(Sides, ItemReport), StoreError> {
+    /// Reads both sides until they hold still, or for as often as is worth it. The books are counted on
+    /// from where they agreed, if that is known.
+    pub(super) async fn compare(
+        &self,
+        item: ItemId,
+        from: Option<&BooksPoint>,
+    ) -> Result<(Sides, ItemReport), StoreError> {
         let mut readings = 0;
         loop {
             readings += 1;
             {
                 // Not while something is on its way between the two: a load or an adjustment that is
                 // half done would look like a difference. It goes on in the pauses.
-                let _turn = self.shared.gate_turn.lock().await;
-                let sides = self.read_both_sides(item).await?;
+                let _turn = self.shared.gate_turns.of(item).await;
+                let mut sides = self.read_both_sides(item, from).await?;
                 if !sides.moving || readings >= READINGS_MAX {
-                    let report = self.report_of(&sides).await?;
+                    let report = self.report_of(&mut sides).await?;
                     return Ok((sides, report));
                 }
             }
@@ -66,27 +77,64 @@ impl Comparison {
     }
 
     /// The ledger's side alone, of an item whose part of the gate does not answer.
-    pub(super) async fn check_books(&self, item: ItemId) -> Result<ItemReport, StoreError> {
-        let books = self.shared.ledger.item_books(item, &[]).await?;
-        let sides = Sides { gate: None, marks: Vec::default(), books, moving: true };
-        self.report_of(&sides).await
+    pub(super) async fn check_books(
+        &self,
+        item: ItemId,
+        from: Option<&BooksPoint>,
+    ) -> Result<(Sides, ItemReport), StoreError> {
+        let books = self.books(item, &[], from).await?;
+        let mut sides = Sides {
+            gate: None,
+            marked: HashSet::new(),
+            books,
+            moving: true,
+            has_unconfirmed: false,
+        };
+        let report = self.report_of(&mut sides).await?;
+        Ok((sides, report))
     }
 
-    async fn read_both_sides(&self, item: ItemId) -> Result<Sides, StoreError> {
-        let before = self.shared.gate.reading(item).await?;
-        let marks = self.shared.gate.marks(item).await?;
+    async fn books(
+        &self,
+        item: ItemId,
+        in_flight: &[OrderNo],
+        from: Option<&BooksPoint>,
+    ) -> Result<ItemBooks, StoreError> {
+        let ledger = &self.shared.ledger;
+        if let Some(from) = from
+            && let Some(books) = ledger.item_books_since(item, in_flight, from).await?
+        {
+            return Ok(books);
+        }
+        Ok(ledger.item_books(item, in_flight).await?)
+    }
+
+    async fn read_both_sides(
+        &self,
+        item: ItemId,
+        from: Option<&BooksPoint>,
+    ) -> Result<Sides, StoreError> {
+        let gate = &self.shared.gate;
+        let before = gate.reading(item).await?;
         let in_flight: Vec<OrderNo> =
             before.iter().flat_map(|r| &r.in_flight).map(|claim| claim.order_no).collect();
-        let books = self.shared.ledger.item_books(item, &in_flight).await?;
-        let after = self.shared.gate.reading(item).await?;
+        let books = self.books(item, &in_flight, from).await?;
+        let returning = books.pending_releases.iter();
+        let returning: Vec<(UserId, OrderNo)> =
+            returning.map(|release| (release.user.clone(), release.order_no)).collect();
+        let marked = match &returning[..] {
+            [] => HashSet::new(),
+            some => gate.marked(item, some).await?,
+        };
+        let after = gate.reading(item).await?;
         let version = |reading: &Option<Reading>| reading.as_ref().map(|r| r.version);
         // What is being loaded is neither what it was nor what it will be.
         let loading = books.item.state == ItemState::Warming;
         let moving = loading || version(&before) != version(&after);
-        Ok(Sides { gate: before, marks, books, moving })
+        Ok(Sides { gate: before, marked, books, moving, has_unconfirmed: false })
     }
 
-    async fn report_of(&self, sides: &Sides) -> Result<ItemReport, StoreError> {
+    async fn report_of(&self, sides: &mut Sides) -> Result<ItemReport, StoreError> {
         let books = &sides.books;
         let mut report = ItemReport {
             item_id: books.item.id,
@@ -105,7 +153,8 @@ impl Comparison {
         if let Some(reading) = &sides.gate {
             let unconfirmed =
                 self.stock.unconfirmed_adjusts(reading.item, &reading.adjusts).await?;
-            let expected = expected(reading, &sides.marks, books, &unconfirmed);
+            sides.has_unconfirmed = !unconfirmed.is_empty();
+            let expected = expected(reading, &sides.marked, books, &unconfirmed);
             report.gate_left = Some(reading.left);
             report.in_flight = expected.in_flight;
             report.returning = expected.returning;
@@ -148,10 +197,14 @@ fn ledger_findings(books: &ItemBooks) -> Vec<Finding> {
         findings.push(Finding::new("ledger_conservation", detail));
     }
     if !books.chain_breaks.is_empty() {
-        let detail = format!("stock log rows {:?} do not follow", books.chain_breaks);
+        let (count, some) = (books.chain_breaks.len(), &books.chain_breaks[..]);
+        let some = &some[..count.min(BREAKS_TOLD_MAX)];
+        let detail = format!("{count} stock log rows do not follow, such as {some:?}");
         findings.push(Finding::new("ledger_chain", detail));
     }
-    if let Some(end) = books.chain_end.filter(|end| *end != item.stock) {
+    // Without a log nothing was sold yet.
+    let end = books.chain_end.unwrap_or(item.total);
+    if end != item.stock {
         let detail = format!("the stock log ends at {end}, the stock is {}", item.stock);
         findings.push(Finding::new("ledger_chain_end", detail));
     }
@@ -182,7 +235,7 @@ fn gate_findings(reading: &Reading, epoch: Epoch, expected: &Expected) -> Vec<Fi
 /// The equation at the head of this file.
 fn expected(
     reading: &Reading,
-    marks: &[(UserId, OrderNo)],
+    marked: &HashSet<OrderNo>,
     books: &ItemBooks,
     unconfirmed: &[Unconfirmed],
 ) -> Expected {
@@ -191,7 +244,6 @@ fn expected(
         on_log.chain(&books.failed).map(|claim| (claim.order_no, claim)).collect();
     let in_flight: i64 = open.values().map(|claim| i64::from(claim.quantity)).sum();
     // A release that the gate has made, but whose outbox row is not deleted yet, is not pending.
-    let marked: HashSet<OrderNo> = marks.iter().map(|(_, order_no)| *order_no).collect();
     let coming: Vec<_> = books
         .pending_releases
         .iter()
@@ -231,8 +283,8 @@ mod tests {
 
     #[tokio::test]
     async fn an_item_that_never_holds_still_is_said_to_move() {
-        let (shop, _) = TestEngine::with_a_sale(|_| {}).await;
-        let gate = shop.gate.clone();
+        let (shop, activity) = TestEngine::with_a_sale(|_| {}).await;
+        let (gate, item) = (shop.gate.clone(), activity.items[0].id);
         gate.moves.store(u64::MAX, Ordering::SeqCst);
         let engine = shop.engine.clone();
         // What else is done at the gate meanwhile does not wait for the last reading.
@@ -242,7 +294,7 @@ mod tests {
                 while gate.readings.load(Ordering::SeqCst) < 2 {
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
-                drop(engine.shared.gate_turn.lock().await);
+                drop(engine.shared.gate_turns.of(item).await);
                 gate.readings.load(Ordering::SeqCst)
             }
         });
@@ -251,6 +303,21 @@ mod tests {
         assert_eq!(report.items[0].verdict, ItemVerdict::Moving);
         assert_eq!(gate.readings.load(Ordering::SeqCst), 2 * READINGS_MAX);
         assert!(other.await.unwrap() < READINGS_MAX);
+    }
+
+    #[tokio::test]
+    async fn the_stock_of_another_item_changes_while_one_is_compared() {
+        let (shop, moving) = TestEngine::with_a_sale(|_| {}).await;
+        let window = (crate::test_engine::NOW_MS - 1, crate::test_engine::NOW_MS + 3_600_000);
+        let other = shop.another_sale("iPad", window, 60_000).await.items[0].id;
+        let engine = &shop.engine;
+        // As if reading all that is marked on it took for ever.
+        let compared = engine.shared.gate_turns.of(moving.items[0].id).await;
+        let before = engine.shared.ledger.item(other).await.unwrap().unwrap().stock;
+        engine.stock().adjust("op", other, 3, None).await.unwrap();
+        let after = engine.shared.ledger.item(other).await.unwrap().unwrap().stock;
+        assert_eq!(after, before + 3);
+        drop(compared);
     }
 
     #[tokio::test]

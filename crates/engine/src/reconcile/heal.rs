@@ -3,10 +3,14 @@
 use std::sync::Arc;
 
 use gate::{Reading, Shut};
+use ledger::BooksPoint;
 use sale::{Item, ItemId, ItemState};
 use serde_json::json;
 
-use super::{ItemReport, compare::Comparison};
+use super::{
+    ItemReport,
+    compare::{Comparison, Sides},
+};
 use crate::{
     StoreError,
     shared::Shared,
@@ -20,22 +24,27 @@ pub(super) struct Healing {
 }
 
 impl Healing {
-    /// Compares an item and, if that is wanted, heals it.
-    pub(super) async fn compare(&self, item: ItemId, heal: bool) -> Result<ItemReport, StoreError> {
-        let (sides, mut report) = self.comparison.compare(item).await?;
+    /// Compares an item and, if that is wanted, heals it. Answers what was read first.
+    pub(super) async fn compare(
+        &self,
+        item: ItemId,
+        from: Option<&BooksPoint>,
+        heal: bool,
+    ) -> Result<(Sides, ItemReport), StoreError> {
+        let (sides, mut report) = self.comparison.compare(item, from).await?;
         if !heal || !report.findings.iter().any(|finding| finding.kind.starts_with("gate_")) {
-            return Ok(report);
+            return Ok((sides, report));
         }
         let how = match self.heal_gate(&sides.books.item, sides.gate.as_ref()).await {
             Ok(Some(how)) => how,
-            Ok(None) => return Ok(report),
+            Ok(None) => return Ok((sides, report)),
             Err(error) => {
                 tracing::error!(%item, %error, "the gate could not be healed");
-                return Ok(report);
+                return Ok((sides, report));
             }
         };
         // Healed is what a second comparison no longer finds.
-        let (_, again) = self.comparison.compare(item).await?;
+        let (_, again) = self.comparison.compare(item, from).await?;
         for finding in &mut report.findings {
             if !again.findings.iter().any(|left| left.kind == finding.kind) {
                 finding.healed = Some(how.clone());
@@ -43,12 +52,16 @@ impl Healing {
         }
         let detail = json!({"how": how, "findings": report.findings});
         self.shared.audit("system", "reconcile.heal", format!("item:{item}"), detail).await?;
-        Ok(report)
+        Ok((sides, report))
     }
 
     /// The ledger's side alone.
-    pub(super) async fn check_books(&self, item: ItemId) -> Result<ItemReport, StoreError> {
-        self.comparison.check_books(item).await
+    pub(super) async fn check_books(
+        &self,
+        item: ItemId,
+        from: Option<&BooksPoint>,
+    ) -> Result<(Sides, ItemReport), StoreError> {
+        self.comparison.check_books(item, from).await
     }
 
     /// `None` if it has to wait.

@@ -1,9 +1,12 @@
 //! Comparing payments: what the ledger says of them beside what their providers say.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use futures_util::{StreamExt, stream};
-use ledger::{OpenPayment, PaymentProblem};
+use ledger::{CheckedPayments, OWED_TOLD_MAX, OpenPayment, PaymentProblem, PaymentsSince};
 use parking_lot::Mutex;
 use payment::{CloseOutcome, Paid, Provider, ProviderError, QueryOutcome};
 use sale::{Millis, OrderNo};
@@ -17,6 +20,9 @@ use crate::{
 };
 
 const PAYMENT_PROBLEMS_MAX: usize = 1_000;
+/// A payment carries the time of the process that noted it, before it was committed: clocks differ, and a
+/// commit may take a while.
+const PAYMENTS_OVERLAP_MS: Millis = 10 * 60 * 1_000;
 /// Payments whose providers are asked in one run. The next run goes on where this one ended.
 const ASKED_PAYMENTS_MAX: usize = 1_000;
 /// How long after the end of its order money may still arrive for a payment that its provider calls
@@ -47,15 +53,45 @@ impl PaymentComparison {
         PaymentComparison { shared, payments, asked_up_to: Mutex::default() }
     }
 
-    pub(super) async fn compare(&self, heal: bool) -> Result<Vec<Finding>, StoreError> {
-        let mut findings = self.problems_in_ledger(heal).await?;
+    pub(super) async fn compare(
+        &self,
+        heal: bool,
+        now_ms: Millis,
+        point: &mut Option<PaymentsSince>,
+    ) -> Result<Vec<Finding>, StoreError> {
+        let problems = self.problems_since(now_ms, point).await?;
+        let mut findings = self.findings(problems, heal).await?;
         findings.extend(self.unnoticed_payments(heal).await?);
         Ok(findings)
     }
 
-    async fn problems_in_ledger(&self, heal: bool) -> Result<Vec<Finding>, StoreError> {
+    /// What does not add up among what may have changed since the point, which is moved on.
+    async fn problems_since(
+        &self,
+        now_ms: Millis,
+        point: &mut Option<PaymentsSince>,
+    ) -> Result<Vec<PaymentProblem>, StoreError> {
+        let since = point.as_ref().map(|point| {
+            let since_ms = point.since_ms.min(now_ms) - PAYMENTS_OVERLAP_MS;
+            PaymentsSince { since_ms, ..point.clone() }
+        });
+        let checked = self.shared.ledger.check_payments(since.as_ref(), PAYMENT_PROBLEMS_MAX).await;
+        let CheckedPayments { problems, owed } = checked?;
+        let orders: BTreeSet<OrderNo> = problems.iter().map(PaymentProblem::order_no).collect();
+        let orders = orders.into_iter().collect();
+        // Of more than can be told nobody knows which to ask about again: then the next look is at all.
+        let all_told = owed.len() <= OWED_TOLD_MAX;
+        *point = all_told.then_some(PaymentsSince { since_ms: now_ms, owed, orders });
+        Ok(problems)
+    }
+
+    async fn findings(
+        &self,
+        problems: Vec<PaymentProblem>,
+        heal: bool,
+    ) -> Result<Vec<Finding>, StoreError> {
         let mut findings = Vec::new();
-        for problem in self.shared.ledger.payment_problems(PAYMENT_PROBLEMS_MAX).await? {
+        for problem in problems {
             let finding = match &problem {
                 PaymentProblem::PaidWithoutMoney { order_no } => {
                     Finding::new("payment_missing", format!("{order_no} is paid without money"))

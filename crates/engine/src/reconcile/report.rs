@@ -8,8 +8,10 @@ use serde_json::json;
 
 use crate::{StoreError, shared::Shared};
 
-/// Items that a report lists of each verdict. All are compared and counted.
-const ITEMS_LISTED_MAX: usize = 1_000;
+/// Items that differ, and findings of payments, that a report lists in full. All are counted.
+const DIFFERENCES_LISTED_MAX: usize = 300;
+/// Items that a report lists of each other verdict.
+const ITEMS_LISTED_MAX: usize = 100;
 
 /// The job's name in `tb_job_run`.
 pub const RECONCILE_JOB: &str = "reconcile";
@@ -18,6 +20,10 @@ pub const RECONCILE_JOB: &str = "reconcile";
 pub struct Report {
     pub started_at: i64,
     pub ended_at: i64,
+    /// Everything was read; otherwise what may have changed since it agreed. Runs of earlier releases
+    /// read everything.
+    #[serde(default = "yes")]
+    pub whole: bool,
     /// Claims on the log that are not in the ledger yet.
     pub backlog: u64,
     /// Claims that failed all their tries and wait for a person; they hold their units.
@@ -25,8 +31,13 @@ pub struct Report {
     /// Items that were looked at.
     #[serde(default)]
     pub compared: usize,
-    /// Of very many items not all are listed: at most 1000 of each verdict.
+    /// Those of them that nothing has touched since they agreed.
+    #[serde(default)]
+    pub unchanged: usize,
+    /// Those that were read. Of many not all are listed: at most 300 that differ, and 100 of each other
+    /// verdict.
     pub items: Vec<ItemReport>,
+    /// At most 300 are listed.
     pub payments: Vec<Finding>,
     /// Items that changed during every reading and were not compared.
     #[serde(default)]
@@ -35,6 +46,10 @@ pub struct Report {
     pub healed: usize,
     /// Differences that are still there. Zero means that all agree.
     pub left: usize,
+}
+
+fn yes() -> bool {
+    true
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -94,6 +109,7 @@ pub(super) struct Items {
     /// How many are listed of each verdict, and of those with a stock change under way.
     listed_of: [usize; 5],
     pub(super) compared: usize,
+    pub(super) unchanged: usize,
     pub(super) moving: usize,
     pub(super) differences: usize,
     pub(super) healed: usize,
@@ -107,15 +123,41 @@ impl Items {
         self.healed += healed_among(&report.findings);
         // One that agrees because a change is under way is not lost among thousands that just agree.
         let kind = if report.adjusting == 0 { report.verdict as usize } else { 4 };
+        let differs = !report.findings.is_empty();
+        let listed_max = if differs { DIFFERENCES_LISTED_MAX } else { ITEMS_LISTED_MAX };
         let listed_of_its_kind = &mut self.listed_of[kind];
-        if *listed_of_its_kind < ITEMS_LISTED_MAX {
+        if *listed_of_its_kind < listed_max {
             *listed_of_its_kind += 1;
             self.listed.push(report);
         }
     }
+
+    /// One of which nothing was read, for nothing has changed.
+    pub(super) fn add_unchanged(&mut self) {
+        self.compared += 1;
+        self.unchanged += 1;
+    }
 }
 
-pub(super) fn healed_among(findings: &[Finding]) -> usize {
+/// What was found besides.
+#[derive(Default)]
+pub(super) struct Findings {
+    pub(super) listed: Vec<Finding>,
+    pub(super) found: usize,
+    pub(super) healed: usize,
+}
+
+impl Findings {
+    pub(super) fn add(&mut self, finding: Finding) {
+        self.found += 1;
+        self.healed += usize::from(finding.healed.is_some());
+        if self.listed.len() < DIFFERENCES_LISTED_MAX {
+            self.listed.push(finding);
+        }
+    }
+}
+
+fn healed_among(findings: &[Finding]) -> usize {
     findings.iter().filter(|finding| finding.healed.is_some()).count()
 }
 

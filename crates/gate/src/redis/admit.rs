@@ -14,6 +14,7 @@ use super::{
     decision,
     directory::{Directory, shard_of},
     holders::Holders,
+    log_room::LogRoom,
     moves::Mover,
     scripts,
     store::Store,
@@ -29,6 +30,8 @@ use crate::{
 const ADMIT_TRIES_MAX: u32 = 3;
 /// How often a dry shard looks for units elsewhere when others were faster to take what it found.
 pub(super) const STEALS_MAX: u32 = 32;
+/// How often whoever is refused for want of room is decided again, where more room was found.
+const LOOKS_MAX: u32 = 3;
 /// Requests in one call of `admit.lua`, which passes twice as many values to one command; Lua can pass
 /// about eight thousand.
 const ADMIT_REQUESTS_MAX: usize = 2_000;
@@ -42,8 +45,7 @@ pub(super) struct Admitter {
     pub(super) ticks: Arc<Ticks>,
     pub(super) buyer_claims: Arc<BuyerClaims>,
     pub(super) rush: Rush,
-    /// Claims that may wait for the ledger in one partition.
-    pub(super) log_claims_max: u64,
+    pub(super) room: LogRoom,
 }
 
 impl Admitter {
@@ -93,7 +95,7 @@ impl Admitter {
         requests: Vec<&NumberedRequest>,
     ) -> Vec<Decision> {
         let tick = self.ticks.next();
-        let mut decisions = self.decide(partition, item, &requests).await;
+        let mut decisions = self.decide_with_room(partition, item, &requests).await;
         // Each round either finds units elsewhere or finds that there are none.
         for round in 0..=STEALS_MAX {
             let dry: Vec<usize> = (0..decisions.len())
@@ -119,7 +121,8 @@ impl Admitter {
                 }
             }
             let again: Vec<&NumberedRequest> = dry.iter().map(|n| requests[*n]).collect();
-            for (n, decision) in dry.into_iter().zip(self.decide(partition, item, &again).await) {
+            let decided = self.decide_with_room(partition, item, &again).await;
+            for (n, decision) in dry.into_iter().zip(decided) {
                 decisions[n] = decision;
             }
         }
@@ -151,11 +154,38 @@ impl Admitter {
         self.buyer_claims.note(item, admitted);
     }
 
+    /// Whoever is refused because the partition is full is decided again if there is room in others.
+    async fn decide_with_room(
+        &self,
+        partition: usize,
+        item: ItemId,
+        requests: &[&NumberedRequest],
+    ) -> Vec<Decision> {
+        let mut log_max = self.room.of(partition);
+        let mut decisions = self.decide(partition, item, requests, log_max).await;
+        for _ in 0..LOOKS_MAX {
+            let full = Decision::Busy(Busy::LogFull);
+            let refused: Vec<usize> =
+                (0..decisions.len()).filter(|n| decisions[*n] == full).collect();
+            if refused.is_empty() || !self.room.has_grown(partition, log_max).await {
+                break;
+            }
+            log_max = self.room.of(partition);
+            let again: Vec<&NumberedRequest> = refused.iter().map(|n| requests[*n]).collect();
+            let decided = self.decide(partition, item, &again, log_max).await;
+            for (n, decision) in refused.into_iter().zip(decided) {
+                decisions[n] = decision;
+            }
+        }
+        decisions
+    }
+
     async fn decide(
         &self,
         partition: usize,
         item: ItemId,
         requests: &[&NumberedRequest],
+        log_max: u64,
     ) -> Vec<Decision> {
         let busy = |why| vec![Decision::Busy(why); requests.len()];
         if self.watch.is_suspect(item) {
@@ -163,7 +193,7 @@ impl Admitter {
         }
         for _ in 0..ADMIT_TRIES_MAX {
             let seen = self.watch.seen(partition, item);
-            let call = self.admit_call(partition, item, requests, seen);
+            let call = self.admit_call(partition, item, requests, (seen, log_max));
             let Ok((reply, reached)) = self.store.run_at::<Vec<Value>>(&call).await else {
                 continue;
             };
@@ -190,13 +220,14 @@ impl Admitter {
         busy(Busy::Unwritable)
     }
 
-    /// `seen`: the epoch in which everybody may win, if the item is still in it.
+    /// `seen`: the epoch in which everybody may win, if the item is still in it. `log_max`: what the
+    /// partition may hold.
     fn admit_call(
         &self,
         partition: usize,
         item: ItemId,
         requests: &[&NumberedRequest],
-        seen: Seen,
+        (seen, log_max): (Seen, u64),
     ) -> Call<'static> {
         let keys = &self.store.keys;
         let names = [
@@ -221,7 +252,7 @@ impl Admitter {
         let keyed = requests.iter().any(|(_, request)| request.key.is_some());
         Call::new(&scripts::ADMIT, names)
             .number(item.0)
-            .number(self.log_claims_max)
+            .number(log_max)
             .number(requests.len())
             .number(epoch)
             .number(quantities().sum::<u64>())

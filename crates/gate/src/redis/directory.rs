@@ -15,7 +15,7 @@ use parking_lot::{Mutex, RwLock};
 use sale::{ItemId, UserId};
 
 use super::{holders::Holders, store::Store, watch::Watch};
-use crate::Result;
+use crate::{Result, mark::buyer_hash};
 
 /// What is known here of an item that is not at the gate is kept so long: a Redis that was emptied has
 /// it again in a moment.
@@ -36,14 +36,7 @@ pub(super) struct Directory {
 
 /// The same for every instance and version: it decides where a buyer's mark is.
 pub(super) fn shard_of(user: &UserId, shards: u32) -> u32 {
-    let fnv = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    let mut hash = user.as_str().bytes().fold(0xcbf2_9ce4_8422_2325, fnv);
-    // The last characters of a text have not reached all bits of FNV, and buyers are often numbered:
-    // without more mixing (MurmurHash3's), a hundred in a row would all meet in one shard.
-    hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
-    hash = (hash ^ (hash >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-    hash ^= hash >> 33;
-    (hash % u64::from(shards.max(1))) as u32
+    (buyer_hash(user.as_str().as_bytes()) % u64::from(shards.max(1))) as u32
 }
 
 impl Directory {
@@ -60,10 +53,6 @@ impl Directory {
 
     pub(super) fn shards(&self, item: ItemId) -> Option<u32> {
         self.shards.read().get(&item).copied()
-    }
-
-    pub(super) fn items(&self) -> Vec<ItemId> {
-        self.shards.read().keys().copied().collect()
     }
 
     /// All of it, to be compared with what it is later.
@@ -83,14 +72,21 @@ impl Directory {
     }
 
     pub(super) fn is_in(&self, item: ItemId, partition: usize) -> bool {
-        self.partitions_of(item).contains(&partition)
+        self.shards(item).is_some_and(|shards| self.has_shard_in(item, shards, partition))
+    }
+
+    /// An item's shards are in as many partitions, one behind the other.
+    fn has_shard_in(&self, item: ItemId, shards: u32, partition: usize) -> bool {
+        let partitions = self.store.partitions;
+        let first = self.partition(item, 0);
+        (partition + partitions - first) % partitions < shards as usize
     }
 
     /// The items that have a shard in this partition.
     pub(super) fn items_in(&self, partition: usize) -> Vec<ItemId> {
-        let mut items = self.items();
-        items.retain(|item| self.is_in(*item, partition));
-        items
+        let shards = self.shards.read();
+        let has = |(item, shards): &(&ItemId, &u32)| self.has_shard_in(**item, **shards, partition);
+        shards.iter().filter(has).map(|(item, _)| *item).collect()
     }
 
     /// The partition that holds what this buyer has of the item.

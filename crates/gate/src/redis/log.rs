@@ -258,6 +258,11 @@ impl StreamLog {
         join_all(counts).await.into_iter().collect()
     }
 
+    /// As last heard of each partition.
+    pub(super) fn backlogs(&self) -> Vec<u64> {
+        self.backlogs.iter().map(|known| known.load(Ordering::Acquire)).collect()
+    }
+
     pub(super) fn backlog(&self) -> u64 {
         self.backlogs.iter().map(|known| known.load(Ordering::Acquire)).sum()
     }

@@ -46,9 +46,11 @@ mod keys;
 mod known_claims;
 mod load;
 mod log;
+mod log_room;
 mod look_back;
 mod moves;
 mod on_log;
+mod outlines;
 mod pulses;
 mod reading;
 mod relay;
@@ -60,7 +62,7 @@ mod survey;
 mod watch;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -83,6 +85,7 @@ use self::{
     known_claims::KnownClaims,
     load::Loader,
     log::StreamLog,
+    log_room::LogRoom,
     moves::Mover,
     on_log::OnLog,
     pulses::{Pulses, first_error},
@@ -94,8 +97,8 @@ use self::{
 };
 use crate::{
     AdjustOutcome, Admission, Changed, Decision, GateError, GateFailure, GiveBack, Inspection,
-    Keep, Loaded, Loading, NumberedRequest, Reading, Readmitted, Result, Shut, Upkeep, Writable,
-    mark::Garbled, rush::Rush,
+    Keep, Loaded, Loading, NumberedRequest, Outline, Reading, Readmitted, Result, Shut, Upkeep,
+    Writable, mark::Garbled, rush::Rush,
 };
 
 /// The code of the errors by which the scripts say: not while the item is being loaded.
@@ -111,7 +114,7 @@ pub struct RedisOptions {
     pub partitions: usize,
     /// Every command is answered within this, or its outcome is unknown.
     pub answer_ms_max: u64,
-    /// Claims that may wait for the ledger in one partition.
+    /// Claims that may wait for the ledger, in all partitions together.
     pub log_claims_max: u64,
     /// The name of this process among the workers.
     pub consumer: String,
@@ -213,6 +216,7 @@ impl Parts {
         let on_log = Arc::new(OnLog::new(store.clone(), directory.clone()));
         let buyer_claims = Arc::new(BuyerClaims::new(store.clone(), directory.clone()));
         let kept = Arc::new(Kept::new(store.clone(), options.keep));
+        let log = Arc::new(StreamLog::new(log::WORKERS, store.clone(), kept.clone(), options));
         Ok(Parts {
             admitter: Admitter {
                 store: store.clone(),
@@ -223,7 +227,7 @@ impl Parts {
                 ticks: ticks.clone(),
                 buyer_claims: buyer_claims.clone(),
                 rush: Rush::default(),
-                log_claims_max: options.log_claims_max,
+                room: LogRoom::new(log.clone(), options.log_claims_max),
             },
             known_claims: KnownClaims {
                 store: store.clone(),
@@ -259,7 +263,7 @@ impl Parts {
                 known: Mutex::new(Known::nothing(store.partitions)),
             },
             pulses,
-            log: Arc::new(StreamLog::new(log::WORKERS, store.clone(), kept.clone(), options)),
+            log,
             relays: Arc::new(StreamLog::new(log::RELAYS, store.clone(), kept.clone(), options)),
             kept,
             store,
@@ -330,10 +334,6 @@ impl Admission for RedisGate {
 impl Upkeep for RedisGate {
     async fn readmit(&self, claim: &Claim) -> Result<Readmitted> {
         self.0.known_claims.readmit(claim).await
-    }
-
-    fn fences_loads(&self) -> bool {
-        true
     }
 
     fn home_of(&self, item: ItemId, user: &UserId) -> Option<usize> {
@@ -448,6 +448,14 @@ impl Inspection for RedisGate {
 
     async fn in_flight(&self, item: ItemId) -> Result<Vec<Claim>> {
         self.0.on_log.in_flight(item).await
+    }
+
+    async fn outlines(&self) -> Result<HashMap<ItemId, Outline>> {
+        self.0.inspector.outlines().await
+    }
+
+    async fn marked(&self, item: ItemId, claims: &[(UserId, OrderNo)]) -> Result<HashSet<OrderNo>> {
+        self.0.inspector.marked(item, claims).await
     }
 
     async fn marks(&self, item: ItemId) -> Result<Vec<(UserId, OrderNo)>> {

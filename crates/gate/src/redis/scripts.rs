@@ -27,3 +27,4 @@ pub(super) static GATHER: Script = Script::new(include_str!("lua/gather.lua"));
 pub(super) static SWEEP: Script = Script::new(include_str!("lua/sweep.lua"));
 pub(super) static TIDY_GROUP: Script = Script::new(include_str!("lua/tidy_group.lua"));
 pub(super) static ABANDON_LOAD: Script = Script::new(include_str!("lua/abandon_load.lua"));
+pub(super) static OUTLINE: Script = Script::new(include_str!("lua/outline.lua"));

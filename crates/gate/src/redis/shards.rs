@@ -44,12 +44,7 @@ impl ShardState {
             partition,
             epoch: epoch as Epoch,
             seq: seq as u64,
-            shut: match shut {
-                0 => None,
-                1 => Some(Shut::Paused),
-                3 => Some(Shut::Ended),
-                _ => Some(Shut::Frozen),
-            },
+            shut: shut_of(shut),
             opens_ms,
             closes_ms,
             units,
@@ -76,6 +71,16 @@ pub(super) fn whole(shards: &[Option<ShardState>]) -> Option<Vec<ShardState>> {
     let shards: Vec<ShardState> = shards.iter().copied().collect::<Option<_>>()?;
     let epoch = shards.first()?.epoch;
     shards.iter().all(|shard| shard.epoch == epoch && shard.quiet_ms.is_none()).then_some(shards)
+}
+
+/// What the scripts' number says.
+pub(super) fn shut_of(code: i64) -> Option<Shut> {
+    match code {
+        0 => None,
+        1 => Some(Shut::Paused),
+        3 => Some(Shut::Ended),
+        _ => Some(Shut::Frozen),
+    }
 }
 
 /// As the scripts know it.

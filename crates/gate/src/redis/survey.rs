@@ -16,7 +16,7 @@
 //! [`Keys::changed`]: super::keys::Keys::changed
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -61,6 +61,10 @@ pub(super) struct Known {
     unsettled: HashSet<(usize, ItemId)>,
     /// The partition that is read as a whole next.
     turn: usize,
+    /// What is told of each item…
+    told: BTreeMap<ItemId, Loaded>,
+    /// …but for those of which something has changed since.
+    untold: HashSet<ItemId>,
 }
 
 impl Known {
@@ -71,11 +75,14 @@ impl Known {
             shards: HashMap::new(),
             unsettled: HashSet::new(),
             turn: 0,
+            told: BTreeMap::new(),
+            untold: HashSet::new(),
         }
     }
 
     fn note(&mut self, partition: usize, item: ItemId, read: Option<Option<ShardState>>) {
         let key = (partition, item);
+        self.untold.insert(item);
         let is_whole = |shard: &Option<ShardState>| shard.is_some_and(|shard| !shard.is_loading());
         if read.as_ref().is_some_and(is_whole) {
             self.unsettled.remove(&key);
@@ -86,6 +93,14 @@ impl Known {
             Some(shard) => drop(self.shards.insert(key, shard)),
             None => drop(self.shards.remove(&key)),
         }
+    }
+
+    /// Who answers at a partition, and how many changes there were; nothing if nobody does.
+    fn heard(&mut self, partition: usize, heard: Option<(u64, Option<u64>)>) {
+        if self.partitions[partition].is_some() != heard.is_some() {
+            self.untold.extend(self.directory.keys());
+        }
+        self.partitions[partition] = heard;
     }
 
     /// An item as far as it is known: all its shards, or nothing.
@@ -134,7 +149,7 @@ impl Survey {
             if let Ok(pulse) = pulse {
                 self.read(partition, pulse, anew || partition == turn).await
             } else {
-                self.known.lock().partitions[partition] = None;
+                self.known.lock().heard(partition, None);
             }
         });
         join_all(reads).await;
@@ -155,6 +170,9 @@ impl Survey {
         }
         known.shards.retain(|(_, item), _| now.contains_key(item));
         known.unsettled.retain(|(_, item)| now.contains_key(item));
+        known.told.retain(|item, _| now.contains_key(item));
+        known.untold = now.keys().copied().collect();
+        self.lefts.write().retain(|item, _| now.contains_key(item));
         known.directory = now;
         true
     }
@@ -189,22 +207,24 @@ impl Survey {
                 Err(_) => heard = None,
             }
         }
-        self.known.lock().partitions[partition] = heard;
+        self.known.lock().heard(partition, heard);
     }
 
+    /// Of thousands only those are put together anew of which something has changed.
     fn tell(&self) -> Vec<Loaded> {
-        let mut items = self.directory.items();
-        items.sort_unstable();
-        let known = self.known.lock();
-        let tell = |item: &ItemId| {
-            let shards = known.item(*item, &self.directory.partitions_of(*item));
-            let (here, left) = presence(*item, shards.as_deref());
+        let mut known = self.known.lock();
+        let untold: Vec<ItemId> = known.untold.drain().collect();
+        for item in untold {
+            // One that somebody has brought since the survey is told of by the next.
+            if !known.directory.contains_key(&item) {
+                continue;
+            }
+            let shards = known.item(item, &self.directory.partitions_of(item));
+            let (here, left) = presence(item, shards.as_deref());
             self.note_left(&here, left);
-            here
-        };
-        let loaded: Vec<Loaded> = items.iter().map(tell).collect();
-        self.lefts.write().retain(|item, _| items.binary_search(item).is_ok());
-        loaded
+            known.told.insert(item, here);
+        }
+        known.told.values().copied().collect()
     }
 
     fn note_left(&self, here: &Loaded, left: Option<i64>) {

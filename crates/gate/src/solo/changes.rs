@@ -8,7 +8,10 @@ use parking_lot::RwLock;
 use sale::{Claim, Epoch, ItemId, OrderNo};
 
 use super::{
-    Inner, REWRITE_AFTER_ENTRIES, SoloGate, item::GateItem, journal::JournalError, record::Record,
+    Inner, REWRITE_AFTER_ENTRIES, SoloGate,
+    item::GateItem,
+    journal::{JournalError, pieces::Leftover},
+    record::Record,
     writer::Writer,
 };
 use crate::{AdjustOutcome, Changed, GiveBack, Loading, Readmitted, Result, Shut, Upkeep};
@@ -22,7 +25,11 @@ impl Upkeep for SoloGate {
 
     async fn release(&self, units: &[GiveBack]) -> Result<Vec<Changed>> {
         let units = units.to_vec();
-        self.with_journal(move |inner, writer| inner.release(writer, units)).await
+        self.with_journal(move |inner, writer| {
+            let loading = units.iter().find_map(|unit| inner.refuse_while_loading(unit.item).err());
+            loading.map_or_else(|| inner.release(writer, units).map(Ok), |error| Ok(Err(error)))
+        })
+        .await?
     }
 
     async fn adjust(
@@ -33,7 +40,12 @@ impl Upkeep for SoloGate {
         committed: bool,
     ) -> Result<AdjustOutcome> {
         self.with_journal(move |inner, writer| {
-            let Some(state) = inner.items.get(item) else { return Ok(AdjustOutcome::NotLoaded) };
+            if let Err(loading) = inner.refuse_while_loading(item) {
+                return Ok(Err(loading));
+            }
+            let Some(state) = inner.items.get(item) else {
+                return Ok(Ok(AdjustOutcome::NotLoaded));
+            };
             let (had, left) = {
                 let state = state.read();
                 (state.adjusts.get(&adjust_no).copied(), state.left)
@@ -41,80 +53,48 @@ impl Upkeep for SoloGate {
             let mut records = Vec::new();
             match had {
                 // Zero: the load contained it.
-                Some(had) if had == delta || had == 0 => return Ok(AdjustOutcome::Repeated),
-                Some(had) if !committed => return Ok(AdjustOutcome::Other { delta: had }),
+                Some(had) if had == delta || had == 0 => return Ok(Ok(AdjustOutcome::Repeated)),
+                Some(had) if !committed => return Ok(Ok(AdjustOutcome::Other { delta: had })),
                 Some(_) => records.push(Record::ForgetAdjust { adjust_no }),
                 None => {}
             }
             if delta < 0 && left.saturating_add(delta) < 0 && !committed {
-                return Ok(AdjustOutcome::Short { left });
+                return Ok(Ok(AdjustOutcome::Short { left }));
             }
             records.push(Record::Adjust { adjust_no, delta });
-            Ok(AdjustOutcome::Done(inner.change(writer, &state, &records)?))
+            Ok(Ok(AdjustOutcome::Done(inner.change(writer, &state, &records)?)))
         })
-        .await
+        .await?
     }
 
     async fn forget_adjust(&self, item: ItemId, adjust_no: OrderNo) -> Result<Option<Changed>> {
         self.with_journal(move |inner, writer| {
-            let Some(state) = inner.items.get(item) else { return Ok(None) };
-            if !state.read().adjusts.contains_key(&adjust_no) {
-                return Ok(None);
+            if let Err(loading) = inner.refuse_while_loading(item) {
+                return Ok(Err(loading));
             }
-            Ok(Some(inner.change(writer, &state, &[Record::ForgetAdjust { adjust_no }])?))
+            let Some(state) = inner.items.get(item) else { return Ok(Ok(None)) };
+            if !state.read().adjusts.contains_key(&adjust_no) {
+                return Ok(Ok(None));
+            }
+            Ok(Ok(Some(inner.change(writer, &state, &[Record::ForgetAdjust { adjust_no }])?)))
         })
-        .await
+        .await?
     }
 
-    /// In one process loads and what comes from the ledger take turns, so nothing of it arrives meanwhile.
     async fn begin_load(&self, item: ItemId, epoch: Epoch, _: u32) -> Result<bool> {
-        let begun = self
-            .with_journal(move |inner, writer| {
-                let Some(state) = inner.items.get(item) else { return Ok(true) };
-                let (here, shut) = (state.read().epoch, state.read().shut);
-                if here >= epoch || shut == Some(Shut::Ended) {
-                    return Ok(false);
-                }
-                if shut != Some(Shut::Frozen) {
-                    inner.change(writer, &state, &[Record::Shut { shut: Some(Shut::Frozen) }])?;
-                }
-                Ok(true)
-            })
-            .await?;
-        if begun {
-            self.0.filling.lock().insert(item, GateItem::empty(item, epoch));
-        }
-        Ok(begun)
+        self.begin(item, epoch).await
     }
 
     async fn fill(&self, item: ItemId, epoch: Epoch, marks: Vec<Claim>) -> Result<bool> {
-        let mut filling = self.0.filling.lock();
-        let mine = filling.get_mut(&item).filter(|filled| filled.epoch == epoch);
-        Ok(mine.map(|filled| filled.put_marks(&marks)).is_some())
+        self.fill_in(item, epoch, marks).await
     }
 
     async fn abandon_load(&self, item: ItemId, epoch: Epoch) {
-        self.0.filling.lock().retain(|id, filled| *id != item || filled.epoch != epoch);
+        self.abandon(item, epoch).await;
     }
 
     async fn load(&self, loading: Loading) -> Result<bool> {
-        let filled = self.0.filling.lock().remove(&loading.item);
-        let filled = filled.filter(|filled| filled.epoch == loading.epoch);
-        self.with_journal(move |inner, writer| {
-            let before = inner.items.get(loading.item);
-            let state = {
-                let before = before.as_ref().map(|state| state.read());
-                if before.as_ref().is_some_and(|before| before.epoch >= loading.epoch) {
-                    return Ok(false);
-                }
-                GateItem::load(&loading, filled, before.as_deref())
-            };
-            let last_seq = writer.last_seq;
-            writer.journal()?.put_items(last_seq, [&state])?;
-            inner.items.put(state);
-            Ok(true)
-        })
-        .await
+        self.load_whole(loading).await
     }
 
     async fn shut(&self, item: ItemId, shut: Option<Shut>) -> Result<bool> {
@@ -139,15 +119,22 @@ impl Upkeep for SoloGate {
     async fn unload(&self, item: ItemId) -> Result<()> {
         self.with_journal(move |inner, writer| {
             writer.journal()?.remove_item(item)?;
-            inner.items.remove(item);
-            let trimmed = writer.journal()?.trim(inner.options.keep)?;
-            tracing::debug!(%item, trimmed, "the item left the gate");
+            inner.forget_filling(writer, item);
+            if let Some(state) = inner.items.remove(item) {
+                let generation = state.read().in_file.generation;
+                writer.leftovers.push(Leftover { item, generation });
+            }
             Ok(())
         })
-        .await
+        .await?;
+        self.drop_leftovers().await?;
+        let trimmed = self.trim().await?;
+        tracing::debug!(%item, trimmed, "the item left the gate");
+        Ok(())
     }
 
     async fn upkeep(&self) -> Result<()> {
+        self.drop_leftovers().await?;
         self.tidy(REWRITE_AFTER_ENTRIES).await?;
         self.drop_kept().await
     }
@@ -155,7 +142,7 @@ impl Upkeep for SoloGate {
 
 impl Inner {
     /// Write changes of one item and make them, all or none.
-    fn change(
+    pub(super) fn change(
         &self,
         writer: &mut Writer,
         state: &RwLock<GateItem>,

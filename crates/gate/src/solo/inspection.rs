@@ -1,11 +1,13 @@
 //! Reading what the gate holds: for reconcile, for operators, and for buyers who ask after their claims.
 
+use std::collections::{HashMap, HashSet};
+
 use async_trait::async_trait;
 use parking_lot::RwLock;
 use sale::{Claim, ItemId, OrderNo, UserId};
 
 use super::{SoloGate, item::GateItem};
-use crate::{Inspection, Loaded, Presence, Reading, Result, Writable};
+use crate::{Inspection, Loaded, Outline, Reading, Result, Writable};
 
 #[async_trait]
 impl Inspection for SoloGate {
@@ -17,17 +19,11 @@ impl Inspection for SoloGate {
 
     async fn loaded(&self) -> Result<Vec<Loaded>> {
         let items = self.0.items.all();
-        let loaded = items.iter().map(|state| {
-            let state = state.read();
-            Loaded {
-                item: state.item,
-                epoch: state.epoch,
-                shut: state.shut,
-                window: (state.opens_ms, state.closes_ms),
-                presence: Presence::Whole,
-            }
-        });
-        Ok(loaded.collect())
+        Ok(items.iter().map(|state| state.read().loaded()).collect())
+    }
+
+    async fn loaded_item(&self, item: ItemId) -> Result<Option<Loaded>> {
+        Ok(self.0.items.get(item).map(|state| state.read().loaded()))
     }
 
     async fn reading(&self, item: ItemId) -> Result<Option<Reading>> {
@@ -43,7 +39,7 @@ impl Inspection for SoloGate {
                 closes_ms: state.closes_ms,
                 left: state.left,
                 marks: state.marks.len() as u64,
-                marked_units: state.marked_units,
+                marked_units: state.marks.units(),
                 version: state.version,
                 in_flight: inner.log.lock().claims_of(item),
                 adjusts: state.adjusts.iter().map(|(no, delta)| (*no, *delta)).collect(),
@@ -56,10 +52,34 @@ impl Inspection for SoloGate {
         Ok(self.0.log.lock().claims_of(item))
     }
 
+    async fn outlines(&self) -> Result<HashMap<ItemId, Outline>> {
+        let items = self.0.items.all();
+        let outlines = items.iter().map(|state| {
+            let state = state.read();
+            (state.item, state.outline())
+        });
+        Ok(outlines.collect())
+    }
+
+    async fn marked(&self, item: ItemId, claims: &[(UserId, OrderNo)]) -> Result<HashSet<OrderNo>> {
+        let Some(state) = self.0.items.get(item) else { return Ok(HashSet::new()) };
+        let state = state.read();
+        let is_marked = |(user, order_no): &&(UserId, OrderNo)| {
+            state.marks.get(user).is_some_and(|mark| mark.order_no == *order_no)
+        };
+        Ok(claims.iter().filter(is_marked).map(|(_, order_no)| *order_no).collect())
+    }
+
     async fn marks(&self, item: ItemId) -> Result<Vec<(UserId, OrderNo)>> {
         let Some(state) = self.0.items.get(item) else { return Ok(Vec::new()) };
-        let state = state.read();
-        Ok(state.marks.iter().map(|(user, mark)| (user.clone(), mark.order_no)).collect())
+        let mut marks = Vec::new();
+        // Piece by piece: whoever admits waits for who reads, and with them all who wait for the journal.
+        for place in 0.. {
+            let state = state.read();
+            let Some(piece) = state.marks.pieces().get(place) else { break };
+            marks.extend(piece.each().map(|(user, mark)| (user, mark.order_no)));
+        }
+        Ok(marks)
     }
 
     async fn queued(&self, user: &UserId, order_no: OrderNo) -> Result<Option<Claim>> {

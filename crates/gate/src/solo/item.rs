@@ -3,25 +3,36 @@
 //! Pure: it decides and changes, it writes nothing. Deciding a batch and replaying the journal end
 //! in the same [`GateItem::apply`], so what a restart rebuilds is what was there.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 
-use indexmap::IndexMap;
-use sale::{Claim, Epoch, ItemId, KeyHash, Millis, OrderNo, UserId};
+use sale::{Claim, Epoch, ItemId, Millis, OrderNo, UserId};
 
-use super::record::Record;
+use super::{marks::Marks, record::Record, spent::Spent};
 use crate::{
-    Busy, Changed, ClaimRequest, Decision, GiveBack, Loading, NumberedRequest, Shut,
+    Busy, Changed, ClaimRequest, Decision, GiveBack, Loaded, Loading, NumberedRequest, Outline,
+    Presence, Shut,
     mark::{Mark, repeated},
 };
 
 /// Versions count up from the epoch, so that those of a later epoch are always larger.
 const VERSION_BITS: u32 = 40;
 
-/// Keys of claims that were given back, remembered per item so that the same key still gets the
-/// same answer. Beyond this many no more are remembered, and a further one counts as new.
-const SPENT_KEYS_MAX: usize = 1_000_000;
+/// What the file has of an item.
+#[derive(Clone, Copy, Default)]
+pub(super) struct InFile {
+    /// Its pieces are known by this number. What an earlier load or an earlier life of the item has left
+    /// behind has another one.
+    pub(super) generation: i64,
+    /// All entries up to this one are in the pieces.
+    pub(super) as_of: u64,
+    /// And up to this one in the head.
+    pub(super) head_as_of: u64,
+    /// There is a row that says that these pieces are the item.
+    pub(super) has_row: bool,
+    /// The version of which all is in the file, without any entry.
+    pub(super) version: u64,
+}
 
-#[derive(Clone, Debug, PartialEq)]
 pub(super) struct GateItem {
     pub(super) item: ItemId,
     pub(super) epoch: Epoch,
@@ -33,14 +44,14 @@ pub(super) struct GateItem {
     /// zero as the ledger voids them.
     pub(super) left: i64,
     pub(super) version: u64,
-    pub(super) marked_units: i64,
-    /// Of the maps this one holds a million: entries lie dense, one beside the other, and growing
-    /// neither doubles what they take nor hashes them anew.
-    pub(super) marks: IndexMap<UserId, Mark>,
-    pub(super) spent: HashMap<KeyHash, Mark>,
-    /// Whose keys those are: the sold-out cache must not answer in their place.
-    pub(super) spenders: HashSet<UserId>,
     pub(super) adjusts: BTreeMap<OrderNo, i64>,
+    pub(super) marks: Marks,
+    pub(super) spent: Spent,
+    /// Counts loads, so that each knows which marks it has brought. After 65,536 loads of which none
+    /// came to its end one might take an old mark for its own: a buyer would be told that they hold what
+    /// is over.
+    load: u16,
+    pub(super) in_file: InFile,
 }
 
 impl GateItem {
@@ -54,58 +65,59 @@ impl GateItem {
             limit: 0,
             left: 0,
             version: epoch << VERSION_BITS,
-            marked_units: 0,
-            marks: IndexMap::new(),
-            spent: HashMap::new(),
-            spenders: HashSet::new(),
             adjusts: BTreeMap::new(),
+            marks: Marks::default(),
+            spent: Spent::default(),
+            load: 0,
+            in_file: InFile { generation: new_generation(), ..InFile::default() },
         }
     }
 
-    /// The item under a new epoch, some of whose marks may be filled in already. Spent keys of the epoch
-    /// before, if there was one, stay spent.
-    pub(super) fn load(
-        loading: &Loading,
-        filled: Option<GateItem>,
-        before: Option<&GateItem>,
-    ) -> GateItem {
-        // Epochs only grow. If this one does not, the load fails before anything is written, and what
-        // is at the gate stays as it is.
-        let (item, epoch) = (loading.item, loading.epoch);
-        assert!(before.map(|before| before.epoch) < Some(epoch), "{item} is beyond epoch {epoch}");
-        let mut item = filled.unwrap_or_else(|| GateItem::empty(loading.item, loading.epoch));
-        item.shut = loading.shut;
-        item.opens_ms = loading.opens_ms;
-        item.closes_ms = loading.closes_ms;
-        item.limit = loading.limit;
-        item.left = loading.left;
-        item.adjusts = loading.adjusted.iter().map(|adjust_no| (*adjust_no, 0)).collect();
-        item.put_marks(&loading.marks);
-        if let Some(before) = before {
-            item.spent = before.spent.clone();
-            item.spenders = before.spenders.clone();
-            // A mark that ends here and not by a release: its key was answered all the same.
-            for (user, mark) in &before.marks {
-                if item.marks.get(user).is_none_or(|now| now.order_no != mark.order_no) {
-                    item.spend(user.clone(), *mark);
-                }
+    /// An item without buyers, as it is to be sold: the head of one that is loaded.
+    pub(super) fn head_of(loading: &Loading) -> GateItem {
+        GateItem {
+            shut: loading.shut,
+            opens_ms: loading.opens_ms,
+            closes_ms: loading.closes_ms,
+            limit: loading.limit,
+            left: loading.left,
+            adjusts: loading.adjusted.iter().map(|adjust_no| (*adjust_no, 0)).collect(),
+            ..GateItem::empty(loading.item, loading.epoch)
+        }
+    }
+
+    /// From here on marks are filled in. Those that are there stay as long as the load goes on: they
+    /// answer for buyers who hold something.
+    pub(super) fn begin_filling(&mut self) {
+        self.load = self.load.wrapping_add(1);
+    }
+
+    pub(super) fn fill(&mut self, claims: &[Claim]) {
+        for claim in claims {
+            let mark = Mark::of(claim);
+            let before = self.marks.put(claim.user.as_str(), mark, self.load);
+            if let Some(before) = before.filter(|before| before.order_no != mark.order_no) {
+                self.spent.add(claim.user.clone(), before);
             }
         }
-        item
     }
 
-    pub(super) fn put_marks(&mut self, claims: &[Claim]) {
-        self.marks.reserve(claims.len());
-        for claim in claims {
-            self.put_mark(claim.user.clone(), Mark::of(claim));
+    /// Of one piece, the marks that the load did not bring end here and not by a release. Their keys
+    /// were answered all the same.
+    pub(super) fn end_others(&mut self, place: usize) {
+        for (user, mark) in self.marks.take_out_others(place, self.load) {
+            self.spent.add(user, mark);
         }
     }
 
-    pub(super) fn put_mark(&mut self, user: UserId, mark: Mark) {
-        self.marked_units += i64::from(mark.quantity);
-        if let Some(old) = self.marks.insert(user, mark) {
-            self.marked_units -= i64::from(old.quantity);
-        }
+    /// What was filled in is sold under this head.
+    pub(super) fn take_head(&mut self, head: GateItem) {
+        // Epochs only grow: of two loads the later one stands.
+        assert!(self.epoch <= head.epoch, "{} is beyond epoch {}", self.item, head.epoch);
+        let GateItem { epoch, shut, opens_ms, closes_ms, limit, left, version, adjusts, .. } = head;
+        (self.epoch, self.shut, self.limit, self.left) = (epoch, shut, limit, left);
+        (self.opens_ms, self.closes_ms) = (opens_ms, closes_ms);
+        (self.version, self.adjusts) = (version, adjusts);
     }
 
     /// Decide one request, and if it wins, take the units and mark the buyer.
@@ -144,7 +156,7 @@ impl GateItem {
     /// The answer that the same key had, or that what the buyer holds gives. A spent key comes before
     /// what its buyer holds by now: same key, same answer.
     pub(super) fn answered(&self, request: &ClaimRequest, ahead: u64) -> Option<Decision> {
-        if let Some(mark) = request.key.and_then(|key| self.spent.get(&key)) {
+        if let Some(mark) = request.key.and_then(|key| self.spent.get(key)) {
             return Some(repeated(*mark, request, ahead));
         }
         let mark = self.marks.get(&request.user)?;
@@ -157,7 +169,7 @@ impl GateItem {
     fn take(&mut self, claim: &Claim) {
         self.left -= i64::from(claim.quantity);
         self.version += 1;
-        self.put_mark(claim.user.clone(), Mark::of(claim));
+        self.marks.put(claim.user.as_str(), Mark::of(claim), self.load);
     }
 
     /// Undo the taking of units whose claim could not be written down. The buyer was told nothing, so
@@ -165,10 +177,9 @@ impl GateItem {
     pub(super) fn untake(&mut self, claim: &Claim) {
         let holds = |mark: &Mark| mark.order_no == claim.order_no;
         if self.marks.get(&claim.user).is_some_and(holds)
-            && let Some(mark) = self.marks.swap_remove(&claim.user)
+            && let Some(mark) = self.marks.remove(&claim.user)
         {
             self.left += i64::from(mark.quantity);
-            self.marked_units -= i64::from(mark.quantity);
         }
         // Never back: somebody may have seen the number between the two.
         self.version += 1;
@@ -176,7 +187,7 @@ impl GateItem {
 
     /// The largest number of an order or adjustment that is known here.
     pub(super) fn last_order_no(&self) -> Option<OrderNo> {
-        let marks = self.marks.values().chain(self.spent.values()).map(|mark| mark.order_no).max();
+        let marks = self.marks.last_order_no().max(self.spent.last_order_no());
         marks.max(self.adjusts.keys().max().copied())
     }
 
@@ -200,41 +211,121 @@ impl GateItem {
         Changed { item: self.item, version: self.version, units: self.left - before }
     }
 
+    pub(super) fn loaded(&self) -> Loaded {
+        Loaded {
+            item: self.item,
+            epoch: self.epoch,
+            shut: self.shut,
+            window: (self.opens_ms, self.closes_ms),
+            presence: Presence::Whole,
+        }
+    }
+
+    pub(super) fn outline(&self) -> Outline {
+        Outline {
+            epoch: self.epoch,
+            version: self.version,
+            shut: self.shut,
+            left: self.left,
+            marks: self.marks.len() as u64,
+            marked_units: self.marks.units(),
+        }
+    }
+
+    /// Make a change that is in the journal, as far as what was read from the file does not contain it.
+    /// The head may be younger than some of the pieces, and is as young as the youngest of them.
+    pub(super) fn replay(&mut self, seq: u64, record: &Record) -> bool {
+        if seq <= self.in_file.as_of {
+            return false;
+        }
+        if seq > self.in_file.head_as_of {
+            self.apply(record);
+            return true;
+        }
+        match record {
+            Record::Claims { claims, .. } => {
+                for claim in
+                    claims.iter().filter(|claim| self.lacks(seq, &claim.user)).collect::<Vec<_>>()
+                {
+                    self.marks.put(claim.user.as_str(), Mark::of(claim), self.load);
+                }
+            }
+            Record::Release { units } => {
+                for unit in
+                    units.iter().filter(|unit| self.lacks(seq, &unit.user)).collect::<Vec<_>>()
+                {
+                    self.end_mark(unit);
+                }
+            }
+            Record::Adjust { .. } | Record::ForgetAdjust { .. } | Record::Shut { .. } => {}
+        }
+        true
+    }
+
+    /// All of it was written in one commit.
+    pub(super) fn is_all_written(&mut self, as_of: u64) {
+        let pages = self.spent.pages();
+        pages.into_iter().for_each(|page| self.spent.note_written(page));
+        self.marks.is_all_written(as_of);
+        let (generation, version) = (self.in_file.generation, self.version);
+        self.in_file = InFile { generation, as_of, head_as_of: as_of, has_row: true, version };
+    }
+
+    /// Has it changed since all of it was written? What is not in pieces yet has.
+    pub(super) fn is_to_be_written(&self) -> bool {
+        !self.in_file.has_row || self.in_file.version != self.version
+    }
+
+    /// The file has nothing of it any more.
+    pub(super) fn is_all_unwritten(&mut self) {
+        self.spent.is_all_unwritten();
+        self.marks.is_all_unwritten();
+        self.in_file.has_row = false;
+    }
+
+    /// Was the piece that has this buyer written before this entry?
+    fn lacks(&self, seq: u64, user: &UserId) -> bool {
+        self.marks.piece_of(user).as_of < seq
+    }
+
     /// Would this release change anything?
     pub(super) fn holds(&self, unit: &GiveBack) -> bool {
         self.marks.get(&unit.user).is_some_and(|mark| mark.order_no == unit.order_no)
     }
 
     fn give_back(&mut self, unit: &GiveBack) {
-        if !self.holds(unit) {
-            return;
-        }
-        if let Some((user, mark)) = self.marks.swap_remove_entry(&unit.user) {
-            // The units that come back are those the mark took, whatever the message says.
-            self.left += i64::from(mark.quantity);
-            self.marked_units -= i64::from(mark.quantity);
-            self.spend(user, mark);
-        }
+        // The units that come back are those the mark took, whatever the message says.
+        self.left += self.end_mark(unit).map_or(0, |mark| i64::from(mark.quantity));
     }
 
-    fn spend(&mut self, user: UserId, mark: Mark) {
-        if let Some(key) = mark.key()
-            && self.spent.len() < SPENT_KEYS_MAX
-        {
-            self.spent.insert(key, mark);
-            self.spenders.insert(user);
-        }
+    fn end_mark(&mut self, unit: &GiveBack) -> Option<Mark> {
+        let mark = if self.holds(unit) { self.marks.remove(&unit.user) } else { None }?;
+        self.spent.add(unit.user.clone(), mark);
+        Some(mark)
     }
+}
+
+/// No two are the same, whatever a crash has left of the one before.
+fn new_generation() -> i64 {
+    let mut dice = [0; 8];
+    // Without randomness the time will do: it is another one after every crash.
+    if getrandom::fill(&mut dice).is_err() {
+        let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        dice = (since.as_nanos() as u64).to_le_bytes();
+    }
+    i64::from_le_bytes(dice)
 }
 
 #[cfg(test)]
 mod tests {
+    use sale::KeyHash;
+
     use super::*;
 
     #[test]
-    #[should_panic(expected = "beyond epoch 1")]
+    #[should_panic(expected = "beyond epoch 0")]
     fn an_epoch_that_does_not_grow_is_no_load() {
-        GateItem::load(&loading(1), None, Some(&item(9)));
+        item(9).take_head(GateItem::head_of(&Loading { epoch: 0, ..loading(1) }));
     }
 
     fn loading(left: i64) -> Loading {
@@ -253,7 +344,7 @@ mod tests {
     }
 
     fn item(left: i64) -> GateItem {
-        GateItem::load(&loading(left), None, None)
+        GateItem::head_of(&loading(left))
     }
 
     fn request(n: u64, user: &str, quantity: u32, key: Option<u64>) -> NumberedRequest {
@@ -349,7 +440,10 @@ mod tests {
         let mut before = item(1);
         before.decide(&request(1, "u1", 1, Some(7)), 1_500, 0);
         // The order is closed in the ledger, the release not here yet: the load knows no mark.
-        let mut after = GateItem::load(&Loading { epoch: 2, ..loading(1) }, None, Some(&before));
+        let mut after = before;
+        after.begin_filling();
+        after.end_others(0);
+        after.take_head(GateItem::head_of(&Loading { epoch: 2, ..loading(1) }));
         let again = after.decide(&request(2, "u1", 1, Some(7)), 1_500, 0);
         assert!(matches!(again, Decision::Admitted { repeated: true, .. }), "{again:?}");
         assert_eq!(after.left, 1, "the old answer took no new unit");
@@ -358,13 +452,13 @@ mod tests {
     #[test]
     fn units_whose_claim_was_not_written_are_there_again_and_the_key_is_new() {
         let mut item = item(1);
-        let before = item.clone();
+        let before = item.version;
         let decision = item.decide(&request(1, "u1", 1, Some(7)), 1_500, 0);
         let Decision::Admitted { claim, .. } = decision else { panic!("{decision:?}") };
         item.untake(&claim);
         item.untake(&claim);
-        assert!(item.version > before.version);
-        assert_eq!(GateItem { version: before.version, ..item.clone() }, before);
+        assert!(item.version > before);
+        assert_eq!((item.left, item.marks.len(), item.marks.units()), (1, 0, 0));
         let again = item.decide(&request(2, "u1", 1, Some(7)), 1_500, 0);
         assert!(matches!(again, Decision::Admitted { repeated: false, .. }), "{again:?}");
     }

@@ -2,7 +2,8 @@
 //!
 //! | table | holds |
 //! |---|---|
-//! | `item` | an item as it was when all entries up to `as_of` had been applied |
+//! | `item` | an item without its buyers, as it was when all entries up to `head_as_of` had been applied |
+//! | `piece` | some of an item's buyers, or of its spent keys ([`pieces`]) |
 //! | `entry` | one change of one item: the winners of a batch, units given back, … |
 //! | `cursor` | up to which entry the workers have put everything into the ledger |
 //! | `settled` | entries beyond the cursor that are in the ledger all the same |
@@ -17,9 +18,9 @@
 //!    by a row in `settled` while an older entry is still owed. A crash in between delivers it again,
 //!    which the ledger makes a no-op. For that reason both are written without waiting for the disk,
 //!    on a second connection.
-//! 3. kept until the item's row is written anew (after many entries, at a start or in a quiet
-//!    moment) or the item leaves the gate, because until then a restart needs it to know who is
-//!    marked.
+//! 3. kept until what it changed of the item is written anew (after many entries, at a start or in a
+//!    quiet moment) or the item leaves the gate, because until then a restart needs it to know who is
+//!    marked. `item.as_of` says up to which entry that is so.
 //! 4. kept for those who look back, as long and as much as is set, and by nobody else read again ([`kept`]).
 //!
 //! **A write that fails.** The gate knows everything the journal should hold: it undoes in memory what
@@ -33,6 +34,7 @@
 //! that it never will.
 
 pub(super) mod kept;
+pub(super) mod pieces;
 
 use std::{
     collections::HashSet,
@@ -40,15 +42,16 @@ use std::{
     time::{Duration, Instant},
 };
 
+use parking_lot::RwLock;
 use rusqlite::{Connection, params};
 use sale::ItemId;
 
-use super::{
-    item::GateItem,
-    record::{self, Record},
-};
+use self::pieces::{Leftover, Pieced};
+use super::{item::GateItem, record::Record};
 
-const SCHEMA_VERSION: i64 = 1;
+/// What was written before there were pieces is read as it is, and written anew in pieces like anything else.
+const WHOLE_ITEMS_VERSION: i64 = 1;
+const SCHEMA_VERSION: i64 = 2;
 const SCHEMA: &str = "
     CREATE TABLE item (
         item_id INTEGER PRIMARY KEY,
@@ -81,6 +84,8 @@ const PROVED_FOR: Duration = Duration::from_secs(10);
 
 /// A checkpoint copies the WAL into the file and stalls one batch; 16 MiB apart they are rare.
 const WAL_PAGES_MAX: u32 = 4_096;
+/// While an item is written piece by piece they come as often as a stall is to be short: 2 MiB.
+const STEP_WAL_PAGES_MAX: u32 = 512;
 
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -152,6 +157,8 @@ pub(super) struct Contents {
     pub(super) last_seq: u64,
     /// Entries that were applied on top of the items' rows.
     pub(super) replayed: u64,
+    /// Pieces of no item.
+    pub(super) leftovers: Vec<Leftover>,
 }
 
 impl Journal {
@@ -209,20 +216,6 @@ impl Journal {
         Ok(())
     }
 
-    /// Write items anew, as of `as_of`.
-    pub(super) fn put_items<'a>(
-        &mut self,
-        as_of: u64,
-        items: impl IntoIterator<Item = &'a GateItem>,
-    ) -> Result<()> {
-        let tx =
-            self.durable.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-        for item in items {
-            put_item(&tx, as_of, item)?;
-        }
-        Ok(tx.commit()?)
-    }
-
     pub(super) fn remove_item(&mut self, item: ItemId) -> Result<()> {
         self.durable.execute("DELETE FROM item WHERE item_id = ?", [item.0])?;
         Ok(())
@@ -262,17 +255,17 @@ impl Journal {
     pub(super) fn replace<'a>(
         &mut self,
         as_of: u64,
-        items: impl IntoIterator<Item = &'a GateItem>,
+        items: impl IntoIterator<Item = &'a RwLock<GateItem>>,
         owed: &[Stored],
     ) -> Result<()> {
         let tx =
             self.durable.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         tx.execute_batch(
-            "DELETE FROM item; DELETE FROM entry; DELETE FROM settled;
+            "DELETE FROM item; DELETE FROM piece; DELETE FROM entry; DELETE FROM settled;
              UPDATE kept SET upto = 0, bytes = 0",
         )?;
         for item in items {
-            put_item(&tx, as_of, item)?;
+            pieces::put_whole(&tx, as_of, &item.read())?;
         }
         put_entries(&tx, owed.iter().map(|Stored { seq, item, record }| (*seq, *item, record)))?;
         let acked = owed.first().map_or(as_of, |oldest| oldest.seq - 1);
@@ -287,17 +280,15 @@ impl Journal {
         Ok(self.length.check(&self.durable)?)
     }
 
+    /// The same after one of many steps, when it is worth it sooner.
+    fn checkpoint_soon(&mut self) -> Result<()> {
+        Ok(self.length.check_at(&self.durable, STEP_WAL_PAGES_MAX)?)
+    }
+
     pub(super) fn read_all(&self) -> Result<Contents> {
         let acked: u64 =
             self.durable.query_row("SELECT acked FROM cursor", [], |row| row.get(0))?;
-        let mut items = std::collections::HashMap::new();
-        let mut stored = self.durable.prepare("SELECT item_id, as_of, body FROM item")?;
-        let mut rows = stored.query([])?;
-        while let Some(row) = rows.next()? {
-            let item = ItemId(row.get(0)?);
-            let body = row.get_ref(2)?.as_blob().map_err(rusqlite::Error::from)?;
-            items.insert(item, (row.get::<_, u64>(1)?, record::decode_item(item, body)?));
-        }
+        let Pieced { mut items, leftovers, last_seq } = pieces::read_items(&self.durable)?;
         let settled: HashSet<u64> = self
             .durable
             .prepare("SELECT seq FROM settled")?
@@ -308,8 +299,9 @@ impl Journal {
             items: Vec::new(),
             unsettled: Vec::new(),
             acked,
-            last_seq: acked.max(kept_upto),
+            last_seq: acked.max(kept_upto).max(last_seq),
             replayed: 0,
+            leftovers,
         };
         let mut entries = self
             .durable
@@ -320,10 +312,7 @@ impl Journal {
             let body = row.get_ref(3)?.as_blob().map_err(rusqlite::Error::from)?;
             let record = Record::decode(row.get(2)?, item, body)?;
             contents.last_seq = contents.last_seq.max(seq);
-            if let Some((as_of, state)) = items.get_mut(&item)
-                && seq > *as_of
-            {
-                state.apply(&record);
+            if items.get_mut(&item).is_some_and(|state| state.replay(seq, &record)) {
                 contents.replayed += 1;
             }
             let owed = seq > acked && !settled.contains(&seq);
@@ -331,9 +320,7 @@ impl Journal {
                 contents.unsettled.push(Stored { seq, item, record });
             }
         }
-        let as_of = items.values().map(|(as_of, _)| *as_of).max().unwrap_or(0);
-        contents.last_seq = contents.last_seq.max(as_of);
-        contents.items = items.into_values().map(|(_, state)| state).collect();
+        contents.items = items.into_values().collect();
         Ok(contents)
     }
 
@@ -370,12 +357,6 @@ fn put_entries<'r>(
     Ok(())
 }
 
-fn put_item(tx: &Connection, as_of: u64, item: &GateItem) -> rusqlite::Result<()> {
-    let mut put = tx.prepare_cached("INSERT OR REPLACE INTO item VALUES (?, ?, ?)")?;
-    put.execute(params![item.item.0, as_of, record::encode_item(item)])?;
-    Ok(())
-}
-
 fn any_settled(connection: &Connection) -> rusqlite::Result<bool> {
     connection.query_row("SELECT EXISTS (SELECT 1 FROM settled)", [], |row| row.get(0))
 }
@@ -386,9 +367,12 @@ fn prepare(connection: &Connection, path: &Path) -> std::result::Result<(), Open
     let version: i64 =
         connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(unusable)?;
     match version {
-        0 => {
-            let create =
-                format!("BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT");
+        0 | WHOLE_ITEMS_VERSION => {
+            let tables = if version == 0 { SCHEMA } else { "" };
+            let create = format!(
+                "BEGIN IMMEDIATE; {tables} {} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT",
+                pieces::SCHEMA
+            );
             connection.execute_batch(&create).map_err(unusable)?;
         }
         SCHEMA_VERSION => {}

@@ -137,6 +137,8 @@ impl Inner {
         let as_of = self.writer.lock().last_seq;
         let owed: Vec<Stored> = self.log.lock().all().map(stored).collect();
         self.items.replace_in(journal, as_of, &owed)?;
+        // Of an item that is being loaded for the first time nothing is in the file any more.
+        self.forget_written_of_new_ones();
         Ok(as_of)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! The parts:
 //!
-//! - **items**: every item at the gate, in memory ([`items`], [`item`]);
+//! - **items**: every item at the gate, in memory ([`items`], [`item`]), its buyers in pieces ([`marks`]);
 //! - **the journal**: every change of them, on disk before anybody hears of it ([`journal`]);
 //! - **the log**: claims in the journal that the ledger does not have yet, in memory as well ([`log`]);
 //! - **the journal lock**: the one mutex around the journal ([`writer`]). Whoever changes anything holds
@@ -28,48 +28,43 @@ mod inspection;
 mod item;
 mod items;
 mod journal;
+mod loading;
 mod log;
 mod look_back;
+mod marks;
 mod mender;
+mod piece;
 mod record;
 mod relay;
+mod spent;
+mod tidying;
 mod writer;
+mod writing;
 
 use std::{
     collections::HashMap,
     path::Path,
     sync::{Arc, mpsc},
-    time::Duration,
 };
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use sale::{ClaimLog, EntryId, ItemId, LogEntry, LogError, OrderNo, SharedClock, UserId};
 
-pub use self::journal::OpenError;
 use self::{
-    item::GateItem,
     items::Items,
     journal::{Journal, JournalError},
+    loading::Filling,
     log::Log,
     writer::Writer,
 };
+pub use self::{journal::OpenError, tidying::REWRITE_AFTER_ENTRIES};
 use crate::{
     Admission, Decision, GateError, GateFailure, Keep, NumberedRequest, Result, rush::Rush,
 };
 
 /// The journal's file in the data directory.
 pub const JOURNAL_FILE: &str = "journal.db";
-
-/// Items are written anew, and the entries they contain dropped, when more entries than this lie on
-/// top of them: at a start, and in a quiet moment ([`SoloGate::tidy`]).
-pub const REWRITE_AFTER_ENTRIES: u64 = 20_000;
-/// With this many times as many, no quiet moment is waited for: the journal must not grow for ever,
-/// nor a restart take for ever.
-const REWRITE_AT_ONCE_TIMES: u64 = 10;
-/// A moment is quiet when nobody was admitted for this long and no more claims than this wait.
-const QUIET: Duration = Duration::from_secs(1);
-const QUIET_CLAIMS_MAX: u64 = 1_000;
 
 #[derive(Clone, Copy, Debug)]
 pub struct SoloOptions {
@@ -88,8 +83,8 @@ struct Inner {
     /// The journal lock.
     writer: Mutex<Writer>,
     items: Items,
-    /// Items of loads under way, as far as their marks have come.
-    filling: Mutex<HashMap<ItemId, GateItem>>,
+    /// Loads under way.
+    filling: Mutex<HashMap<ItemId, Filling>>,
     log: Log,
     rush: Rush,
 }
@@ -114,7 +109,7 @@ impl SoloGate {
             rush: Rush::default(),
         }));
         let unusable = |e: String| OpenError::Unusable(path.clone(), e);
-        gate.0.begin(journal).map_err(|e| unusable(e.to_string()))?;
+        gate.0.begin_with(journal).map_err(|e| unusable(e.to_string()))?;
         mender::start(broken, Arc::downgrade(&gate.0)).map_err(|e| unusable(e.to_string()))?;
         Ok(gate)
     }
@@ -122,23 +117,6 @@ impl SoloGate {
     /// The largest order number the journal knows, so that numbers go on after it.
     pub fn last_order_no(&self) -> Option<OrderNo> {
         self.0.items.last_order_no().max(self.0.log.lock().last_order_no())
-    }
-
-    /// Write the items anew and drop the entries they contain, if there are more than `entries_max`
-    /// and the moment is quiet, for nobody is admitted meanwhile. Answers whether it was done.
-    pub async fn tidy(&self, entries_max: u64) -> Result<bool> {
-        self.with_journal(move |inner, writer| {
-            let entries = writer.last_seq - writer.rewritten_seq;
-            let at_once = entries_max.saturating_mul(REWRITE_AT_ONCE_TIMES);
-            if entries <= entries_max || (entries <= at_once && !inner.is_quiet(writer)) {
-                return Ok(false);
-            }
-            inner.rewrite(writer)?;
-            let trimmed = writer.journal()?.trim(inner.options.keep)?;
-            tracing::info!(entries, trimmed, "the journal was tidied up");
-            Ok(true)
-        })
-        .await
     }
 
     /// Run a change on a thread that may block, holding the journal lock.
@@ -161,38 +139,6 @@ impl SoloGate {
         let done = tokio::task::spawn_blocking(change);
         // A change that panicked was not made.
         done.await.map_err(|e| GateError::new(GateFailure::Unwritable, e))?
-    }
-}
-
-impl Inner {
-    /// Take what the journal holds for the truth.
-    fn begin(&self, mut journal: Journal) -> std::result::Result<(), JournalError> {
-        let mut writer = self.writer.lock();
-        let contents = journal.read_all()?;
-        writer.last_seq = contents.last_seq;
-        writer.rewritten_seq = contents.last_seq - contents.replayed;
-        contents.items.into_iter().for_each(|item| self.items.put(item));
-        self.log.restore(contents.acked, contents.unsettled);
-        if contents.replayed > REWRITE_AFTER_ENTRIES {
-            self.items.write_to(&mut journal, writer.last_seq)?;
-            writer.rewritten_seq = writer.last_seq;
-        }
-        journal.trim(self.options.keep)?;
-        writer.journal = Some(journal);
-        Ok(())
-    }
-
-    fn is_quiet(&self, writer: &Writer) -> bool {
-        writer.admitted_at.is_none_or(|admitted_at| admitted_at.elapsed() >= QUIET)
-            && self.log.backlog() <= QUIET_CLAIMS_MAX
-    }
-
-    /// Write every item anew, so that the next start has nothing to apply.
-    fn rewrite(&self, writer: &mut Writer) -> std::result::Result<(), JournalError> {
-        let last_seq = writer.last_seq;
-        self.items.write_to(writer.journal()?, last_seq)?;
-        writer.rewritten_seq = last_seq;
-        Ok(())
     }
 }
 
@@ -255,7 +201,7 @@ impl Admission for SoloGate {
     fn may_hold_mark(&self, item: ItemId, user: &UserId, _: bool) -> bool {
         self.0.items.get(item).is_some_and(|item| {
             let item = item.read();
-            item.marks.contains_key(user) || item.spenders.contains(user)
+            item.marks.get(user).is_some() || item.spent.is_of(user)
         })
     }
 }

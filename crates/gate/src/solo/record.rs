@@ -2,14 +2,12 @@
 //!
 //! A record is one change of one item, written with the bytes of [`crate::mark`].
 
-use sale::{Claim, Epoch, ItemId, KeyHash, Millis, OrderNo};
+use sale::{Claim, Epoch, ItemId, Millis, OrderNo};
 
-use super::item::GateItem;
+use super::{item::GateItem, spent::List};
 use crate::{
     GiveBack, Shut,
-    mark::{
-        Bytes, Garbled, decode_claims, encode_claims, put_bare_mark, put_mark, put_u64, put_user,
-    },
+    mark::{Bytes, Garbled, decode_claims, encode_claims, put_u64, put_user},
 };
 
 /// What the journal stores in `kind` for claims.
@@ -99,41 +97,39 @@ impl Record {
     }
 }
 
-/// A whole item, for the `item` table.
-pub(super) fn encode_item(state: &GateItem) -> Vec<u8> {
-    let mut out = Vec::with_capacity(128 + state.marks.len() * 48);
+/// An item without its buyers, for the `item` table.
+pub(super) fn encode_head(head: &GateItem, generation: i64) -> Vec<u8> {
+    let mut out = Vec::with_capacity(72 + head.adjusts.len() * 16);
     for number in [
-        state.epoch,
-        shut_code(state.shut),
-        state.opens_ms as u64,
-        state.closes_ms as u64,
-        u64::from(state.limit),
-        state.left as u64,
-        state.version,
-        state.adjusts.len() as u64,
+        head.epoch,
+        shut_code(head.shut),
+        head.opens_ms as u64,
+        head.closes_ms as u64,
+        u64::from(head.limit),
+        head.left as u64,
+        head.version,
+        generation as u64,
+        head.adjusts.len() as u64,
     ] {
         put_u64(&mut out, number);
     }
-    for (adjust_no, delta) in &state.adjusts {
+    for (adjust_no, delta) in &head.adjusts {
         put_u64(&mut out, adjust_no.as_u64());
         put_u64(&mut out, *delta as u64);
     }
-    put_u64(&mut out, state.marks.len() as u64);
-    for (user, mark) in &state.marks {
-        put_mark(&mut out, user, mark);
-    }
-    put_u64(&mut out, state.spent.len() as u64);
-    for (key, mark) in &state.spent {
-        put_u64(&mut out, key.0);
-        put_bare_mark(&mut out, mark);
-    }
-    put_u64(&mut out, state.spenders.len() as u64);
-    state.spenders.iter().for_each(|user| put_user(&mut out, user));
     out
 }
 
-pub(super) fn decode_item(item: ItemId, bytes: &[u8]) -> Result<GateItem, Garbled> {
+pub(super) fn decode_head(item: ItemId, bytes: &[u8]) -> Result<GateItem, Garbled> {
     let mut from = Bytes(bytes);
+    let mut state = numbers_of_head(item, &mut from)?;
+    state.in_file.generation = from.u64()? as i64;
+    adjusts_of_head(&mut state, &mut from)?;
+    from.end()?;
+    Ok(state)
+}
+
+fn numbers_of_head(item: ItemId, from: &mut Bytes<'_>) -> Result<GateItem, Garbled> {
     let mut state = GateItem::empty(item, from.u64()?);
     state.shut = shut_from(from.u64()?)?;
     state.opens_ms = from.u64()? as Millis;
@@ -141,25 +137,32 @@ pub(super) fn decode_item(item: ItemId, bytes: &[u8]) -> Result<GateItem, Garble
     state.limit = from.u64()? as u32;
     state.left = from.u64()? as i64;
     state.version = from.u64()?;
+    Ok(state)
+}
+
+fn adjusts_of_head(state: &mut GateItem, from: &mut Bytes<'_>) -> Result<(), Garbled> {
     for _ in 0..from.u64()? {
         state.adjusts.insert(from.order_no()?, from.u64()? as i64);
     }
-    let marks = from.u64()?;
-    state.marks.reserve((marks as usize).min(bytes.len() / 16));
-    for _ in 0..marks {
-        let (user, mark) = from.mark()?;
-        state.put_mark(user, mark);
-    }
+    Ok(())
+}
+
+/// An item in one piece, as releases wrote it that knew no others.
+pub(super) fn decode_item(item: ItemId, bytes: &[u8]) -> Result<GateItem, Garbled> {
+    let mut from = Bytes(bytes);
+    let mut state = numbers_of_head(item, &mut from)?;
+    adjusts_of_head(&mut state, &mut from)?;
     for _ in 0..from.u64()? {
-        state.spent.insert(KeyHash(from.u64()?), from.bare_mark()?);
+        let (user, mark) = from.mark()?;
+        state.marks.put(user.as_str(), mark, 0);
     }
+    state.spent.restore(List::Keys, &mut from)?;
     // A row from before this list was kept ends here.
     if from.end().is_err() {
-        for _ in 0..from.u64()? {
-            state.spenders.insert(from.user()?);
-        }
+        state.spent.restore(List::Spenders, &mut from)?;
     }
     from.end()?;
+    state.spent.is_all_unwritten();
     Ok(state)
 }
 
@@ -185,6 +188,7 @@ fn shut_from(code: u64) -> Result<Option<Shut>, Garbled> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use sale::KeyHash;
 
     use super::*;
 
@@ -238,6 +242,7 @@ mod tests {
         fn garbage_is_refused_not_believed(kind in 0i64..8, bytes: Vec<u8>) {
             let _ = Record::decode(kind, ItemId(1), &bytes);
             let _ = decode_item(ItemId(1), &bytes);
+            let _ = decode_head(ItemId(1), &bytes);
         }
     }
 }

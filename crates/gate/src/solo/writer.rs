@@ -6,7 +6,7 @@ use std::{sync::mpsc, time::Instant};
 use sale::ItemId;
 
 use super::{
-    journal::{Journal, JournalError},
+    journal::{Journal, JournalError, pieces::Leftover},
     mender::Broken,
     record::Record,
 };
@@ -18,13 +18,22 @@ pub(super) struct Writer {
     pub(super) last_seq: u64,
     /// The items' rows contain all entries up to about this one.
     pub(super) rewritten_seq: u64,
+    /// Pieces in the file that are of no item, and go little by little.
+    pub(super) leftovers: Vec<Leftover>,
     /// When somebody was last admitted.
     pub(super) admitted_at: Option<Instant>,
 }
 
 impl Writer {
     pub(super) fn new(mender: mpsc::Sender<Broken>) -> Writer {
-        Writer { journal: None, mender, last_seq: 0, rewritten_seq: 0, admitted_at: None }
+        Writer {
+            journal: None,
+            mender,
+            last_seq: 0,
+            rewritten_seq: 0,
+            leftovers: Vec::new(),
+            admitted_at: None,
+        }
     }
 
     /// The journal, before anything is changed that must be in it.

@@ -135,6 +135,39 @@ async fn units_come_back_once_and_only_for_the_order_that_holds_them(home) {
     assert_eq!(gate.marks(ITEM).await.unwrap(), [(second.user, second.order_no)]);
 }
 
+async fn an_outline_follows_whatever_changes_an_item(home) {
+    let gate = home.open().await;
+    let other = ItemId(ITEM.0 + 1);
+    load(&*gate, Loading { shards: 2, ..home.loading(1, 5) }).await;
+    load(&*gate, Loading { item: other, ..home.loading(1, 5) }).await;
+    let outline = async |item| gate.outlines().await.unwrap().get(&item).copied();
+    let (mut before, elsewhere) = (outline(ITEM).await.unwrap(), outline(other).await);
+    assert_eq!((before.epoch, before.left, before.marks), (1, 5, 0));
+    let mut changes = async |what: &str| {
+        let now = outline(ITEM).await.unwrap();
+        assert_ne!(now, before, "{what}");
+        assert_eq!(now, gate.reading(ITEM).await.unwrap().unwrap().outline(), "{what}");
+        before = now;
+    };
+    let claim = admitted(&one(&*gate, home.request("a", 2)).await);
+    changes("a claim").await;
+    let held = [(claim.user.clone(), claim.order_no), ("b".parse().unwrap(), claim.order_no)];
+    let marked = gate.marked(ITEM, &held).await.unwrap();
+    assert_eq!(marked.into_iter().collect::<Vec<_>>(), [claim.order_no]);
+    gate.release(&[give_back(&claim)]).await.unwrap();
+    changes("units came back").await;
+    assert!(gate.marked(ITEM, &held).await.unwrap().is_empty());
+    gate.adjust(ITEM, claim.order_no, 3, true).await.unwrap();
+    changes("there are more").await;
+    gate.shut(ITEM, Some(Shut::Paused)).await.unwrap();
+    changes("it is shut").await;
+    load(&*gate, Loading { shards: 2, ..home.loading(2, 5) }).await;
+    changes("it was loaded anew").await;
+    assert_eq!(outline(other).await, elsewhere, "nothing happened there");
+    gate.unload(ITEM).await.unwrap();
+    assert_eq!(outline(ITEM).await, None);
+}
+
 async fn warming_twice_changes_nothing_and_a_new_epoch_replaces_the_old(home) {
     let gate = home.open().await;
     let loading = |epoch, left| Loading { shards: 2, ..home.loading(epoch, left) };

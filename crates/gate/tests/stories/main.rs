@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod big_items;
 mod both;
 mod disk;
 mod fixture;

@@ -1,16 +1,24 @@
 //! Stories of the Redis gate, on real servers: one Redis, and a cluster of six.
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
 
 use faults::services::{Redis, RedisOptions as Server, shared_cluster};
 use gate::{
-    AdjustOutcome, Admission, Busy, Decision, GiveBack, Inspection, Loading, NumberedRequest,
-    Upkeep,
+    AdjustOutcome, Admission, Busy, ClaimRequest, Decision, GiveBack, Inspection, Loading,
+    NumberedRequest, Upkeep,
     redis::{RedisGate, RedisOptions},
 };
-use sale::{Claim, ClaimLog, KeyHash, OrderNo, UserId};
+use sale::{Claim, ClaimLog, ItemId, KeyHash, OrderNo, UserId};
 
-use crate::fixture::{Home, ITEM, RedisHome, admitted, ids, left, load, one, order_numbers};
+use crate::fixture::{
+    Home, ITEM, RedisHome, admitted, ids, left, load, one, one_unit, order_numbers,
+};
+
+/// Whatever is waited for comes within this, or the story fails.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The item over so many shards.
 pub(crate) fn loading(home: &RedisHome, epoch: u64, left: i64, shards: u32) -> Loading {
@@ -278,4 +286,46 @@ async fn a_million_buyers_fit_into_150_megabytes() {
     assert!(used < 150_000_000, "{used} bytes");
     let reading = gate.reading(ITEM).await.unwrap().unwrap();
     assert_eq!((reading.marks, reading.marked_units), (BUYERS as u64, BUYERS as i64));
+}
+
+#[tokio::test]
+async fn a_hot_item_of_one_shard_has_the_whole_log_and_not_more() {
+    const WAITING_MAX: u64 = 40;
+    let home = RedisHome::new();
+    let open = async |consumer: &str| {
+        let options = RedisOptions { log_claims_max: WAITING_MAX, ..home.options(consumer) };
+        RedisGate::open(options).await.unwrap()
+    };
+    let gate = open("one").await;
+    load(&gate, home.loading(1, 1_000)).await;
+    let other = ItemId(ITEM.0 + 1);
+    load(&gate, Loading { item: other, ..home.loading(1, 1_000) }).await;
+    let full = Decision::Busy(Busy::LogFull);
+    let began = Instant::now();
+    let mut admitted = 0;
+    while admitted < WAITING_MAX {
+        assert!(began.elapsed() < PATIENCE, "refused with {admitted} on the log");
+        let batch = (0..5).map(|n| home.request(&format!("u{admitted}-{n}"), 1)).collect();
+        for decision in gate.admit(batch).await {
+            match decision {
+                Decision::Admitted { repeated: false, .. } => admitted += 1,
+                refused => assert_eq!(refused, full),
+            }
+        }
+    }
+    assert_eq!(gate.measure_backlog().await.unwrap(), WAITING_MAX);
+    let of_other = || (home.numbers.next(), ClaimRequest { item: other, ..one_unit("z") });
+    assert_eq!(one(&gate, of_other()).await, full, "nothing is free for the others");
+    // Another process knows it from its first look round.
+    let second = open("two").await;
+    second.upkeep().await.unwrap();
+    assert_eq!(one(&second, of_other()).await, full);
+    assert_eq!(one(&second, home.request("z", 1)).await, full);
+    // What leaves makes room for whoever comes.
+    let taken = gate.take(1).await.unwrap();
+    gate.ack(&ids(&taken)).await.unwrap();
+    let at_last = async || matches!(one(&gate, of_other()).await, Decision::Admitted { .. });
+    while !at_last().await {
+        assert!(began.elapsed() < PATIENCE, "a full log does not open again");
+    }
 }

@@ -40,6 +40,8 @@ const OUT_OF_ORDER: [u16; 24] = [
 const REFUSED: [u16; 7] = [1044, 1045, 1049, 1130, 1251, 1698, 3159];
 /// A failure of TLS has no number of its own.
 const TLS: i32 = -1;
+/// Nor has a way of proving a password that we do not know.
+const STRANGE_LOGIN: i32 = -2;
 /// SQLSTATE classes that are about the row: a value that does not fit, a constraint, a `SIGNAL`.
 const OF_THE_ROW: [&str; 3] = ["22", "23", "45"];
 
@@ -49,6 +51,7 @@ impl From<SqlError> for Failure {
             SqlError::Server(error) => (fault_of_server(error), i32::from(error.code)),
             SqlError::Driver(DriverError::PacketTooLarge) => (Fault::Row, 0),
             error if is_tls(error) => (Fault::Down, TLS),
+            error if is_strange_login(error) => (Fault::Down, STRANGE_LOGIN),
             SqlError::Driver(
                 DriverError::FromValue { .. }
                 | DriverError::FromRow { .. }
@@ -68,6 +71,18 @@ fn is_tls(error: &SqlError) -> bool {
         SqlError::Io(IoError::Io(error)) => error.kind() == std::io::ErrorKind::InvalidData,
         _ => false,
     }
+}
+
+/// MySQL asks a user it does not know for one of several proofs, so that nobody learns that there is none.
+fn is_strange_login(error: &SqlError) -> bool {
+    matches!(
+        error,
+        SqlError::Driver(
+            DriverError::UnknownAuthPlugin { .. }
+                | DriverError::CleartextPluginDisabled
+                | DriverError::MysqlOldPasswordDisabled
+        )
+    )
 }
 
 fn fault_of_server(error: &ServerError) -> Fault {
@@ -110,7 +125,8 @@ impl Failure {
 
     /// The server does not let us in, and waiting will not change that.
     pub(super) fn is_refused(&self) -> bool {
-        self.has_code(&REFUSED)
+        let strange = |said: &SqlFailure| said.code == STRANGE_LOGIN;
+        self.has_code(&REFUSED) || matches!(self, Failure::Sql(said) if strange(said))
     }
 
     pub(super) fn is_tls(&self) -> bool {
@@ -218,6 +234,16 @@ mod tests {
         assert!(matches!(LedgerError::from(full), LedgerError::Unavailable(_)));
         let deadlock = Failure::of_commit(server(DEADLOCK, "40001", ""));
         assert_eq!(deadlock.fault(), Some(Fault::Deadlock));
+    }
+
+    #[test]
+    fn whoever_is_asked_for_a_proof_that_nobody_can_give_is_refused() {
+        let name = "sha256_password".into();
+        let decoy = SqlError::Driver(DriverError::UnknownAuthPlugin { name });
+        assert!(Failure::from(decoy).is_refused());
+        let denied = server(1045, "28000", "Access denied for user");
+        assert!(Failure::from(denied).is_refused());
+        assert!(!Failure::from(SqlError::Driver(DriverError::ConnectionClosed)).is_refused());
     }
 
     #[test]

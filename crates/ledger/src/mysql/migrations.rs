@@ -34,6 +34,7 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0015_door.sql"),
     include_str!("migrations/0016_fair_start.sql"),
     include_str!("migrations/0017_console.sql"),
+    include_str!("migrations/0018_changed.sql"),
 ];
 
 /// The schema this binary writes.

@@ -1,6 +1,6 @@
 //! Activities and their items: made, shown, moved through their states, and warmed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
 use sale::{
@@ -18,13 +18,18 @@ use super::{
     webhooks,
 };
 use crate::{
-    Activities, ActivityFilter, ActivityKey, AuditEntry, CreateKey, CreatedActivities,
-    EditedActivity, MovedActivity, NewActivities, Result, WebhookEvent, WebhookKind,
+    Activities, ActivityFilter, ActivityKey, AuditEntry, CHANGED_TOLD_MAX, ChangedActivity,
+    CreateKey, CreatedActivities, EditedActivity, MovedActivity, NewActivities, Result,
+    WebhookEvent, WebhookKind,
     activities::{ACTIVITY_COLUMNS, put_items},
 };
 
 const ITEM_COLUMNS: &str = "id, activity_id, name, image_url, price, currency, origin_price, stock, \
      total, limit_per_user, shards, version, epoch, state, sku, description, more_images, attributes";
+
+/// The same without what is long.
+const BRIEF_ITEM_COLUMNS: &str = "id, activity_id, name, image_url, price, currency, origin_price, \
+     stock, total, limit_per_user, shards, version, epoch, state, sku, NULL, NULL, NULL";
 
 fn read_activity(row: &dyn Row) -> Outcome<Activity> {
     Ok(Activity {
@@ -96,12 +101,34 @@ async fn page(
     filter: &ActivityFilter,
     after: Option<ActivityKey>,
     limit: usize,
+    columns: &str,
 ) -> Outcome<Vec<Activity>> {
     let (sql, asked) = filter.page(after);
     let mut asked = asked.map(Value::from).to_vec();
     asked.push(limit.into());
     let found = session.rows(&sql, &asked, read_activity).await?;
-    with_items(session, found).await
+    with_columns(session, found, columns).await
+}
+
+/// Each activity that was changed lately; of its rows as many as were, one by one.
+async fn changed(session: &mut dyn Session, within_ms: Millis) -> Outcome<Vec<ChangedActivity>> {
+    let dialect = session.dialect();
+    let (at, now) = (dialect.changed_ms(), dialect.changing_clock());
+    let lately = dialect.changed_within(within_ms);
+    let read =
+        |row: &dyn Row| Ok((get::<i64>(row, 0)?, get::<Millis>(row, 1)?, get::<Millis>(row, 2)?));
+    let mut found: BTreeMap<i64, ChangedActivity> = BTreeMap::new();
+    for (id, table) in [("id", "tb_seckill_activity"), ("activity_id", "tb_seckill_product")] {
+        let sql = format!("SELECT {id}, {at}, {now} FROM {table} WHERE {lately} LIMIT ?");
+        for (id, at_ms, now_ms) in session.rows(&sql, values![CHANGED_TOLD_MAX], read).await? {
+            let none = ChangedActivity { id: ActivityId(id), trace: (0, 0), age_ms: Millis::MAX };
+            let changed = found.entry(id).or_insert(none);
+            changed.trace.0 += 1;
+            changed.trace.1 = changed.trace.1.wrapping_add(at_ms);
+            changed.age_ms = changed.age_ms.min(now_ms - at_ms);
+        }
+    }
+    Ok(found.into_values().collect())
 }
 
 async fn of(
@@ -109,6 +136,7 @@ async fn of(
     activities: &[ActivityId],
     items: &[ItemId],
     external_ids: &[String],
+    columns: &str,
 ) -> Outcome<Vec<Activity>> {
     let mut ids: BTreeSet<i64> = activities.iter().map(|id| id.0).collect();
     if !external_ids.is_empty() {
@@ -121,16 +149,24 @@ async fn of(
     ids.extend(session.rows(sql, &[items], |row| get::<i64>(row, 0)).await?);
     let sql = format!("SELECT {ACTIVITY_COLUMNS} FROM tb_seckill_activity WHERE id IN ?");
     let found = session.rows(&sql, &[Value::list(ids)], read_activity).await?;
-    with_items(session, found).await
+    with_columns(session, found, columns).await
 }
 
 /// The items of all of them are read at once.
 async fn with_items(
     session: &mut dyn Session,
+    activities: Vec<Activity>,
+) -> Outcome<Vec<Activity>> {
+    with_columns(session, activities, ITEM_COLUMNS).await
+}
+
+async fn with_columns(
+    session: &mut dyn Session,
     mut activities: Vec<Activity>,
+    columns: &str,
 ) -> Outcome<Vec<Activity>> {
     let sql =
-        format!("SELECT {ITEM_COLUMNS} FROM tb_seckill_product WHERE activity_id IN ? ORDER BY id");
+        format!("SELECT {columns} FROM tb_seckill_product WHERE activity_id IN ? ORDER BY id");
     let ids = Value::list(activities.iter().map(|activity| activity.id));
     let items = session.rows(&sql, &[ids], read_item).await?;
     put_items(&mut activities, items);
@@ -269,7 +305,7 @@ impl Activities for SqlLedger {
         limit: usize,
     ) -> Result<Vec<Activity>> {
         self.run(Access::Snapshot, *filter, move |session, filter| {
-            Box::pin(page(session, filter, after, limit))
+            Box::pin(page(session, filter, after, limit, ITEM_COLUMNS))
         })
         .await
     }
@@ -282,9 +318,38 @@ impl Activities for SqlLedger {
     ) -> Result<Vec<Activity>> {
         let asked = (activities.to_vec(), items.to_vec(), external_ids.to_vec());
         self.run(Access::Snapshot, asked, |session, (activities, items, external_ids)| {
-            Box::pin(of(session, activities, items, external_ids))
+            Box::pin(of(session, activities, items, external_ids, ITEM_COLUMNS))
         })
         .await
+    }
+
+    async fn activities_briefly(
+        &self,
+        filter: &ActivityFilter,
+        after: Option<ActivityKey>,
+        limit: usize,
+    ) -> Result<Vec<Activity>> {
+        self.run(Access::Snapshot, *filter, move |session, filter| {
+            Box::pin(page(session, filter, after, limit, BRIEF_ITEM_COLUMNS))
+        })
+        .await
+    }
+
+    async fn activities_of_briefly(
+        &self,
+        activities: &[ActivityId],
+        items: &[ItemId],
+    ) -> Result<Vec<Activity>> {
+        let asked = (activities.to_vec(), items.to_vec());
+        self.run(Access::Snapshot, asked, |session, (activities, items)| {
+            Box::pin(of(session, activities, items, &[], BRIEF_ITEM_COLUMNS))
+        })
+        .await
+    }
+
+    async fn changed_activities(&self, within_ms: Millis) -> Result<Vec<ChangedActivity>> {
+        self.run(Access::Statement, (), move |session, ()| Box::pin(changed(session, within_ms)))
+            .await
     }
 
     async fn items_by_sku(

@@ -1,24 +1,25 @@
 //! The ledger's side of a comparison with the gate, each answer of one instant.
 
 use async_trait::async_trait;
-use sale::{ItemId, Millis, OrderNo};
+use sale::{Item, ItemId, Millis, OrderNo};
 
 use super::{
-    Access, SqlLedger, activities,
-    columns::{FromValue, get, json},
+    Access, SqlLedger, activities, books_since,
+    columns::{FromValue, get, json, parsed},
     dead_letters,
     failure::{Failure, Outcome},
-    orders, outbox, payments,
+    orders, outbox, payment_problems,
     session::{Row, Session, values},
     upkeep,
 };
 use crate::{
-    Books, ItemBooks, Outstanding, PaymentProblem, Result,
+    ActivityFilter, ActivityKey, Books, BooksPoint, CheckedPayments, ItemBooks, LogEnd,
+    OutlinePage, Outstanding, PaymentsSince, Result,
     outbox::{pending_adjusts, pending_releases},
 };
 
 /// A chain broken in more places than this is no longer read row by row.
-const CHAIN_BREAKS_MAX: usize = 100;
+pub(super) const CHAIN_BREAKS_MAX: usize = 100;
 
 async fn item_books(
     session: &mut dyn Session,
@@ -28,26 +29,57 @@ async fn item_books(
     let item = activities::item(session, id).await?.ok_or(Failure::NotFound)?;
     let (live_orders, live_units) = live(session, id).await?;
     let (user_records, paired) = user_records(session, id).await?;
-    let waiting = outbox::waiting_for_gate(session, id).await?;
     let (chain_breaks, chain_end) = chain(session, id, item.total).await?;
-    Ok(ItemBooks {
-        epoch: item.epoch,
-        live_units,
+    let counted = Counts {
         live_orders,
+        live_units,
         user_records,
         user_record_mismatches: (user_records - paired) + (live_orders - paired),
+        chain_breaks,
+        chain_end,
+    };
+    with_what_is_open(session, item, counted, in_flight).await
+}
+
+/// What the rows of an item's past come to, counted as a whole or on from an earlier point.
+pub(super) struct Counts {
+    pub(super) live_orders: u64,
+    pub(super) live_units: i64,
+    pub(super) user_records: u64,
+    pub(super) user_record_mismatches: u64,
+    pub(super) chain_breaks: Vec<i64>,
+    pub(super) chain_end: Option<i64>,
+}
+
+/// The rest, whose price follows what waits.
+pub(super) async fn with_what_is_open(
+    session: &mut dyn Session,
+    item: Item,
+    counts: Counts,
+    in_flight: &[OrderNo],
+) -> Outcome<ItemBooks> {
+    let id = item.id;
+    let waiting = outbox::waiting_for_gate(session, id).await?;
+    let log_end = log_end(session, id).await?;
+    Ok(ItemBooks {
+        epoch: item.epoch,
+        live_units: counts.live_units,
+        live_orders: counts.live_orders,
+        user_records: counts.user_records,
+        user_record_mismatches: counts.user_record_mismatches,
         settled: orders::settled_among(session, in_flight).await?,
         failed: dead_letters::open_of(session, id).await?,
         pending_releases: pending_releases(&waiting, id),
         pending_adjusts: pending_adjusts(&waiting, id),
-        chain_breaks,
-        chain_end,
+        chain_breaks: counts.chain_breaks,
+        chain_end: counts.chain_end,
+        log_end,
         item,
     })
 }
 
 /// Two numbers of one row.
-fn pair<A: FromValue, B: FromValue>(row: &dyn Row) -> Outcome<(A, B)> {
+pub(super) fn pair<A: FromValue, B: FromValue>(row: &dyn Row) -> Outcome<(A, B)> {
     Ok((get(row, 0)?, get(row, 1)?))
 }
 
@@ -84,7 +116,7 @@ async fn chain(
     {
         return Ok((Vec::new(), Some(end)));
     }
-    Ok((breaks, chain_end(session, id).await?))
+    Ok((breaks, log_end(session, id).await?.map(|end| end.after_stock)))
 }
 
 /// Each change leads from one stock to another. They are one way from the initial total to some end if as
@@ -129,9 +161,13 @@ async fn chain_breaks(session: &mut dyn Session, id: ItemId, total: i64) -> Outc
     session.rows(sql, values![id, total, id, CHAIN_BREAKS_MAX], |row| get(row, 0)).await
 }
 
-async fn chain_end(session: &mut dyn Session, id: ItemId) -> Outcome<Option<i64>> {
-    let sql = "SELECT after_stock FROM tb_stock_log WHERE product_id = ? ORDER BY id DESC LIMIT 1";
-    session.first(sql, values![id], |row| get(row, 0)).await
+pub(super) async fn log_end(session: &mut dyn Session, id: ItemId) -> Outcome<Option<LogEnd>> {
+    let sql = "SELECT id, order_no, after_stock FROM tb_stock_log
+         WHERE product_id = ? ORDER BY id DESC LIMIT 1";
+    let read = |row: &dyn Row| {
+        Ok(LogEnd { id: get(row, 0)?, order_no: parsed(row, 1)?, after_stock: get(row, 2)? })
+    };
+    session.first(sql, values![id], read).await
 }
 
 async fn outstanding(session: &mut dyn Session) -> Outcome<Outstanding> {
@@ -190,9 +226,43 @@ impl Books for SqlLedger {
         .await
     }
 
-    async fn payment_problems(&self, limit: usize) -> Result<Vec<PaymentProblem>> {
-        self.run(Access::LongSnapshot, (), move |session, ()| {
-            Box::pin(payments::problems(session, limit))
+    async fn check_payments(
+        &self,
+        since: Option<&PaymentsSince>,
+        limit: usize,
+    ) -> Result<CheckedPayments> {
+        self.run(Access::LongSnapshot, since.cloned(), move |session, since| {
+            Box::pin(async move {
+                match since {
+                    Some(since) => payment_problems::since(session, since, limit).await,
+                    None => payment_problems::all(session, limit).await,
+                }
+            })
+        })
+        .await
+    }
+
+    async fn item_books_since(
+        &self,
+        item: ItemId,
+        in_flight: &[OrderNo],
+        point: &BooksPoint,
+    ) -> Result<Option<ItemBooks>> {
+        let asked = (in_flight.to_vec(), *point);
+        self.run(Access::Snapshot, asked, move |session, (in_flight, point)| {
+            Box::pin(books_since::item_books(session, item, in_flight, point))
+        })
+        .await
+    }
+
+    async fn item_outlines(
+        &self,
+        filter: &ActivityFilter,
+        after: Option<ActivityKey>,
+        limit: usize,
+    ) -> Result<OutlinePage> {
+        self.run(Access::Statement, *filter, move |session, filter| {
+            Box::pin(books_since::outlines(session, filter, after, limit))
         })
         .await
     }

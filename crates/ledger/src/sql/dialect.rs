@@ -83,4 +83,30 @@ impl Dialect {
             }
         }
     }
+
+    /// A column of when a row was last changed, in ms.
+    pub(crate) fn changed_ms(self) -> &'static str {
+        match self {
+            Dialect::Sqlite => "changed_at",
+            Dialect::Mysql => "CAST(UNIX_TIMESTAMP(changed_at) * 1000 AS SIGNED)",
+        }
+    }
+
+    /// The time by which rows are marked as changed, in ms.
+    pub(crate) fn changing_clock(self) -> &'static str {
+        match self {
+            Dialect::Sqlite => "CAST(unixepoch('subsec') * 1000 AS INTEGER)",
+            Dialect::Mysql => "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)",
+        }
+    }
+
+    /// Of a row: it was changed within this time. By the index.
+    pub(crate) fn changed_within(self, ms: i64) -> String {
+        match self {
+            Dialect::Sqlite => format!("changed_at >= {} - {ms}", self.changing_clock()),
+            Dialect::Mysql => {
+                format!("changed_at >= NOW(3) - INTERVAL {} MICROSECOND", ms.saturating_mul(1_000))
+            }
+        }
+    }
 }

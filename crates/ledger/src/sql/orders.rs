@@ -18,8 +18,8 @@ use super::{
     stock, webhooks,
 };
 use crate::{
-    Closing, DeadLetterState, OrderCount, OrderFilter, OrderNos, Orders, Overdue, PaymentKind,
-    Release, Result, SKU_ITEMS_MAX, StatusCount, WebhookEvent, WebhookKind,
+    Closing, DeadLetterState, OrderCount, OrderFilter, OrderNos, Orders, Overdue, OverdueKey,
+    PaymentKind, Release, Result, SKU_ITEMS_MAX, StatusCount, WebhookEvent, WebhookKind,
     decide::Owner,
     offer::{EnterAs, Offer, OrderTerms},
     outbox::release_of,
@@ -50,6 +50,10 @@ pub(super) async fn locked_offer(tx: &mut dyn Session, item: ItemId) -> Outcome<
     );
     tx.first(&sql, values![item], read).await
 }
+
+const DAY_MS: Millis = 24 * 60 * 60 * 1_000;
+/// Longer than a claim waits on the log.
+const WAITED_MS_MAX: Millis = 31 * DAY_MS;
 
 const INTO_ORDERS: &str = "tb_seckill_order (order_no, user_id, activity_id, product_id, \
      product_name, price, currency, quantity, amount, status, close_reason, epoch, claim_key, \
@@ -119,11 +123,52 @@ pub(super) async fn move_status(
     Ok(tx.execute(sql, values![to.code(), no, from.code()]).await? == 1)
 }
 
+/// The first and the last number of those that are looked for, if that is known.
+type Between = (Option<OrderNo>, Option<OrderNo>);
+
 async fn list(session: &mut dyn Session, filter: &OrderFilter) -> Outcome<Vec<Order>> {
     match &filter.sku {
         Some(sku) => list_by_sku(session, filter, sku).await,
-        None => list_page(session, filter).await,
+        None => {
+            let between = numbers_of(session, filter).await?;
+            list_page(session, filter, between).await
+        }
     }
+}
+
+/// Between which numbers the orders of an activity or a time are, where nothing else tells where to look:
+/// numbers are made in the order of time, so that what is asked for lies in one stretch of all orders.
+/// Without, a page of an old sale would be looked for from today back through the years.
+async fn numbers_of(session: &mut dyn Session, filter: &OrderFilter) -> Outcome<Between> {
+    let (mut from, mut to) = (None, None);
+    let has_index = filter.order_no.is_some() || filter.user.is_some() || filter.item.is_some();
+    if has_index || filter.by_payment() {
+        return Ok((None, None));
+    }
+    if let Some(activity) = filter.activity {
+        // A claim has its number from while its sale is open.
+        let sql = "SELECT opens_at, closes_at FROM tb_seckill_activity WHERE id = ?";
+        let window = |row: &dyn Row| Ok((get::<Millis>(row, 0)?, get::<Millis>(row, 1)?));
+        if let Some((opens_ms, closes_ms)) = session.first(sql, values![activity], window).await? {
+            from = Some(OrderNo::floor(opens_ms.saturating_sub(DAY_MS)));
+            to = Some(OrderNo::floor(closes_ms.saturating_add(DAY_MS)));
+        }
+    }
+    if let Some(to_ms) = filter.to_ms {
+        // An order is never older than its number, but for clocks that differ.
+        let end = OrderNo::floor(to_ms.saturating_add(DAY_MS));
+        to = Some(to.map_or(end, |to: OrderNo| to.min(end)));
+    }
+    if let Some(from_ms) = filter.from_ms {
+        // It may be younger by as long as claims may wait, and longer only if its claim failed.
+        let begin = OrderNo::floor(from_ms.saturating_sub(WAITED_MS_MAX));
+        let sql =
+            "SELECT MIN(order_no) FROM tb_dead_letter WHERE state IN (2, 3) AND updated_at >= ?";
+        let failed = session.first(sql, values![from_ms], |row| parsed_or_null(row, 0)).await?;
+        let begin = failed.flatten().map_or(begin, |failed: OrderNo| failed.min(begin));
+        from = Some(from.map_or(begin, |from: OrderNo| from.max(begin)));
+    }
+    Ok((from, to))
 }
 
 /// A page of each item, by its own index, of which the first rows are the page of all. One statement for
@@ -138,7 +183,7 @@ async fn list_by_sku(
     for item in items.into_iter().map(|item| item.id) {
         if filter.item.is_none_or(|only| only == item) {
             let of_item = OrderFilter { item: Some(item), sku: None, ..filter.clone() };
-            orders.extend(list_page(session, &of_item).await?);
+            orders.extend(list_page(session, &of_item, (None, None)).await?);
         }
     }
     let paid_ms = |order: &Order| if filter.by_payment() { order.paid_ms } else { None };
@@ -147,7 +192,11 @@ async fn list_by_sku(
     Ok(orders)
 }
 
-async fn list_page(session: &mut dyn Session, filter: &OrderFilter) -> Outcome<Vec<Order>> {
+async fn list_page(
+    session: &mut dyn Session,
+    filter: &OrderFilter,
+    (from, to): Between,
+) -> Outcome<Vec<Order>> {
     let after_paid = match filter.before {
         Some(no) if filter.by_payment() => {
             let paid_ms = one(session, no).await?.and_then(|order| order.paid_ms);
@@ -155,7 +204,9 @@ async fn list_page(session: &mut dyn Session, filter: &OrderFilter) -> Outcome<V
         }
         _ => None,
     };
-    let asked: [(&str, Value<'_>); 9] = [
+    let asked: [(&str, Value<'_>); 11] = [
+        ("order_no >= ?", from.into()),
+        ("order_no <= ?", to.into()),
         ("order_no = ?", filter.order_no.into()),
         ("user_id = ?", filter.user.as_ref().into()),
         ("activity_id = ?", filter.activity.into()),
@@ -221,12 +272,21 @@ async fn count(
 
 /// Found without a lock: before an order is closed its providers are asked, and no lock should wait
 /// for them. Two instances may find the same orders; [`close`] lets one of them have each.
-async fn overdue(session: &mut dyn Session, now_ms: Millis, limit: usize) -> Outcome<Vec<Overdue>> {
+async fn overdue(
+    session: &mut dyn Session,
+    now_ms: Millis,
+    after: Option<OverdueKey>,
+    limit: usize,
+) -> Outcome<Vec<Overdue>> {
     let sql = format!(
         "SELECT {ORDER_COLUMNS} FROM tb_seckill_order
-         WHERE status = ? AND pay_deadline <= ? ORDER BY pay_deadline, order_no LIMIT ?"
+         WHERE status = ? AND pay_deadline BETWEEN ? AND ? AND (pay_deadline > ? OR order_no > ?)
+         ORDER BY pay_deadline, order_no LIMIT ?"
     );
-    let asked = values![OrderStatus::Unpaid.code(), now_ms, limit];
+    let from_ms = after.map_or(Millis::MIN, |key| key.deadline_ms);
+    let after = after.map_or_else(String::new, |key| key.order_no.to_string());
+    let unpaid = OrderStatus::Unpaid.code();
+    let asked = values![unpaid, from_ms, now_ms, from_ms, after, limit];
     let orders = session.rows(&sql, asked, order).await?;
     with_providers(session, orders).await
 }
@@ -471,7 +531,8 @@ impl Orders for SqlLedger {
     }
 
     async fn orders(&self, filter: &OrderFilter) -> Result<Vec<Order>> {
-        let access = if filter.sku.is_some() { Access::Snapshot } else { Access::Statement };
+        let several = filter.sku.is_some() || filter.activity.is_some() || filter.from_ms.is_some();
+        let access = if several { Access::Snapshot } else { Access::Statement };
         self.run(access, filter.clone(), |session, filter| Box::pin(list(session, filter))).await
     }
 
@@ -487,9 +548,16 @@ impl Orders for SqlLedger {
         .await
     }
 
-    async fn overdue(&self, now_ms: Millis, limit: usize) -> Result<Vec<Overdue>> {
-        self.run(Access::Snapshot, (), move |session, ()| Box::pin(overdue(session, now_ms, limit)))
-            .await
+    async fn overdue_after(
+        &self,
+        now_ms: Millis,
+        after: Option<OverdueKey>,
+        limit: usize,
+    ) -> Result<Vec<Overdue>> {
+        self.run(Access::Snapshot, (), move |session, ()| {
+            Box::pin(overdue(session, now_ms, after, limit))
+        })
+        .await
     }
 
     async fn overdue_among(&self, orders: &[OrderNo], now_ms: Millis) -> Result<Vec<Overdue>> {

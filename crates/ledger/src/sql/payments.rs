@@ -27,15 +27,15 @@ use super::{
 };
 use crate::{
     AuditEntry, Credit, Moved, OpenPayment, OutboxMessage, PAYMENT_ASK_MS_FIRST, PaymentKind,
-    PaymentNotice, PaymentProblem, PaymentRow, Payments, RefundAsked, RefundDone, RefundReason,
-    Release, Result, WebhookEvent, WebhookKind,
+    PaymentNotice, PaymentRow, Payments, RefundAsked, RefundDone, RefundReason, Release, Result,
+    WebhookEvent, WebhookKind,
 };
 
 pub(super) const PAYMENT_COLUMNS: &str = "provider, provider_txn, order_no, kind, amount, currency, \
      created_at, method, refund_reason, refund_note, refund_asked_at";
 
 /// Of a payment `p`: it was not given back.
-const NOT_REFUNDED: &str = "NOT EXISTS (SELECT 1 FROM tb_payment AS r
+pub(super) const NOT_REFUNDED: &str = "NOT EXISTS (SELECT 1 FROM tb_payment AS r
      WHERE r.provider = p.provider AND r.provider_txn = p.provider_txn AND r.kind = 2)";
 
 /// Of a payment `p`: it was opened, its provider has not told us of money, and may still have some.
@@ -46,7 +46,7 @@ const OPEN_PAYMENT: &str = "p.kind = 0 AND p.over_at IS NULL
 
 /// Of a payment `p` and its order `o`: the money is not ours to keep, and was not given back.
 /// An unpaid order cannot have money; if it has, the problem is another one.
-const OWED: &str = "p.kind = 1
+pub(super) const OWED: &str = "p.kind = 1
      AND (o.status IN (2, 3, 4, 5) OR EXISTS (SELECT 1 FROM tb_payment AS earlier
          WHERE earlier.order_no = p.order_no AND earlier.kind = 1 AND earlier.id < p.id))";
 
@@ -388,62 +388,6 @@ async fn answered(tx: &mut dyn Session, notice: &PaymentNotice, now_ms: Millis) 
          WHERE order_no = ? AND provider = ? AND kind = 0 AND over_at IS NULL";
     tx.execute(sql, values![now_ms, notice.order_no, &notice.provider]).await?;
     Ok(())
-}
-
-pub(super) async fn problems(
-    session: &mut dyn Session,
-    limit: usize,
-) -> Outcome<Vec<PaymentProblem>> {
-    let mut problems = paid_without_money(session, limit).await?;
-    problems.extend(refunds_not_queued(session, limit).await?);
-    problems.extend(refunded_too_much(session, limit).await?);
-    Ok(problems)
-}
-
-async fn paid_without_money(
-    session: &mut dyn Session,
-    limit: usize,
-) -> Outcome<Vec<PaymentProblem>> {
-    let sql = format!(
-        "SELECT order_no FROM tb_seckill_order AS o
-         WHERE status = ? AND NOT EXISTS (SELECT 1 FROM tb_payment AS p
-             WHERE p.order_no = o.order_no AND p.kind = 1 AND {NOT_REFUNDED})
-         ORDER BY order_no LIMIT ?"
-    );
-    let problem =
-        |row: &dyn Row| Ok(PaymentProblem::PaidWithoutMoney { order_no: parsed(row, 0)? });
-    session.rows(&sql, values![OrderStatus::Paid.code(), limit], problem).await
-}
-
-async fn refunds_not_queued(
-    session: &mut dyn Session,
-    limit: usize,
-) -> Outcome<Vec<PaymentProblem>> {
-    let sql = format!(
-        "SELECT p.order_no, p.provider, p.provider_txn
-         FROM tb_payment AS p JOIN tb_seckill_order AS o ON o.order_no = p.order_no
-         WHERE {OWED} AND {NOT_REFUNDED} AND NOT EXISTS (SELECT 1 FROM tb_outbox AS w
-             WHERE w.provider = p.provider AND w.provider_txn = p.provider_txn)
-         ORDER BY p.id LIMIT ?"
-    );
-    let problem = |row: &dyn Row| {
-        Ok(PaymentProblem::RefundNotQueued {
-            order_no: parsed(row, 0)?,
-            provider: get(row, 1)?,
-            provider_txn: get(row, 2)?,
-        })
-    };
-    session.rows(&sql, values![limit], problem).await
-}
-
-async fn refunded_too_much(
-    session: &mut dyn Session,
-    limit: usize,
-) -> Outcome<Vec<PaymentProblem>> {
-    let sql = "SELECT order_no FROM tb_payment WHERE kind IN (1, 2) GROUP BY order_no
-         HAVING SUM(CASE kind WHEN 2 THEN amount ELSE -amount END) > 0 LIMIT ?";
-    let problem = |row: &dyn Row| Ok(PaymentProblem::RefundedTooMuch { order_no: parsed(row, 0)? });
-    session.rows(sql, values![limit], problem).await
 }
 
 /// By the index of providers and their numbers, provider by provider.

@@ -14,6 +14,8 @@ use crate::{AuditEntry, JobRun, LaterKey, NewJobRun, Result, Upkeep};
 
 /// Runs remembered of each job; a reconcile every few seconds would otherwise fill the disk.
 const RUNS_KEPT_MAX: usize = 1_000;
+/// Bytes of the reports of one job. The newest is kept whatever it takes.
+const RUNS_BYTES_MAX: i64 = 8 << 20;
 
 /// The time at the server; ours if the ledger has none.
 pub(crate) async fn now_ms(session: &mut dyn Session, ours_ms: Millis) -> Outcome<Millis> {
@@ -93,14 +95,26 @@ async fn record_run(tx: &mut dyn Session, run: &NewJobRun) -> Outcome<i64> {
     )
     .await?;
     let id = tx.inserted_id()?;
-    // In two statements: MySQL does not delete from a table it reads in the same statement.
-    let sql = "SELECT id FROM tb_job_run WHERE job = ? ORDER BY id DESC LIMIT 1 OFFSET ?";
-    let old = tx.first(sql, values![&run.job, RUNS_KEPT_MAX], |row| get::<i64>(row, 0)).await?;
-    if let Some(old) = old {
-        let sql = "DELETE FROM tb_job_run WHERE job = ? AND id <= ?";
-        tx.execute(sql, values![&run.job, old]).await?;
-    }
+    forget_runs(tx, &run.job).await?;
     Ok(id)
+}
+
+/// In two statements each: MySQL does not delete from a table it reads in the same statement.
+async fn forget_runs(tx: &mut dyn Session, job: &str) -> Outcome<()> {
+    let too_many = "SELECT id FROM tb_job_run WHERE job = ? ORDER BY id DESC LIMIT 1 OFFSET ?";
+    let too_long = "SELECT id FROM (
+             SELECT id, SUM(LENGTH(report)) OVER (ORDER BY id DESC) AS bytes,
+                 ROW_NUMBER() OVER (ORDER BY id DESC) AS place
+             FROM tb_job_run WHERE job = ?) AS kept
+         WHERE bytes > ? AND place > 1 ORDER BY id DESC LIMIT 1";
+    for (sql, most) in [(too_many, RUNS_KEPT_MAX as i64), (too_long, RUNS_BYTES_MAX)] {
+        let old = tx.first(sql, values![job, most], |row| get::<i64>(row, 0)).await?;
+        if let Some(old) = old {
+            let sql = "DELETE FROM tb_job_run WHERE job = ? AND id <= ?";
+            tx.execute(sql, values![job, old]).await?;
+        }
+    }
+    Ok(())
 }
 
 async fn job_runs(session: &mut dyn Session, job: &str, limit: usize) -> Outcome<Vec<JobRun>> {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use ledger::{Credit, LedgerError, OrderFilter, PaymentKind, PaymentRow};
+use ledger::{BooksPoint, Credit, LedgerError, OrderFilter, PaymentKind, PaymentRow};
 use proptest::prelude::*;
 use sale::{Claim, CloseReason, ItemId, Order, OrderNo, OrderStatus, UserId};
 
@@ -91,6 +91,8 @@ struct History {
     item: ItemId,
     claims: Vec<Claim>,
     notices: Vec<PaymentNotice>,
+    /// What the books came to after each step.
+    points: Vec<BooksPoint>,
 }
 
 fn pick<T: Clone>(all: &[T], n: usize) -> Option<T> {
@@ -168,8 +170,9 @@ impl History {
         }
     }
 
-    async fn holds(&self) {
+    async fn holds(&mut self) {
         self.shop.books_add_up(self.item).await;
+        self.counted_on_from_any_point_they_are_the_same().await;
         assert_eq!(self.shop.payment_problems(10).await.unwrap(), []);
         let all = OrderFilter { limit: 10_000, ..OrderFilter::default() };
         let orders = self.shop.orders(&all).await.unwrap();
@@ -186,6 +189,18 @@ impl History {
 }
 
 impl History {
+    async fn counted_on_from_any_point_they_are_the_same(&mut self) {
+        let books = self.shop.item_books(self.item, &[]).await.unwrap();
+        let last = self.points.len().saturating_sub(1);
+        for n in [0, last / 2, last] {
+            let Some(point) = self.points.get(n) else { continue };
+            let since = self.shop.item_books_since(self.item, &[], point).await.unwrap().unwrap();
+            assert_eq!(since.point(), books.point(), "counted on from step {n}");
+            assert_eq!((since.user_record_mismatches, since.chain_breaks), (0, vec![]));
+        }
+        self.points.push(books.point());
+    }
+
     /// What is kept of the money is one payment if the order is paid; all else went back or is on
     /// its way.
     async fn money_holds(&self, order: &Order) {
@@ -220,7 +235,7 @@ fn live_through_all(shop: impl AsyncFnOnce() -> Shop, stock: i64, steps: Vec<Ste
     runtime.block_on(async {
         let shop = shop().await;
         let item = shop.sale_of(stock).await.id;
-        let mut history = History { shop, item, claims: vec![], notices: vec![] };
+        let mut history = History { shop, item, claims: vec![], notices: vec![], points: vec![] };
         for step in steps {
             history.live_through(step).await;
             history.holds().await;

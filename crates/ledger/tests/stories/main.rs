@@ -8,6 +8,7 @@
 mod back_door;
 mod books;
 mod buyers;
+mod changed;
 mod connections;
 mod console;
 mod deliveries;

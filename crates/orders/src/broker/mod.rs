@@ -73,7 +73,7 @@ pub struct BrokerError(pub String);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     /// The first order number in it. Whoever chooses a queue by it spreads one hot item over all of them,
-    /// and puts a repetition into the queue of the first.
+    /// and puts a repetition into the queue of the first. What the net publishes has any other one.
     pub key: String,
     /// JSON.
     pub body: Vec<u8>,

@@ -54,7 +54,7 @@ impl Net {
                 "claims are on the log for long and the broker has no message of them: published again"
             );
             meters::republished(left.len());
-            self.publisher.clone().carry(left).await?;
+            self.publisher.clone().carry(left, true).await?;
         }
         Ok(())
     }

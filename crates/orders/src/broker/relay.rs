@@ -111,7 +111,7 @@ impl Publisher {
         let mut under_way: JoinSet<Result<(), Stopped>> = JoinSet::new();
         while let Ok(entries) = self.take(options.batch_claims_max).await {
             let publisher = self.clone();
-            under_way.spawn(async move { publisher.carry(entries).await });
+            under_way.spawn(async move { publisher.carry(entries, false).await });
             while under_way.len() >= options.publishes_max {
                 let one = under_way.join_next().await;
                 note_end(one);
@@ -146,13 +146,19 @@ impl Publisher {
         }
     }
 
-    /// Publishes these until the broker has them all, or refuses them.
-    pub(super) async fn carry(mut self, entries: Vec<LogEntry>) -> Result<(), Stopped> {
-        let mut entries: Vec<(LogEntry, Message)> = self.sealed(entries).await;
+    /// Publishes these until the broker has them all, or refuses them. Those that are published `again`, for
+    /// nobody has settled them, go to any queue: perhaps it is the queue that is to blame.
+    pub(super) async fn carry(
+        mut self,
+        entries: Vec<LogEntry>,
+        again: bool,
+    ) -> Result<(), Stopped> {
+        let (mut entries, mut messages) = self.sealed(entries).await;
+        if again {
+            messages.iter_mut().for_each(|message| message.key = fastrand::u64(..).to_string());
+        }
         let mut backoff = Backoff::new(PAUSE_MS_MIN, PAUSE_MS_MAX);
         while !entries.is_empty() {
-            let messages: Vec<Message> =
-                entries.iter().map(|(_, message)| message.clone()).collect();
             let results = tokio::select! {
                 biased;
                 () = self.stop.stopped() => return Err(Stopped),
@@ -160,8 +166,9 @@ impl Publisher {
             };
             assert_eq!(results.len(), entries.len(), "one answer for each message");
             meters::published(&results);
-            let (mut again, mut done, mut cause) = (Vec::new(), Vec::new(), None);
-            for ((entry, message), result) in entries.into_iter().zip(results) {
+            let (mut left, mut unsent, mut done, mut cause) = (vec![], vec![], vec![], None);
+            let all = entries.into_iter().zip(messages).zip(results);
+            for ((entry, message), result) in all {
                 match result {
                     Published::Done => done.push(entry.id),
                     Published::Refused(why) => {
@@ -172,12 +179,13 @@ impl Publisher {
                     }
                     Published::Unknown(why) => {
                         cause = Some(why);
-                        again.push((entry, message));
+                        left.push(entry);
+                        unsent.push(message);
                     }
                 }
             }
             self.relayed(&done).await;
-            entries = again;
+            (entries, messages) = (left, unsent);
             match cause {
                 None => self.publishing.end(),
                 Some(cause) => {
@@ -191,16 +199,19 @@ impl Publisher {
         Ok(())
     }
 
-    async fn sealed(&self, entries: Vec<LogEntry>) -> Vec<(LogEntry, Message)> {
-        let (mut sealed, mut empty) = (Vec::with_capacity(entries.len()), Vec::new());
+    async fn sealed(&self, entries: Vec<LogEntry>) -> (Vec<LogEntry>, Vec<Message>) {
+        let (mut sealed, mut messages, mut empty) = (vec![], vec![], vec![]);
         for entry in entries {
             match message::seal(&entry, &self.keys) {
-                Some(message) => sealed.push((entry, message)),
+                Some(message) => {
+                    messages.push(message);
+                    sealed.push(entry);
+                }
                 None => empty.push(entry.id),
             }
         }
         self.relayed(&empty).await;
-        sealed
+        (sealed, messages)
     }
 
     async fn relayed(&self, done: &[EntryId]) {

@@ -46,6 +46,8 @@ const POLL: Duration = Duration::from_millis(100);
 const MOMENT: Duration = Duration::from_millis(2);
 /// Nobody took anything for so long: then nothing more is fetched.
 const STALLED: Duration = Duration::from_secs(1);
+/// A process that is told to stop does not wait for longer.
+const LEAVING_MAX: Duration = Duration::from_secs(2);
 /// After a failure to begin, how long before the next try.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -83,10 +85,18 @@ fn ids(partitions: &TopicPartitionList) -> Vec<i32> {
 }
 
 impl ConsumerContext for Group {
-    fn pre_rebalance(&self, _: &BaseConsumer<Group>, rebalance: &Rebalance<'_>) {
+    fn pre_rebalance(&self, consumer: &BaseConsumer<Group>, rebalance: &Rebalance<'_>) {
         match rebalance {
             Rebalance::Assign(partitions) => self.offsets.lock().assigned(ids(partitions)),
-            Rebalance::Revoke(partitions) => self.offsets.lock().revoked(ids(partitions)),
+            Rebalance::Revoke(partitions) => {
+                if consumer.assignment_lost() {
+                    tracing::warn!(
+                        "Kafka had not heard of this worker for too long and gave its partitions \
+                        to others; it joins again, and what it settled is known"
+                    );
+                }
+                self.offsets.lock().revoked(ids(partitions));
+            }
             Rebalance::Error(error) => tracing::warn!(%error, "a rebalance of Kafka failed"),
         }
     }
@@ -168,10 +178,15 @@ impl Reader {
         drop(offsets);
     }
 
-    /// Leaves the group, so that others need not wait for its time to run out.
+    /// Leaves the group, so that others need not wait for its time to run out; unless the servers are away.
     pub(super) async fn stop(&self) {
         self.shared.stop.store(true, Ordering::SeqCst);
-        let _ = self.ended.clone().wait_for(|ended| *ended).await;
+        let mut ended = self.ended.clone();
+        if tokio::time::timeout(LEAVING_MAX, ended.wait_for(|ended| *ended)).await.is_err() {
+            tracing::warn!(
+                "Kafka does not answer: the group learns in time that this worker is gone"
+            );
+        }
     }
 }
 

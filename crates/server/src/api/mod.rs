@@ -335,6 +335,7 @@ fn operators() -> OpenApiRouter<Shared> {
         .routes(routes!(admin::dead_letters::replay))
         .routes(routes!(admin::dead_letters::void))
         .routes(routes!(admin::reconcile::runs, admin::reconcile::run))
+        .routes(routes!(admin::reconcile::follow))
         .routes(routes!(admin::rehearsals::show, admin::rehearsals::start, admin::rehearsals::stop))
         .routes(routes!(admin::rehearsals::page))
         .routes(routes!(admin::sandbox::bill))

@@ -1,20 +1,39 @@
 //! `seckill reconcile`: the comparison that a job makes by itself, now and as a table.
 
-use serde_json::json;
+use std::time::Duration;
+
+use serde_json::{Value, json};
 
 use super::{AdminApi, Failure};
 use engine::{ItemVerdict, Report};
 
+/// How often a comparison that takes its time is asked how far it is.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
 /// Answers how many differences are left.
 pub(super) async fn reconcile(api: &AdminApi, heal: bool, json: bool) -> Result<usize, Failure> {
     let answer = api.post(&format!("/admin/reconcile?heal={heal}"), &json!({})).await?;
-    let report: Report = serde_json::from_value(answer)?;
+    let report: Report = serde_json::from_value(ended(api, answer).await?)?;
     if json {
         println!("{}", serde_json::to_string(&report)?);
     } else {
         print_report(&report);
     }
     Ok(report.left)
+}
+
+/// The report, or of a run that goes on the one it ends with.
+async fn ended(api: &AdminApi, mut answer: Value) -> Result<Value, Failure> {
+    let Some(run) = answer["run"].as_u64() else { return Ok(answer) };
+    while answer["state"] == "running" {
+        eprintln!("{} items compared", answer["compared"]);
+        tokio::time::sleep(LOOK_EVERY).await;
+        answer = api.get(&format!("/admin/reconcile/runs/{run}")).await?;
+    }
+    match answer["cause"].as_str() {
+        Some(cause) => Err(Failure::Cannot(format!("it could not be compared: {cause}"))),
+        None => Ok(answer["report"].take()),
+    }
 }
 
 fn print_report(report: &Report) {
@@ -46,6 +65,13 @@ fn print_report(report: &Report) {
         let healed =
             finding.healed.as_deref().map_or("LEFT".into(), |how| format!("healed: {how}"));
         println!("  {}: {} ({healed})", finding.kind, finding.detail);
+    }
+    let read = report.compared - report.unchanged;
+    if report.items.len() < read {
+        println!(
+            "{read} items were read; of those that agree {} are not listed",
+            read - report.items.len()
+        );
     }
     if report.moving > 0 {
         println!("{} items changed all the time and were not compared", report.moving);

@@ -18,8 +18,6 @@ pub(crate) const SESSION_MS: u64 = 6_000;
 pub(crate) const DOCTOR_SEES: &str = "Kafka answers, with 1 servers";
 pub(crate) const DOCTOR_JUDGES: &str = "has one copy of each message";
 pub(crate) const DOCTOR_ADVISES: &str = "check kafka.servers";
-/// What a worker logs when it was given partitions.
-pub(crate) const JOINED: &str = "Kafka gives this worker its partitions anew";
 
 /// The one that all stories share.
 pub(crate) fn shared() -> &'static Kafka {

@@ -149,12 +149,14 @@ async fn two_workers_share_a_sale_and_one_does_the_work_of_both() {
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_that_others_write_to_the_topic_make_no_orders() {
     // Another shop, with another secret, that was given the same topic and group by mistake.
-    let ours = by_broker(Deployment::new(Profile::Solo));
+    let ours =
+        by_broker(Deployment::new(Profile::Solo)).env("SECKILL_RELAY_REPUBLISH_AFTER_MS", 2_000);
     let named = |name: &str| {
         let env = &ours.launches[0].env;
         env.iter().find(|(set, _)| set == name).map(|(_, value)| value.clone()).unwrap()
     };
     let theirs = by_broker(Deployment::new(Profile::Solo))
+        .env("SECKILL_RELAY_REPUBLISH_AFTER_MS", 2_000)
         .env("SECKILL_SECRET", "the secret of quite another shop")
         .env(TOPIC, named(TOPIC))
         .env(GROUP, named(GROUP));

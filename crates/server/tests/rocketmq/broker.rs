@@ -18,8 +18,6 @@ pub(crate) const SESSION_MS: u64 = 10_000;
 pub(crate) const DOCTOR_SEES: &str = "RocketMQ's name servers answer, with 1 brokers";
 pub(crate) const DOCTOR_JUDGES: &str = "has a message on its disk before it confirms it";
 pub(crate) const DOCTOR_ADVISES: &str = "check rocketmq.name_servers";
-/// Nobody is ever told to join again.
-pub(crate) const JOINED: &str = "RocketMQ took the queues of this worker";
 
 /// The one that all stories share.
 pub(crate) fn shared() -> &'static RocketMq {

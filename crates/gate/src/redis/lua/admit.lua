@@ -1,7 +1,7 @@
 -- Decide a batch of attempts on one item in one partition.
 --
 -- KEYS  meta  stock  users  spent  orders  backlog  changed
--- ARGV  item  log_claims_max  n  epoch  units  most  keyed  winners
+-- ARGV  item  claims_that_may_wait_here  n  epoch  units  most  keyed  winners
 -- Answers {epoch, seq, now_ms, backlog}: everybody is admitted; or the same and n decisions; or an
 -- empty list if the item is not here. A decision is a letter and what belongs to it;
 -- crates/gate/src/redis/decision.rs reads them.

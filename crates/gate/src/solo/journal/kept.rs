@@ -30,6 +30,8 @@ pub(super) const KEPT_TABLE: &str = "
 const ENTRY_BYTES: u64 = 32;
 /// Entries that go in one step, while everybody who wants to buy waits.
 const DROPPED_ENTRIES_MAX: u64 = 2_000;
+/// Entries that are looked at in one step of trimming.
+const TRIMMED_ENTRIES_MAX: u64 = 2_000;
 /// What one page of looking back reads at most: entries, bytes, and claims that are wanted.
 const PAGE_ENTRIES_MAX: usize = 4_000;
 const PAGE_BYTES_MAX: usize = 2 << 20;
@@ -49,6 +51,33 @@ pub(in crate::solo) struct Piece {
     pub(in crate::solo) more_after: Option<u64>,
 }
 
+/// How far the entries have been trimmed.
+#[derive(Clone, Copy, Default)]
+pub(in crate::solo) struct Trim {
+    /// The last entry that was looked at.
+    after: u64,
+    /// Bytes of claims that nobody needs, behind an entry that somebody does.
+    between_bytes: u64,
+    /// They are too many, and go.
+    drops_between: bool,
+    /// Entries that went, or became a part of the tail.
+    pub(in crate::solo) trimmed: usize,
+}
+
+impl Trim {
+    /// Behind an entry that is needed there may be others that are not. They are kept as well, but what
+    /// is not counted must not become more than what is kept at all: then all entries are gone through
+    /// once more.
+    fn begins_again(&mut self, keep: Keep) -> bool {
+        let again =
+            !keep.is_nothing() && !self.drops_between && self.between_bytes > keep.bytes_max;
+        if again {
+            (self.after, self.drops_between) = (0, true);
+        }
+        again
+    }
+}
+
 impl Journal {
     /// After a binary that knows no tail has dropped it, there is none.
     pub(super) fn find_kept(connection: &Connection) -> rusqlite::Result<()> {
@@ -65,21 +94,40 @@ impl Journal {
         connection.query_row("SELECT upto FROM kept", [], |row| row.get(0))
     }
 
-    /// Entries that nobody needs any more are no longer read at a start: changes that the items' rows contain
-    /// are dropped, settled claims become a part of the tail, if one is kept. Answers how many they are.
-    pub(in crate::solo) fn trim(&mut self, keep: Keep) -> Result<usize> {
+    /// Entries that nobody needs any more are no longer read at a start: changes that the items' rows
+    /// contain are dropped, settled claims become a part of the tail, if one is kept. One step looks at
+    /// so many entries. Answers whether there are more to look at.
+    pub(in crate::solo) fn trim_step(&mut self, trim: &mut Trim, keep: Keep) -> Result<bool> {
         let tx = self.relaxed.transaction()?;
-        let trimmed = if keep.is_nothing() { drop_all(&tx)? } else { add_to_tail(&tx, keep)? };
-        tx.execute(
-            "DELETE FROM settled WHERE seq NOT IN
-                 (SELECT seq FROM entry WHERE seq > (SELECT upto FROM kept))",
-            [],
+        let kept_upto = Journal::kept_upto(&tx)?;
+        trim.after = trim.after.max(kept_upto);
+        let until: Option<u64> = tx.query_row(
+            "SELECT max(seq) FROM (SELECT seq FROM entry WHERE seq > ? ORDER BY seq LIMIT ?)",
+            params![trim.after, TRIMMED_ENTRIES_MAX],
+            |row| row.get(0),
         )?;
-        let settled_beyond = any_settled(&tx)?;
+        let Some(until) = until else {
+            if trim.begins_again(keep) {
+                return Ok(true);
+            }
+            forget_settled(&tx)?;
+            let settled_beyond = any_settled(&tx)?;
+            tx.commit()?;
+            self.settled_beyond = settled_beyond;
+            self.checkpoint()?;
+            return Ok(false);
+        };
+        trim.trimmed += if keep.is_nothing() {
+            drop_all(&tx, trim.after, until)?
+        } else if trim.drops_between {
+            drop_between(&tx, trim.after, until)?
+        } else {
+            add_to_tail(&tx, kept_upto, until, trim)?
+        };
         tx.commit()?;
-        self.settled_beyond = settled_beyond;
-        self.checkpoint()?;
-        Ok(trimmed)
+        trim.after = until;
+        self.checkpoint_soon()?;
+        Ok(true)
     }
 
     /// One step of dropping what is too old or too much. Answers whether there may be more to drop.
@@ -145,28 +193,41 @@ impl Journal {
     }
 }
 
-/// Drop what nobody needs and is not in the tail.
-fn drop_all(tx: &Connection) -> Result<usize> {
-    let drop = format!(
-        "DELETE FROM entry WHERE seq > (SELECT upto FROM kept)
-         AND (kind <> ? OR {SETTLED}) AND {IN_ITEMS}"
-    );
-    Ok(tx.execute(&drop, [CLAIMS_KIND])?)
+/// What is not on the log any more need not be known as settled.
+fn forget_settled(tx: &Connection) -> Result<usize> {
+    Ok(tx.execute(
+        "DELETE FROM settled WHERE seq NOT IN
+             (SELECT seq FROM entry WHERE seq > (SELECT upto FROM kept))",
+        [],
+    )?)
 }
 
-fn add_to_tail(tx: &Connection, keep: Keep) -> Result<usize> {
-    let upto = Journal::kept_upto(tx)?;
-    let drop = format!("DELETE FROM entry WHERE seq > ? AND kind <> ? AND {IN_ITEMS}");
-    let dropped = tx.execute(&drop, params![upto, CLAIMS_KIND])?;
-    let first_needed = format!(
-        "SELECT seq FROM entry WHERE seq > ? AND NOT (kind = ? AND {SETTLED} AND {IN_ITEMS})
-         ORDER BY seq LIMIT 1"
-    );
+/// Drop what nobody needs and is not in the tail.
+fn drop_all(tx: &Connection, after: u64, until: u64) -> Result<usize> {
+    let mut drop = tx.prepare_cached(&format!(
+        "DELETE FROM entry WHERE seq > ? AND seq <= ? AND (kind <> ? OR {SETTLED}) AND {IN_ITEMS}"
+    ))?;
+    Ok(drop.execute(params![after, until, CLAIMS_KIND])?)
+}
+
+fn add_to_tail(tx: &Connection, upto: u64, until: u64, trim: &mut Trim) -> Result<usize> {
+    let after = trim.after;
+    let mut drop = tx.prepare_cached(&format!(
+        "DELETE FROM entry WHERE seq > ? AND seq <= ? AND kind <> ? AND {IN_ITEMS}"
+    ))?;
+    let dropped = drop.execute(params![after, until, CLAIMS_KIND])?;
+    let unneeded = format!("kind = ? AND {SETTLED} AND {IN_ITEMS}");
+    // Behind an entry that is needed the tail does not go on.
+    if after > upto {
+        trim.between_bytes += bytes_of(tx, &unneeded, after, until)?;
+        return Ok(dropped);
+    }
+    let mut first_needed = tx.prepare_cached(&format!(
+        "SELECT seq FROM entry WHERE seq > ? AND seq <= ? AND NOT ({unneeded}) ORDER BY seq LIMIT 1"
+    ))?;
     let needed: Option<u64> =
-        tx.query_row(&first_needed, params![upto, CLAIMS_KIND], |row| row.get(0)).optional()?;
-    let last: u64 =
-        tx.query_row("SELECT coalesce(max(seq), 0) FROM entry", [], |row| row.get(0))?;
-    let now_upto = needed.map_or(last, |needed| needed - 1).max(upto);
+        first_needed.query_row(params![after, until, CLAIMS_KIND], |row| row.get(0)).optional()?;
+    let now_upto = needed.map_or(until, |needed| needed - 1).max(upto);
     let (entries, bytes): (u64, u64) = tx.query_row(
         "SELECT count(*), coalesce(sum(length(body)), 0) FROM entry WHERE seq > ? AND seq <= ?",
         [upto, now_upto],
@@ -176,19 +237,22 @@ fn add_to_tail(tx: &Connection, keep: Keep) -> Result<usize> {
         "UPDATE kept SET upto = ?, bytes = bytes + ?",
         [now_upto, bytes + entries * ENTRY_BYTES],
     )?;
-    Ok(dropped + entries as usize + drop_between(tx, now_upto, keep)?)
+    trim.between_bytes += bytes_of(tx, &unneeded, now_upto, until)?;
+    Ok(dropped + entries as usize)
 }
 
-/// Behind an entry that is needed there may be others that are not. They are kept as well, but what is not
-/// counted must not become more than what is kept at all.
-fn drop_between(tx: &Connection, upto: u64, keep: Keep) -> Result<usize> {
-    let between = format!("entry WHERE seq > ? AND kind = ? AND {SETTLED} AND {IN_ITEMS}");
-    let sum = format!("SELECT coalesce(sum(length(body)), 0) FROM {between}");
-    let bytes: u64 = tx.query_row(&sum, params![upto, CLAIMS_KIND], |row| row.get(0))?;
-    if bytes <= keep.bytes_max {
-        return Ok(0);
-    }
-    Ok(tx.execute(&format!("DELETE FROM {between}"), params![upto, CLAIMS_KIND])?)
+fn bytes_of(tx: &Connection, which: &str, after: u64, until: u64) -> Result<u64> {
+    let mut sum = tx.prepare_cached(&format!(
+        "SELECT coalesce(sum(length(body)), 0) FROM entry WHERE seq > ? AND seq <= ? AND {which}"
+    ))?;
+    Ok(sum.query_row(params![after, until, CLAIMS_KIND], |row| row.get(0))?)
+}
+
+fn drop_between(tx: &Connection, after: u64, until: u64) -> Result<usize> {
+    let mut drop = tx.prepare_cached(&format!(
+        "DELETE FROM entry WHERE seq > ? AND seq <= ? AND kind = ? AND {SETTLED} AND {IN_ITEMS}"
+    ))?;
+    Ok(drop.execute(params![after, until, CLAIMS_KIND])?)
 }
 
 /// The claims of a batch as it was written.

@@ -8,6 +8,9 @@ use utoipa::ToSchema;
 pub(in super::super) struct Report {
     started_at: i64,
     ended_at: i64,
+    /// Everything was read; otherwise what may have changed since it agreed.
+    #[serde(default)]
+    whole: bool,
     /// Claims on the log that are not in the ledger yet.
     backlog: u64,
     /// Claims that failed all their tries and wait for a person; they hold their units.
@@ -15,8 +18,13 @@ pub(in super::super) struct Report {
     /// Items that were looked at.
     #[serde(default)]
     compared: usize,
-    /// Of very many items not all are listed: at most 1000 of each verdict.
+    /// Those of them that nothing has touched since they agreed.
+    #[serde(default)]
+    unchanged: usize,
+    /// Those that were read. Of many not all are listed: at most 300 that differ, and 100 of each other
+    /// verdict.
     items: Vec<ItemReport>,
+    /// At most 300 are listed.
     payments: Vec<Finding>,
     /// Items that changed during every reading and were not compared.
     #[serde(default)]
@@ -99,9 +107,11 @@ mod tests {
         let report = engine::Report {
             started_at: 1,
             ended_at: 2,
+            whole: true,
             backlog: 3,
             dead_letters: 4,
             compared: 4,
+            unchanged: 0,
             items: [Agree, Differ, Moving, NotAtGate].map(item).into(),
             payments: vec![finding()],
             moving: 1,
