@@ -16,7 +16,7 @@ use crate::broker::{BrokerError, QueueState, RocketmqOptions};
 const THREADS: usize = 2;
 /// How often the client asks the name servers who is there, and tells the brokers that we are. Its own
 /// thirty seconds would be how long claims wait for a broker that has come back.
-const ASK_EVERY_MS: u32 = 2_000;
+const ASK_EVERY_MS: u32 = 10_000;
 /// How long a question about queues may take.
 pub(super) const ASK_MAX: Duration = Duration::from_secs(3);
 /// How long the end of a client may take. What it has not done by then is done by nobody.
