@@ -3,7 +3,7 @@
 import { el } from "../element.js";
 import { call, query } from "./call.js";
 import { field, link, pages, table } from "./parts.js";
-import { t, time, zone } from "./text.js";
+import { inWords, t, time, zone } from "./text.js";
 
 /** What an entry is about, as a link where there is a page of it. */
 function target(entry) {
@@ -12,8 +12,6 @@ function target(entry) {
   if (kind === "activity") return link(`/sale/${id}`, entry.target);
   return entry.target;
 }
-
-const inWords = (detail) => (detail === null || Object.keys(detail).length === 0 ? "" : JSON.stringify(detail));
 
 export function audit({ search }) {
   const input = (name) => el("input", { value: search.get(name) ?? "", autocomplete: "off", spellcheck: "false" });
@@ -26,7 +24,7 @@ export function audit({ search }) {
     [t("when"), (entry) => time(entry.created_at), "tight"],
     [t("who"), (entry) => el("span", {}, entry.who, el("small", {}, ` ${entry.address ?? ""}`))],
     [t("deed"), (entry) => el("code", {}, entry.action), "tight"],
-    [t("about"), target],
+    [t("about"), target, "tight"],
     [t("detail"), (entry) => el("span", { class: "mono" }, inWords(entry.detail))],
   ], rows, { label: t("nav_audit"), empty: t("no_audit") }));
   const form = el("form", { class: "search", role: "search" },

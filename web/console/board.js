@@ -3,9 +3,11 @@
 import { el, setAttribute, setText } from "../element.js";
 import { call } from "./call.js";
 import { chart } from "./charts.js";
+import { todoOf } from "./words_alerts.js";
 import { funnelOf, rate, reasonsOf, saleToWatch } from "./live.js";
 import { confirm, link, pill } from "./parts.js";
-import { compact, latency, money, named, number, span, t, time } from "./text.js";
+import { pauseSale } from "./pausing.js";
+import { clock, compact, latency, money, named, number, span, t, time } from "./text.js";
 
 /** What is counted in the ledger is asked for at a quiet pace; all who ask share one count. */
 const TOTALS_EVERY_MS = 5_000;
@@ -85,19 +87,18 @@ export function board({ live, role, params }) {
   pause.addEventListener("click", async () => {
     const now = sale();
     if (!now) return;
-    const paused = now.activity_state === "paused";
-    await confirm({
-      title: t(paused ? "resume_title" : "pause_title", { name: now.activity_name }),
-      says: paused ? [t("resume_says_1"), t("resume_says_2")] : [t("pause_says_1"), t("pause_says_2"), t("pause_says_3")],
-      yes: t(paused ? "resume" : "pause_now"),
-      danger: !paused,
-      act: async () => {
-        const moved = await call("POST", `/activities/${now.id}/${paused ? "resume" : "pause"}`);
-        for (const item of live.state?.items ?? []) {
-          if (item.activity === now.id) item.activity_state = moved.state;
-        }
-        draw();
-      },
+    const after = (moved) => {
+      for (const item of live.state?.items ?? []) {
+        if (item.activity === now.id) Object.assign(item, { activity_state: moved.state, resumes_at: moved.resumes_at });
+      }
+      draw();
+    };
+    if (now.activity_state !== "paused") return pauseSale({ id: now.id, name: now.activity_name, closes_at: now.closes_at }, { live, after });
+    return confirm({
+      title: t("resume_title", { name: now.activity_name }),
+      says: [t("resume_says_1"), t("resume_says_2")],
+      yes: t("resume"),
+      act: async () => after(await call("POST", `/activities/${now.id}/resume`)),
     });
   });
   pick.addEventListener("change", () => {
@@ -118,8 +119,9 @@ export function board({ live, role, params }) {
     }
     const to = at < now.opens_at ? now.opens_at : now.closes_at;
     setText(countdown, shown === "over" || shown === "ended" ? "" : span(to - at));
-    setText(when, t(shown === "over" || shown === "ended" ? "closed_at" : at < now.opens_at ? "opens_in" : "closes_in", { time: time(to) }));
     const paused = now.activity_state === "paused";
+    const goesOn = paused && now.resumes_at > at ? ` · ${t("goes_on_at", { time: clock(now.resumes_at) })}` : "";
+    setText(when, t(shown === "over" || shown === "ended" ? "closed_at" : at < now.opens_at ? "opens_in" : "closes_in", { time: time(to) }) + goesOn);
     setText(pause, t(paused ? "resume" : "pause"));
     setAttribute(pause, "data-paused", paused);
     pause.hidden = role === "viewer" || !["published", "paused"].includes(now.activity_state) || at >= now.closes_at;
@@ -138,7 +140,7 @@ export function board({ live, role, params }) {
       setText(tiles[key].value, value);
       setText(tiles[key].more, more);
       setAttribute(tiles[key].box, "data-tone", tone || null);
-    setAttribute(tiles[key].box, "data-long", value.length > 9);
+      setAttribute(tiles[key].box, "data-long", value.length > 9);
     };
     const { samples } = live;
     const last = samples.at(-1);
@@ -148,7 +150,7 @@ export function board({ live, role, params }) {
     const stale = answered && last && last.t - answered.t > 5_000 ? t("last_at", { span: span(last.t - answered.t) }) : "";
     put("gate_p50", latency(answered?.p50), stale);
     put("gate_p99", latency(answered?.p99), stale, answered?.p99 > 500_000 ? "bad" : answered?.p99 > 100_000 ? "warn" : "");
-    put("backlog", number(last?.backlog), last?.backlog > 0 && last.settled > 0 ? t("drains_in", { span: span((last.backlog / last.settled) * 1_000) }) : last?.backlog > 0 ? "" : t("log_empty"), last?.backlog > 10_000 ? "warn" : "");
+    put("backlog", number(last?.backlog), last?.backlog > 0 && last.pace > 0 ? t("drains_in", { span: span((last.backlog / last.pace) * 1_000) }) : last?.backlog > 0 ? "" : t("log_empty"), last?.backlog > 10_000 ? "warn" : "");
     const dead = live.state?.dead_letters;
     put("dead_letters", number(dead), live.state?.retrying ? t("retrying_n", { n: number(live.state.retrying) }) : "", dead > 0 ? "bad" : "");
     const sum = (status, of) => totals?.items.reduce((all, item) => all + item.orders[status][of], 0);
@@ -179,7 +181,7 @@ export function board({ live, role, params }) {
     charts.gate.show([x, samples.map((s) => s.p50), samples.map((s) => s.p99)]);
     const ids = now.items.map((item) => item.id);
     charts.left.show([x, samples.map((s) => (ids.some((id) => id in s.left) ? ids.reduce((sum, id) => sum + (s.left[id] ?? 0), 0) : null))]);
-    charts.log.show([x, samples.map((s) => s.backlog), samples.map((s) => (s.backlog === 0 && s.admitted === 0 ? 0 : s.settled))]);
+    charts.log.show([x, samples.map((s) => s.backlog), samples.map((s) => per(s, s.settled))]);
   }
 
   function drawFunnel() {
@@ -216,7 +218,7 @@ export function board({ live, role, params }) {
     ...Object.entries(outbox).map(([kind, rows]) => el("li", {}, el("span", {}, named("outbox", kind)), el("b", {}, number(rows)))),
     el("li", {}, el("span", {}, t("streams")), el("b", {}, number(streams))));
     alerts.replaceChildren(...(open.length === 0 ? [el("li", { class: "none" }, t("no_alerts"))] : open.map((alert) => el("li", {},
-      el("b", {}, `${alert.kind} ${alert.about}`), el("small", {}, time(alert.since)), el("p", {}, alert.todo)))));
+      el("b", {}, named("alert", alert.kind)), el("small", {}, [alert.about, time(alert.since)].filter(Boolean).join(" · ")), el("p", {}, todoOf(alert))))));
     setText(whose, t(live.state.profile === "cluster" ? "whose_cluster" : "whose_solo", { instance: seen.instance }));
   }
 

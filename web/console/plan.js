@@ -85,15 +85,16 @@ export function plan({ live }) {
   sayWhen();
 
   const pasted = el("textarea", { "aria-label": t("from_table"), spellcheck: "false", placeholder: "name,price,stock,limit_per_user,image_url\niPhone,6999.00,100,1,https://…" });
+  const toldOfTable = note();
   const fromTable = (text) => {
     const read = itemsOf(text, currency.value);
     if (read.error) {
-      told.bad(t(`csv_${read.error}`, { line: read.line ?? "", column: read.column ?? "" }));
+      toldOfTable.bad(t(`csv_${read.error}`, { line: read.line ?? "", column: read.column ?? "" }));
       return;
     }
     rows.splice(0).forEach(({ row }) => row.remove());
     read.items.forEach(addItem);
-    told.good(t("csv_read", { n: read.items.length }));
+    toldOfTable.good(t("csv_read", { n: read.items.length }));
   };
   const file = el("input", { type: "file", "aria-label": t("from_table"), accept: ".csv,text/csv" });
   file.addEventListener("change", async () => { if (file.files[0]) fromTable(await file.files[0].text()); });
@@ -109,10 +110,10 @@ export function plan({ live }) {
     el("header", {}, el("h1", {}, t("plan_one"))),
     el("fieldset", {}, el("legend", {}, t("step_window")), field(t("name"), name),
       el("div", { class: "columns" }, field(t("opens"), opens), field(t("closes"), closes), field(t("pay_within_min"), pay)), when),
-    el("fieldset", {}, el("legend", {}, t("items")), field(t("currency"), currency), list,
+    el("fieldset", {}, el("legend", {}, t("items")), field(t("currency"), currency), list, el("p", { class: "hint" }, t("shards_hint")),
       el("div", { class: "actions" }, el("button", { type: "button", onclick: () => addItem().row.querySelector("input").focus() }, t("add_item"))),
       el("details", {}, el("summary", {}, t("from_table")), el("div", { class: "view" }, el("p", { class: "hint" }, t("csv_hint")), pasted,
-        el("div", { class: "actions" }, el("button", { type: "button", onclick: () => fromTable(pasted.value) }, t("take_table")), file)))),
+        el("div", { class: "actions" }, el("button", { type: "button", onclick: () => fromTable(pasted.value) }, t("take_table")), file), toldOfTable.line))),
     el("fieldset", {}, el("legend", {}, t("door")), el("div", { class: "columns" },
       field(t("challenge"), challenge, t("challenge_hint")),
       field(t("shuffle"), shuffle, t("shuffle_hint")),

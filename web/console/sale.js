@@ -4,6 +4,7 @@
 import { el } from "../element.js";
 import { call } from "./call.js";
 import { button, card, confirm, facts, field, link, note, pill, table } from "./parts.js";
+import { pauseSale } from "./pausing.js";
 import { preflight } from "./preflight.js";
 import { phaseOf } from "./sales.js";
 import { fromLocal, toLocal } from "./times.js";
@@ -37,7 +38,7 @@ export async function sale({ live, role, params: [id], again }) {
     told.good(t("warmed", { n: number(fresh), known: number(items.length - fresh) }));
   });
   add((found.state === "draft" || published) && live.now() < found.opens_at, t("postpone"), () => postpone(found, again));
-  add(published && phase !== "over", t("pause"), () => does("pause", [t("pause_says_1"), t("pause_says_2"), t("pause_says_3")], { danger: true, yes: t("pause_now") }), "danger");
+  add(published && phase !== "over", t("pause"), () => pauseSale(found, { live, after: again }), "danger");
   add(paused, t("resume"), () => does("resume", [t("resume_says_1"), t("resume_says_2")]), "primary");
   add(!["ended"].includes(found.state) && phase !== "over", t("end"), () => does("end", found.state === "draft" ? [t("end_draft_says")] : [t("end_says_1"), t("end_says_2"), t("end_says_3")], { danger: true }), "");
 
@@ -50,7 +51,8 @@ export async function sale({ live, role, params: [id], again }) {
     [t("opens"), time(found.opens_at)], [t("closes"), time(found.closes_at)], [t("pay_within"), span(found.pay_within_ms)],
     [t("door"), door], found.external_id ? [t("external_id"), found.external_id] : null,
     found.publish_at ? [t("publish_at"), time(found.publish_at)] : null,
-    found.shuffle_ms ? [t("shuffle"), `${number(found.shuffle_ms)} ms`] : null,
+    found.draw ? [t("shuffle"), `${number(found.draw.shuffle_ms)} ms`] : null,
+    paused && found.resumes_at ? [t("pause_until"), time(found.resumes_at)] : null,
     [t("number"), String(found.id)],
   ]), actions, told.line);
 

@@ -42,6 +42,16 @@ export const time = (ms) => (ms === null || ms === undefined ? "–" : new Intl.
 const CLOCK = { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" };
 export const clock = (ms) => new Intl.DateTimeFormat(locale(), CLOCK).format(ms);
 
+/** The details of an entry of the audit: times as times, a change as "before → after". */
+export function inWords(detail) {
+  const one = (name, value) => {
+    if (Array.isArray(value) && value.length === 2) return value.map((part) => one(name, part)).join(" → ");
+    if (/(_at|^until)$/.test(name) && Number.isInteger(value)) return time(value);
+    return value === null ? "–" : typeof value === "object" ? JSON.stringify(value) : String(value);
+  };
+  return Object.entries(detail ?? {}).map(([name, value]) => `${name}: ${one(name, value)}`).join(" · ");
+}
+
 /** The zone in which times are shown and entered. */
 export function zone(at = new Date()) {
   const minutes = -at.getTimezoneOffset();

@@ -14,6 +14,11 @@ export function stageOf(activity, now, synced) {
   return stage === "soon" && activity.opens_at - now <= FINAL_MS ? "final" : stage;
 }
 
+/** When a pause is over by itself; null once that is past, for then nobody knows. */
+export function resumesAt({ state, resumes_at: at }, now) {
+  return state === "paused" && Number.isFinite(at) && at > now ? at : null;
+}
+
 export class ActivitySection {
   #parts;
 
@@ -50,8 +55,10 @@ export class ActivitySection {
     const early = Number.isFinite(members) && members < opens && stage !== "ended";
     setText(p.members, only ? say(words, "membersOnly") : early ? say(words, "membersFirst", times) : "");
     const before = stage === "soon" || stage === "final";
-    const left = split((before ? opens : closes) - now);
-    const label = { soon: "opensIn", final: "opensIn", open: "endsIn", paused: "paused", ended: "over" }[stage];
+    const goesOn = stage === "paused" ? resumesAt(activity, now) : null;
+    const left = split((before ? opens : goesOn ?? closes) - now);
+    const paused = goesOn === null ? "paused" : "pausedUntil";
+    const label = { soon: "opensIn", final: "opensIn", open: "endsIn", paused, ended: "over" }[stage];
     const daysToo = left.days > 0 && ["opensIn", "endsIn"].includes(label);
     setText(p.label, say(words, daysToo ? `${label}Days` : label, { days: left.days }));
     setAttribute(p.digits, "data-off", stage === "ended" || !synced);

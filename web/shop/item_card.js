@@ -6,6 +6,7 @@ import { el, setAttribute, setText } from "../element.js";
 import { dateTime, language, locale, say } from "../i18n.js";
 import { formatMoney, percentOff } from "../money.js";
 import { problemText } from "../problem.js";
+import { resumesAt } from "./activity_section.js";
 import { buyState, waitReason } from "./buy_state.js";
 import { FINAL_MS } from "./phase.js";
 import { words } from "./words.js";
@@ -137,8 +138,8 @@ export class ItemCard {
     if (bar.max !== stock) bar.max = stock;
     if (bar.value !== sold) bar.value = sold;
     const numbers = { left: shown.toLocaleString(locale()), stock: stock.toLocaleString(locale()) };
-    // Never a hundred while one is left.
-    const percent = Math.floor((sold / stock) * 100);
+    // Never a hundred while one is left, and never nothing once one is gone.
+    const percent = Math.floor((sold / stock) * 100) || (sold > 0 ? "<1" : 0);
     const sentence = say(words, shown === 0 ? "noneLeft" : sold === 0 ? "stockOf" : "left", { ...numbers, percent });
     setAttribute(bar, "aria-label", sentence);
     setText(text, sentence);
@@ -195,7 +196,10 @@ export class ItemCard {
       case "opening": return opensAt - now <= FINAL_MS
         ? say(words, "buyOpensIn", { time: clockText(opensAt - now) })
         : say(words, "buyOpens", { time: dateTime(opensAt, now) });
-      case "paused": return say(words, "buyPaused");
+      case "paused": {
+        const at = resumesAt(activity, now);
+        return at === null ? say(words, "buyPaused") : say(words, "buyPausedUntil", { time: dateTime(at, now) });
+      }
       default: return attempt.barred ? say(words, "buyBarred")
         : say(words, "buyCooling", { seconds: Math.ceil((attempt.coolUntil - now) / 1_000) });
     }
@@ -235,9 +239,14 @@ export class ItemCard {
     }
     if (now < this.#backUntil) return [say(words, "noteBack"), "back"];
     if (this.#state === "sold_out") return [say(words, "noteSoldOut"), null];
-    if (activity.state === "paused" && now >= opensAt && this.#state === "waiting") return [say(words, "notePaused"), null];
+    if (activity.state === "paused" && now >= opensAt && this.#state === "waiting") return [pausedNote(activity, now), null];
     return membersNote({ activity, opensAt, now, synced, signedIn, state: this.#state });
   }
+}
+
+function pausedNote(activity, now) {
+  const at = resumesAt(activity, now);
+  return at === null ? say(words, "notePaused") : say(words, "notePausedUntil", { time: dateTime(at, now) });
 }
 
 /** What members and others are told while only members may buy. */

@@ -13,7 +13,7 @@ export function itemOf(pathname) {
 /** An item as the list would show it: in a sale of its own. */
 export const saleOf = (item) => ({
   id: item.activity_id, name: item.activity_name ?? "", opens_at: item.opens_at, closes_at: item.closes_at,
-  members_from: item.members_from, members_only: item.members_only,
+  members_from: item.members_from, members_only: item.members_only, resumes_at: item.resumes_at,
   state: ["paused", "ended"].includes(item.state) ? item.state : "published", items: [item],
 });
 

@@ -414,6 +414,7 @@ function moments() {
   for (const { opens_at: opens, closes_at: closes, members_from: members } of catalog.activities) {
     all.push(opens, closes, members ?? opens);
   }
+  for (const { resumes_at: resumes } of catalog.activities) if (resumes) all.push(resumes);
   for (const { coolUntil } of attempts.values()) all.push(coolUntil);
   for (const { pay_deadline: deadline } of book.moving()) if (deadline) all.push(deadline);
   return all;

@@ -24,6 +24,8 @@ export class SignInBox {
 
   /** What the shop said: may anybody sign in here? */
   offer(devLogin) {
+    // For the shop's engineer, who wonders why nobody is signed in. Buyers do not look here.
+    if (!devLogin && !this.#buyer.signedIn) console.info("Seckill: the shop hands over the buyer's JWT as localStorage.seckill_jwt (docs/INTEGRATION.md).");
     this.#absent = !devLogin;
     this.#note = devLogin ? null : () => say(words, "noDevLogin");
   }

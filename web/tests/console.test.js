@@ -7,7 +7,10 @@ import { cells, itemsOf, minor } from "../console/csv.js";
 import { Live, funnelOf, rate, reasonsOf, saleToWatch } from "../console/live.js";
 import { command, shapeOf } from "../console/rehearse.js";
 import { fromLocal, toLocal } from "../console/times.js";
+import { pausesBefore } from "../console/pausing.js";
+import { inWords } from "../console/text.js";
 import { words } from "../console/words.js";
+import { TODO_ZH } from "../console/words_alerts.js";
 
 const second = (t, fields = {}) => ({ t, ms: 1_000, asked: 0, admitted: 0, refused: {}, cached: 0, p50: null, p99: null, backlog: 0, settled: 0, left: {}, ...fields });
 
@@ -88,6 +91,29 @@ test("the rehearsal has the shape of the sale", () => {
   assert.deepEqual(shapeOf({ items: [item(5), item(70)] }), { items: 2, stock: 70 });
   assert.deepEqual(shapeOf({ items: Array(30).fill(item(2_000_000)) }), { items: 20, stock: 1_000_000 });
   assert.deepEqual(shapeOf(undefined), { items: 1, stock: 1_000 });
+});
+
+test("every alert of the server has a name in both languages, and in Chinese what to do", () => {
+  const source = readFileSync(new URL("../../crates/orders/src/alerts/kind.rs", import.meta.url), "utf8");
+  const kinds = [...source.matchAll(/^ {4}\w+, "(\w+)", (?:lasts|once),/gm)].map(([, kind]) => kind);
+  assert.ok(kinds.length > 15);
+  for (const kind of kinds) {
+    for (const language of ["en", "zh"]) assert.ok(words[language][`alert_${kind}`], kind);
+    assert.ok(TODO_ZH[kind], kind);
+  }
+  assert.deepEqual(Object.keys(TODO_ZH).sort(), kinds.sort());
+});
+
+test("a pause leaves something of the sale", () => {
+  const minute = 60_000;
+  assert.deepEqual(pausesBefore(16 * minute, 0), [5, 10, 15]);
+  assert.deepEqual(pausesBefore(5 * minute, 0), []);
+});
+
+test("what the audit says is for people", () => {
+  assert.equal(inWords({ by: "link", version: [1, 2], note: null }), "by: link · version: 1 → 2 · note: –");
+  assert.doesNotMatch(inWords({ until: 1_800_000_000_000, opens_at: [1_800_000_000_000, 1_800_000_060_000] }), /1800000/);
+  assert.equal(inWords(null), "");
 });
 
 test("every word that a view asks for is there, and the views of the navigation have names", () => {

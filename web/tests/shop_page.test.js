@@ -49,6 +49,7 @@ test("an address names an item, or none", () => {
   const sale = saleOf({ activity_id: 7, opens_at: 1, closes_at: 2, state: "sold_out" });
   assert.deepEqual([sale.id, sale.state, sale.items.length], [7, "published", 1]);
   assert.equal(saleOf({ state: "paused" }).state, "paused");
+  assert.equal(saleOf({ state: "paused", resumes_at: 7 }).resumes_at, 7);
 });
 
 test("the nearest deadline is the loudest; who only waits is told so", () => {

@@ -30,9 +30,15 @@ impl Crowd {
     }
 
     pub(crate) fn buyer(&mut self) -> Result<(UserId, OrderNo), Failure> {
-        let scattered = self.next.wrapping_mul(0x9E37_79B1) as u32;
+        let user = Crowd::name(self.next)?;
         self.next += 1;
-        Ok((UserId::new(&format!("u{scattered:010}"))?, self.numbers.next()))
+        Ok((user, self.numbers.next()))
+    }
+
+    /// The buyer that comes after so many others.
+    pub(crate) fn name(n: u64) -> Result<UserId, Failure> {
+        let scattered = n.wrapping_mul(0x9E37_79B1) as u32;
+        Ok(UserId::new(&format!("u{scattered:010}"))?)
     }
 
     pub(crate) fn requests(

@@ -25,7 +25,7 @@ use crate::{
 
 const BATCH: usize = 1_000;
 /// Orders of one round: about a second's worth.
-const BATCHED: usize = 40_000;
+pub(crate) const BATCHED: usize = 40_000;
 /// Nobody makes so many one by one in a round.
 const SINGLES: usize = 20_000;
 const SINGLES_FOR: Duration = Duration::from_millis(1_500);
@@ -37,7 +37,7 @@ pub(crate) async fn sqlite(plan: &Plan, data: &Path, figures: &mut Figures) -> R
     let mut crowd = Crowd::new();
     let [mut best, mut told] = [Best::default(); 2];
     for round in 0..plan.rounds(8, 4) {
-        let per_s = best.note(batches(&ledger, &mut crowd).await?);
+        let per_s = best.note(batches(&ledger, &mut crowd, BATCHED).await?);
         let with = told.note(told_batches(&ledger, &mut crowd).await?);
         println!("  round {round}: {per_s:.0} orders/s, {with:.0} with an endpoint of the shop");
     }
@@ -59,7 +59,7 @@ pub(crate) async fn mysql(plan: &Plan, figures: &mut Figures) -> Result<(), Fail
     let mut crowd = Crowd::new();
     let [mut batched, mut told, mut one, mut eight] = [Best::default(); 4];
     for round in 0..plan.rounds(8, 4) {
-        let ours = batched.note(batches(&ledger, &mut crowd).await?);
+        let ours = batched.note(batches(&ledger, &mut crowd, BATCHED).await?);
         let with = told.note(told_batches(&ledger, &mut crowd).await?);
         let (item, claims) = sale(&ledger, &mut crowd, SINGLES).await?;
         let alone = per_order::run(&url, item, claims, 1, SINGLES_FOR).await?;
@@ -89,16 +89,20 @@ pub(crate) async fn mysql(plan: &Plan, figures: &mut Figures) -> Result<(), Fail
 }
 
 /// Orders per second by one worker.
-async fn batches(ledger: &dyn Ledger, crowd: &mut Crowd) -> Result<f64, Failure> {
-    let (item, claims) = sale(ledger, crowd, BATCHED).await?;
+pub(crate) async fn batches(
+    ledger: &dyn Ledger,
+    crowd: &mut Crowd,
+    orders: usize,
+) -> Result<f64, Failure> {
+    let (item, claims) = sale(ledger, crowd, orders).await?;
     let began = Instant::now();
     let mut created = 0;
     for batch in claims.chunks(BATCH) {
         created += ledger.settle(item.id, batch).await?.created.len();
     }
     let took = began.elapsed();
-    if created != BATCHED {
-        return Err(format!("{created} orders of {BATCHED} claims").into());
+    if created != orders {
+        return Err(format!("{created} orders of {orders} claims").into());
     }
     Ok(created as f64 / took.as_secs_f64())
 }
@@ -121,7 +125,7 @@ async fn told_batches(ledger: &dyn Ledger, crowd: &mut Crowd) -> Result<f64, Fai
         origin: Origin::default(),
     };
     let endpoint = ledger.add_webhook(&endpoint, 1, &audit, now_ms).await?;
-    let per_s = batches(ledger, crowd).await;
+    let per_s = batches(ledger, crowd, BATCHED).await;
     if let Some(endpoint) = endpoint {
         ledger.remove_webhook(endpoint.id, &audit, now_ms).await?;
     }

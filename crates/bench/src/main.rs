@@ -13,8 +13,10 @@ mod brokers;
 mod claims;
 mod cluster;
 mod cpu;
+mod curves;
 mod echo;
 mod figures;
+mod history;
 mod http;
 mod ledgers;
 mod overload;
@@ -39,12 +41,13 @@ cargo xtask bench [--quick] [--connections N] [--limits] --against SECKILL
   --connections N   how many sockets the crowd over HTTP shares (default 256)
   --json FILE       write the figures to FILE as well
   --svg FILE        draw those that have a goal, and beside FILE the curves of upkeep
+  --curves FOLDER   draw what the sections of history find, as curves
   --against SECKILL compare with another build of the server, crowd by crowd, and nothing else
   --limits          with --against: addresses are counted in this build, which on loopback they are not
 
 sections: http overload big claim_cluster_vs_echo rush_ms gate_solo_per_s growth bytes_per_buyer
           start_ms_million gate_redis_vs_script ledger_sqlite_per_s ledger_mysql_vs_per_order
-          upkeep_idle_cpu upkeep_reconcile
+          history_sqlite history_mysql upkeep_idle_cpu upkeep_reconcile
           orders_by_kafka_per_s (with cargo xtask bench --brokers)
 ";
 
@@ -58,6 +61,7 @@ pub(crate) struct Plan {
     pub(crate) connections: usize,
     json: Option<PathBuf>,
     pub(crate) svg: Option<PathBuf>,
+    pub(crate) curves: Option<PathBuf>,
     against: Option<PathBuf>,
     /// This build counts addresses, although all of them are exempt on loopback.
     pub(crate) limits: bool,
@@ -72,6 +76,7 @@ impl Plan {
             connections: 256,
             json: None,
             svg: None,
+            curves: None,
             against: None,
             limits: false,
         };
@@ -86,6 +91,9 @@ impl Plan {
                 }
                 "--json" => plan.json = Some(args.next().ok_or("--json needs a file")?.into()),
                 "--svg" => plan.svg = Some(args.next().ok_or("--svg needs a file")?.into()),
+                "--curves" => {
+                    plan.curves = Some(args.next().ok_or("--curves needs a folder")?.into())
+                }
                 "--against" => {
                     plan.against = Some(args.next().ok_or("--against needs a program")?.into());
                 }
@@ -184,6 +192,12 @@ async fn run() -> Result<(), Failure> {
     }
     if plan.wants("ledger_mysql_vs_per_order") {
         ledgers::mysql(&plan, &mut figures).await?;
+    }
+    if plan.wants("history_sqlite") {
+        history::sqlite(&plan, data, &mut figures).await?;
+    }
+    if plan.wants("history_mysql") {
+        history::mysql(&plan, &mut figures).await?;
     }
     if plan.wants("upkeep_idle_cpu") {
         upkeep::idle(&plan, data, &mut figures).await?;

@@ -507,6 +507,7 @@ mod tests {
         let key = KEY;
         for (file, part) in [
             ("[orders]\npause_ms_min = 2\npause_ms_max = 1".to_owned(), "orders.pause_ms_max"),
+            ("[jobs]\narchive_after_ms = 86400000".to_owned(), "must be 0 or at least 2592000000"),
             (format!("{key}jwt_jwks_file = 'x'"), "only one of them"),
             (format!("{key}jwt_algorithms = ['RS256']"), "does not go with a secret"),
             (

@@ -205,6 +205,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("jobs.warm_poll_ms", Rule::Number(1, 10 * MINUTE_MS)),
     ("jobs.catalogue_refresh_ms", Rule::Number(1, 10 * MINUTE_MS)),
     ("jobs.count_every_ms", Rule::Number(1, 10 * MINUTE_MS)),
+    ("jobs.archive_after_ms", Rule::Number(0, 100 * 52 * WEEK_MS)),
     ("payment.sandbox", Rule::Switch),
     ("payment.sandbox_file", Rule::Text),
     ("payment.sandbox_merchant", Rule::Required),
@@ -443,6 +444,9 @@ impl Rule {
     }
 }
 
+/// Thirty days.
+const ARCHIVE_AFTER_MS_MIN: u64 = 30 * 24 * 60 * 60 * 1_000;
+
 /// The rules about more than one key.
 pub(super) fn check_pairs(config: &Config) -> Vec<String> {
     let mut problems = Vec::new();
@@ -456,6 +460,13 @@ pub(super) fn check_pairs(config: &Config) -> Vec<String> {
         problems.push(format!(
             "orders.pause_ms_min = {}: must not be above orders.pause_ms_max = {}",
             config.orders.pause_ms_min, config.orders.pause_ms_max
+        ));
+    }
+    if (1..ARCHIVE_AFTER_MS_MIN).contains(&config.jobs.archive_after_ms) {
+        problems.push(format!(
+            "jobs.archive_after_ms = {}: must be 0 or at least {ARCHIVE_AFTER_MS_MIN}: what ended lately \
+             is still compared, and paid or given back",
+            config.jobs.archive_after_ms
         ));
     }
     problems.extend(check_doors(config));

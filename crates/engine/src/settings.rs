@@ -212,6 +212,8 @@ pub struct Jobs {
     pub warm_poll_ms: u64,
     pub catalogue_refresh_ms: u64,
     pub count_every_ms: u64,
+    /// 0: never.
+    pub archive_after_ms: u64,
 }
 
 impl Default for Jobs {
@@ -226,6 +228,7 @@ impl Default for Jobs {
             warm_poll_ms: 1_000,
             catalogue_refresh_ms: 1_000,
             count_every_ms: 2_000,
+            archive_after_ms: 0,
         }
     }
 }

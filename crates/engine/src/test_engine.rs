@@ -49,7 +49,7 @@ pub(super) struct TestEngine {
     pub(super) clock: Arc<ManualClock>,
     pub(super) gate: Arc<GateControls>,
     pub(super) bank: Bank,
-    data: tempfile::TempDir,
+    pub(super) data: tempfile::TempDir,
 }
 
 impl TestEngine {

@@ -16,7 +16,7 @@ use sale::{
 use crate::{AuditEntry, LedgerError, Result};
 
 pub(crate) const ACTIVITY_COLUMNS: &str = "id, name, opens_at, closes_at, pay_within_ms, state, \
-     publish_at, version, external_id, door, shuffle_ms, draw_commitment";
+     publish_at, version, external_id, door, shuffle_ms, draw_commitment, resume_at, given_up";
 
 /// So long whoever asks again with the same key is told what was made.
 pub const CREATE_KEY_KEPT_MS: Millis = 7 * 24 * 60 * 60 * 1_000;
@@ -121,6 +121,25 @@ pub trait Activities: Send + Sync {
         audit: Option<&AuditEntry>,
         now_ms: Millis,
     ) -> Result<MovedActivity>;
+
+    /// Moves it to `Paused` as [`move_activity`](Self::move_activity) does, until this time or until somebody
+    /// resumes it. Of what is paused already the time is changed.
+    async fn pause_until(
+        &self,
+        id: ActivityId,
+        resume_ms: Option<Millis>,
+        audit: &AuditEntry,
+        now_ms: Millis,
+    ) -> Result<MovedActivity>;
+
+    /// What is paused goes on by itself, if it is still the one of this version. False if it is not.
+    async fn resume_planned(
+        &self,
+        id: ActivityId,
+        version: i64,
+        audit: &AuditEntry,
+        now_ms: Millis,
+    ) -> Result<bool>;
 
     /// Replaces a draft and its items, if it is still the one of this version. The caller has validated
     /// the plan. Refused (with the field) if it would change the stock of an item that was adjusted, or

@@ -14,6 +14,7 @@
 //!   and idempotent at the other end.
 
 mod activities;
+mod archive;
 mod bills;
 mod books;
 mod buyers;
@@ -48,6 +49,7 @@ pub use activities::{
     ChangedActivity, CreateKey, CreatedActivities, CreatedActivity, EditedActivity, MovedActivity,
     NewActivities, WhenTaken,
 };
+pub use archive::{Archivable, Archive, ArchiveStep, OldActivity};
 pub use bills::{BillDay, Bills, Noted};
 pub use books::{
     Books, BooksPoint, CheckedPayments, ItemBooks, ItemOutline, LogEnd, OWED_TOLD_MAX, OutlinePage,
@@ -127,6 +129,7 @@ pub trait Ledger:
     + BuyerLists
     + Draws
     + ConsolePasses
+    + Archive
 {
 }
 
@@ -151,6 +154,7 @@ impl<L> Ledger for L where
         + BuyerLists
         + Draws
         + ConsolePasses
+        + Archive
 {
 }
 

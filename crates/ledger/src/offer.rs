@@ -13,6 +13,10 @@ pub(crate) struct Offer {
     pub(crate) limit_per_user: u32,
     /// The shop's backend may want to be told of what becomes of it.
     pub(crate) has_webhooks: bool,
+    /// The volume that its orders are written in.
+    pub(crate) volume: i64,
+    /// Some of its orders are in the archive.
+    pub(crate) is_archived: bool,
 }
 
 impl Offer {
@@ -27,6 +31,8 @@ impl Offer {
             pay_within_ms: 0,
             limit_per_user: 0,
             has_webhooks: true,
+            volume: 0,
+            is_archived: false,
         }
     }
 }
@@ -90,10 +96,10 @@ impl StockLevel {
             return refused("must not be zero".into());
         }
         if self.stock.saturating_add(delta) < 0 {
-            return refused(format!("only {} units are not sold", self.stock));
+            return refused(format!("takes more than there is: {} units are not sold", self.stock));
         }
         if self.total.saturating_add(delta) > STOCK_MAX {
-            return refused(format!("the total may be {STOCK_MAX} at most"));
+            return refused(format!("adds too much: an item has at most {STOCK_MAX} units"));
         }
         Ok(())
     }

@@ -101,6 +101,12 @@ impl OrderFilter {
         paid_ms.ok_or_else(|| Invalid::new("before", "must be an order that was paid"))
     }
 
+    /// As pages are.
+    pub(crate) fn sort(&self, orders: &mut [Order]) {
+        let paid_ms = |order: &Order| if self.by_payment() { order.paid_ms } else { None };
+        orders.sort_by_key(|order| std::cmp::Reverse((paid_ms(order), order.order_no)));
+    }
+
     /// The one bound at which a page by payment begins in the index: of two, SQLite would take the
     /// wider one, and read all pages before this one to get here.
     pub(crate) fn paid_below_ms(&self, after_paid: Option<Millis>) -> Option<Millis> {
@@ -144,6 +150,16 @@ impl OrderCount {
         OrderCount {
             by_status: rows.into_iter().map(|(status, count, _)| (status, count)).collect(),
             next: last.filter(|_| counted >= limit as u64),
+        }
+    }
+
+    /// What is counted elsewhere.
+    pub(crate) fn add(&mut self, more: Vec<(OrderStatus, StatusCount)>) {
+        for (status, count) in more {
+            match self.by_status.iter_mut().find(|(known, _)| *known == status) {
+                Some((_, known)) => *known += count,
+                None => self.by_status.push((status, count)),
+            }
         }
     }
 }

@@ -14,11 +14,21 @@ const MEMORY: Duration = Duration::from_secs(1);
 pub(crate) struct Rate {
     /// An `f64` by its bits; zero until something was settled. Written by the main loop only.
     per_s: AtomicU64,
+    /// All that were settled since the start, for whoever wants to know how many there were in a second.
+    claims: AtomicU64,
 }
 
 impl Rate {
     pub(crate) fn per_s(&self) -> f64 {
         f64::from_bits(self.per_s.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn claims(&self) -> u64 {
+        self.claims.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count(&self, claims: usize) {
+        self.claims.fetch_add(claims as u64, Ordering::Relaxed);
     }
 
     /// `claims` were settled in `busy`. Long spans weigh more than short ones.

@@ -148,6 +148,11 @@ impl WorkersHandle {
         self.shared.rate.per_s()
     }
 
+    /// Claims the main loop has settled since the start.
+    pub fn settled(&self) -> u64 {
+        self.shared.rate.claims()
+    }
+
     /// Why the ledger cannot be written, while the workers wait for it.
     pub fn ledger_trouble(&self) -> Option<String> {
         self.shared.ledger.cause()
@@ -262,6 +267,7 @@ impl MainLoop {
 
     /// A round that waited out an outage says nothing about how fast the ledger works.
     fn note_rate(&self, settled: usize, busy: Duration) {
+        self.shared.rate.count(settled);
         if !self.settler.paused {
             self.shared.rate.record(settled, busy);
         }

@@ -38,4 +38,4 @@ pub use report::{
 pub use site::Site;
 pub use target::{TargetError, find_target};
 pub use timeline::{Rate, Sample};
-pub use words::Language;
+pub use words::{Language, Note};

@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use tokio::time::{sleep_until, timeout};
 
 use crate::{
-    Plan, Report, Site,
+    Note, Plan, Report, Site,
     agenda::Agenda,
     buyers::{BOT_CLAIMS_AT_ONCE, BuyerState, Buyers, Rules, Task},
     open_loop::Senders,
@@ -122,7 +122,7 @@ struct Rehearsal<'a> {
     /// All that is left will be asked for at the end.
     last_call: bool,
     differences_before: u64,
-    notes: Vec<String>,
+    notes: Vec<Note>,
 }
 
 /// What was found when everything had come to rest, or had not.
@@ -170,7 +170,10 @@ impl<'a> Rehearsal<'a> {
         let differences_before = differences(&mut admin).await?;
         let mut notes = Vec::new();
         if !cashier {
-            notes.push("there is no sandbox cashier: nobody pays, orders are left unpaid".into());
+            notes.push(Note::new(
+                "there is no sandbox cashier: nobody pays, orders are left unpaid",
+                "没有沙盒收银台：无人付款，订单都未支付",
+            ));
         }
         Ok(Rehearsal {
             plan,
@@ -303,9 +306,10 @@ impl<'a> Rehearsal<'a> {
         self.progress.wait("waiting");
         let early = sale.opening - BOTS_EARLY;
         if Instant::now() > early {
-            let note =
-                "signing in took longer than was thought: the sale was open before the crowd came";
-            self.notes.push(note.into());
+            self.notes.push(Note::new(
+                "signing in took longer than was thought: the sale was open before the crowd came",
+                "登录用时比预计的长：买家到来之前活动已经开始",
+            ));
             return Instant::now() + BOTS_EARLY;
         }
         sleep_until(early.into()).await;
@@ -382,7 +386,10 @@ impl<'a> Rehearsal<'a> {
             left.push(sides["gate"]["left"].as_i64().unwrap_or(0).max(0));
         }
         if left.iter().sum::<i64>() > LAST_CALL_MAX {
-            self.notes.push(format!("more than {LAST_CALL_MAX} units were left: no last call"));
+            self.notes.push(Note::new(
+                format!("more than {LAST_CALL_MAX} units were left: no last call"),
+                format!("剩余超过 {LAST_CALL_MAX} 件，未做最后的清仓检查"),
+            ));
             self.last_call = false;
             return Ok(vec![]);
         }
@@ -428,12 +435,15 @@ impl<'a> Rehearsal<'a> {
         let mut notes = self.notes.clone();
         notes.extend(generator.notes(measured.buyers.latency.len()));
         if counts.broken > 0 {
-            notes.push(format!(
-                "{} requests lost their connection and were sent again",
-                counts.broken
+            let broken = counts.broken;
+            notes.push(Note::new(
+                format!("{broken} requests lost their connection and were sent again"),
+                format!("{broken} 个请求断开了连接，已重新发送"),
             ));
         }
-        notes.extend(measured.unexpected.iter().map(|what| format!("not expected: {what}")));
+        notes.extend(measured.unexpected.iter().map(|what| {
+            Note::new(format!("not expected: {what}"), format!("意料之外的答复：{what}"))
+        }));
         let timeline = timeline.take();
         Report {
             ok: violations.is_empty(),

@@ -9,7 +9,7 @@ use checker::{CHECKED, Violation};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use crate::{BotDrill, LAG_P99_US_MAX, Latencies, Plan, Rate, Sample};
+use crate::{BotDrill, LAG_P99_US_MAX, Language, Latencies, Note, Plan, Rate, Sample};
 
 /// The shares of answers whose latency is reported; the last is the slowest answer of all.
 const QUANTILES: [f64; 11] = [0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999, 0.9999, 1.0];
@@ -24,7 +24,7 @@ pub struct Report {
     /// All that must hold, and whether it was seen to.
     pub checks: Vec<Check>,
     /// What the reader should know before believing the figures.
-    pub notes: Vec<String>,
+    pub notes: Vec<Note>,
     pub plan: Plan,
     /// The command that plays the same crowd again.
     pub repeat_with: String,
@@ -114,25 +114,38 @@ impl Generator {
     }
 
     /// What these figures mean for those of the server.
-    pub(crate) fn notes(&self, requests: u64) -> Vec<String> {
+    pub(crate) fn notes(&self, requests: u64) -> Vec<Note> {
         let mut notes = Vec::new();
         if !self.kept_up {
-            notes.push(format!(
-                "the generator was the limit: one of a hundred requests left {:.1} ms late (at most {} \
-                 ms is fair); use a machine of its own, or a gentler curve",
-                self.lag_p99_us as f64 / 1_000.0,
-                LAG_P99_US_MAX / 1_000
+            let (late, fair) = (self.lag_p99_us as f64 / 1_000.0, LAG_P99_US_MAX / 1_000);
+            notes.push(Note::new(
+                format!(
+                    "the generator was the limit: one of a hundred requests left {late:.1} ms late (at most \
+                     {fair} ms is fair); use a machine of its own, or a gentler curve"
+                ),
+                format!(
+                    "瓶颈在发压端：每一百个请求中有一个晚发了 {late:.1} 毫秒（不应超过 {fair} 毫秒）；\
+                     请换用单独的机器，或让买家来得平缓一些"
+                ),
             ));
         }
         if self.kept_waiting * 10 > requests {
             let share = self.kept_waiting as f64 * 100.0 / requests.max(1) as f64;
-            notes.push(format!(
-                "{share:.0} % of the requests found no connection free and waited, which is part of \
-                 their latency: the server is saturated, or --connections is too small"
+            notes.push(Note::new(
+                format!(
+                    "{share:.0} % of the requests found no connection free and waited, which is part of \
+                     their latency: the server is saturated, or --connections is too small"
+                ),
+                format!(
+                    "{share:.0}% 的请求没有空闲连接可用而等待，已计入延迟：服务端已饱和，或 --connections 太小"
+                ),
             ));
         }
         if !self.optimised {
-            notes.push("this is a debug build: rates and latencies say little".into());
+            notes.push(Note::new(
+                "this is a debug build: rates and latencies say little",
+                "这是调试版本，速率与延迟没有参考价值",
+            ));
         }
         notes
     }
@@ -246,13 +259,25 @@ impl Report {
     }
 
     /// What was rehearsed on, and with whom.
-    pub(crate) fn headline(&self) -> [String; 2] {
+    pub(crate) fn headline(&self, language: Language) -> [String; 2] {
         let Plan { buyers, items, stock, connections, curve, over_ms, seed, .. } = &self.plan;
         let Target { addresses, own, version, profile, .. } = &self.target;
         let whose = if *own { "its own" } else { "the" };
         let at = addresses.join(", ");
         let (curve, over_s, cores) =
             (curve.as_str(), *over_ms as f64 / 1_000.0, self.generator.cores);
+        if language == Language::Chinese {
+            let whose = if *own { "专为演练启动的" } else { "" };
+            let Generator { version: generator, os, arch, .. } = &self.generator;
+            return [
+                format!("演练对象：{whose} {profile} 部署 {version}，地址 {at}"),
+                format!(
+                    "{buyers} 名买家在 {over_s} 秒内到来（{}），{items} 个商品各 {stock} 件，\
+                     {connections} 个连接，种子 {seed}；发压端 {generator}，{cores} 核，{os} {arch}",
+                    language.name(curve)
+                ),
+            ];
+        }
         [
             format!("Rehearsal against {whose} {profile} deployment {version} at {at}"),
             format!(
@@ -264,7 +289,7 @@ impl Report {
     }
 
     fn write_table(&self, out: &mut String) -> std::fmt::Result {
-        let [what, how] = self.headline();
+        let [what, how] = self.headline(Language::English);
         writeln!(out, "{what}\n{how}\n")?;
         self.write_rates(out)?;
         self.write_latencies(out)?;
@@ -338,7 +363,7 @@ impl Report {
     /// The whole report in a sentence.
     pub(crate) fn verdict(&self) -> String {
         match self.violations.len() {
-            0 => "Everything that must hold holds.".into(),
+            0 => "All checks passed.".into(),
             1 => "1 violation.".into(),
             more => format!("{more} violations."),
         }
@@ -420,7 +445,7 @@ pub(crate) mod tests {
             ok: true,
             violations: vec![],
             checks: Check::all(&[], |_| true),
-            notes: vec!["<script>alert(1)</script> & co".into()],
+            notes: vec![Note::new("<script>alert(1)</script> & co", "<script>提示</script>")],
             plan: plan(),
             repeat_with: plan().command(),
             target: Target {
@@ -456,6 +481,10 @@ pub(crate) mod tests {
         }
     }
 
+    fn all_of(notes: &[Note]) -> String {
+        notes.iter().map(Note::to_string).collect()
+    }
+
     #[test]
     fn every_check_says_what_became_of_it() {
         let violation = Violation { invariant: CHECKED[0], detail: String::new() };
@@ -482,7 +511,7 @@ pub(crate) mod tests {
     fn the_table_says_what_was_measured_and_what_was_violated() {
         let mut report = report();
         let table = report.table();
-        for wanted in ["10000 buyers", "claims accepted", "p99.9", "seed 11", "must hold holds"] {
+        for wanted in ["10000 buyers", "claims accepted", "p99.9", "seed 11", "All checks passed"] {
             assert!(table.contains(wanted), "{wanted} is not in\n{table}");
         }
         let detail = "2 sold of 1".to_owned();
@@ -500,12 +529,12 @@ pub(crate) mod tests {
             latencies.lag.record_n(lag_us, 100).unwrap();
             let generator = Generator::of(&latencies);
             assert_eq!(generator.kept_up, kept_up, "{lag_us}");
-            let notes = generator.notes(100).join(" ");
+            let notes = all_of(&generator.notes(100));
             assert_eq!(notes.contains("the generator was the limit"), !kept_up, "{notes}");
         };
         check(900, true);
         check(LAG_P99_US_MAX * 2, false);
         let waiting = Generator { kept_waiting: 20, ..Generator::of(&Latencies::default()) };
-        assert!(waiting.notes(100).join(" ").contains("20 % of the requests"));
+        assert!(all_of(&waiting.notes(100)).contains("20 % of the requests"));
     }
 }

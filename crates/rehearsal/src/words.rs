@@ -1,5 +1,9 @@
-//! What the page of a rehearsal says, in both languages. Notes and the details of violations are written
-//! where they are found, and are in English on both.
+//! What the page of a rehearsal says, in both languages. The details of violations are written where they are
+//! found, and are in English on both.
+
+use std::fmt;
+
+use serde::{Serialize, Serializer};
 
 /// The language of a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,6 +30,39 @@ impl Language {
     pub(crate) fn name(self, english: &'static str) -> &'static str {
         let known = NAMES.iter().find(|(name, _)| *name == english);
         self.say(english, known.map_or(english, |(_, chinese)| chinese))
+    }
+}
+
+/// What the reader should know before believing the figures, written where it is found. In data and in the
+/// table for the terminal it is in English.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    english: String,
+    chinese: String,
+}
+
+impl Note {
+    pub(crate) fn new(english: impl Into<String>, chinese: impl Into<String>) -> Note {
+        Note { english: english.into(), chinese: chinese.into() }
+    }
+
+    pub(crate) fn in_words_of(&self, language: Language) -> &str {
+        match language {
+            Language::English => &self.english,
+            Language::Chinese => &self.chinese,
+        }
+    }
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.english)
+    }
+}
+
+impl Serialize for Note {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&self.english)
     }
 }
 
@@ -58,6 +95,9 @@ const NAMES: &[(&str, &str)] = &[
     ("rejected", "拒绝"),
     ("units left", "剩余库存"),
     ("claims on the log", "待处理"),
+    ("burst", "蜂拥而至"),
+    ("ramp", "逐渐增多"),
+    ("steady", "匀速"),
     ("I1 no oversell", "I1 不超卖"),
     ("I2 conservation", "I2 库存守恒"),
     ("I3 limit per buyer", "I3 每人限购"),

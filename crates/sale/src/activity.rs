@@ -173,6 +173,12 @@ pub struct Activity {
     /// When a draft publishes itself; afterwards, when it was to.
     #[serde(default)]
     pub publish_ms: Option<Millis>,
+    /// When a pause is over by itself; none: an operator resumes it.
+    #[serde(default)]
+    pub resume_ms: Option<Millis>,
+    /// It was ended as a draft: no buyer has seen it, and none shall.
+    #[serde(default)]
+    pub given_up: bool,
     /// Grows with every edit and every move: whoever edits says which one they have seen.
     #[serde(default)]
     pub version: i64,
@@ -186,6 +192,11 @@ pub struct Activity {
 }
 
 impl Activity {
+    /// Buyers may know of it.
+    pub fn is_public(&self) -> bool {
+        self.state != ActivityState::Draft && !self.given_up
+    }
+
     /// Buyers know of it and cannot buy yet.
     pub fn is_awaited(&self, now_ms: Millis) -> bool {
         matches!(self.state, ActivityState::Published | ActivityState::Paused)
@@ -307,6 +318,21 @@ pub fn check_not_over(closes_ms: Millis, now_ms: Millis) -> Result<(), Invalid> 
     let (closed, now) = (iso_time(closes_ms), iso_time(now_ms));
     let over = format!("is over: it was {closed}, and now it is {now}");
     Err(Invalid::new("closes_at", over).zh(format!("已经过去：{closed}，现在是 {now}")))
+}
+
+/// A time at which a pause can be over by itself.
+pub fn check_resume(resume_ms: Millis, closes_ms: Millis, now_ms: Millis) -> Result<(), Invalid> {
+    check_time(resume_ms).map_err(|why| Invalid::time("until", why))?;
+    if resume_ms <= now_ms {
+        return Err(
+            Invalid::new("until", "is past: give a later time").zh("已经过去：请改为更晚的时间")
+        );
+    }
+    if resume_ms >= closes_ms {
+        let problem = "must be before closes_at: nothing would be left to resume";
+        return Err(Invalid::new("until", problem).zh("必须早于 closes_at，否则没有可恢复的活动"));
+    }
+    Ok(())
 }
 
 /// A time at which a draft can publish itself.
@@ -509,6 +535,16 @@ mod tests {
         // What is open already can still be sold.
         let open = NewActivity { opens_ms: NOW_MS - 1, closes_ms: NOW_MS + 1, ..activity() };
         assert_eq!(open.validate(NOW_MS), Ok(()));
+    }
+
+    #[test]
+    fn a_pause_is_over_before_the_sale_is() {
+        let closes_ms = NOW_MS + 1_000;
+        assert_eq!(check_resume(NOW_MS + 1, closes_ms, NOW_MS), Ok(()));
+        for until_ms in [NOW_MS, closes_ms, NOW_MS / 1_000] {
+            let why = check_resume(until_ms, closes_ms, NOW_MS).unwrap_err();
+            assert!(why.field == "until" && why.problem_zh.is_some(), "{why:?}");
+        }
     }
 
     #[test]

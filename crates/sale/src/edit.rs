@@ -197,6 +197,8 @@ mod tests {
             pay_within_ms: 3,
             state: ActivityState::Draft,
             publish_ms: Some(1),
+            resume_ms: None,
+            given_up: false,
             version: 7,
             door: Default::default(),
             draw: None,

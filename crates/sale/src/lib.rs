@@ -36,7 +36,7 @@ pub use activity::{
     Activity, ActivityMove, ActivityState, ITEMS_PER_ACTIVITY_MAX, Invalid, Item, ItemState,
     LIMIT_PER_USER_MAX, NAME_CHARS_MAX, NewActivity, NewItem, PAY_WITHIN_MS_DEFAULT,
     PAY_WITHIN_MS_MAX, PAY_WITHIN_MS_MIN, PRICE_MAX, SHARDS_MAX, STOCK_MAX, URL_CHARS_MAX,
-    check_not_over, check_window,
+    check_not_over, check_resume, check_window,
 };
 pub use book::{BookError, FailedClaim, OrderBook, Settled};
 pub use challenge::{

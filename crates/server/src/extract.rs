@@ -13,7 +13,7 @@ use listener::BodyTooSlow;
 use sale::{Invalid, InvalidTime, SHOP_ID_CHARS_MAX, is_plain_id};
 use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 
-use crate::problem::{Code, Problem};
+use crate::problem::{Code, Problem, plain_cause};
 
 /// A message that quotes the client is cut to this length.
 const QUOTE_CHARS_MAX: usize = 200;
@@ -221,7 +221,7 @@ fn invalid(message: &str, whole: &str) -> Invalid {
     if let Some(why) = InvalidTime::ALL.into_iter().find(|why| why.en() == cause) {
         return Invalid::time(cut(&field), why);
     }
-    Invalid::new(cut(&field), format!("cannot be used: {}", cut(cause)))
+    Invalid::new(cut(&field), plain_cause(&cut(cause)))
 }
 
 /// Is this the path of a field, and not the beginning of a sentence that happens to have a colon?

@@ -149,7 +149,8 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
         Profile::Solo => "solo",
         Profile::Cluster => "cluster",
     });
-    checkup::log(checkup::machine(opened.data.path())).map_err(CannotStart)?;
+    checkup::log(checkup::machine(opened.data.path()).map(|(_, found)| found).into())
+        .map_err(CannotStart)?;
     doors.cap_connections(raise_open_files(opened.config.http.connections_max));
     let app = App::new(
         opened.config.clone(),

@@ -11,7 +11,7 @@ use axum::{
     Router,
     body::Body,
     extract::Path,
-    response::{IntoResponse, Response},
+    response::{IntoResponse, Redirect, Response},
     routing::get,
 };
 use bytes::Bytes;
@@ -84,14 +84,17 @@ pub fn routes<S: Clone + Send + Sync + 'static>(frames: &[String]) -> Router<S> 
         routes = routes.route(path, get(async move |headers: HeaderMap| script(file, &headers)));
     }
     let favicon = async |headers: HeaderMap| favicon(&headers);
-    routes.route("/favicon.ico", get(favicon)).merge(assets())
+    // As some people type it.
+    let docs = get(async || Redirect::permanent("/docs"));
+    routes.route("/favicon.ico", get(favicon)).route("/docs/", docs).merge(assets())
 }
 
 /// The console of operators; nobody frames it. Where [`routes`] are not served beside it, it brings its
 /// scripts and styles.
 pub fn console<S: Clone + Send + Sync + 'static>(with_assets: bool) -> Router<S> {
     let shown = async |headers: HeaderMap| page(CONSOLE, policy(&[]), &headers);
-    let router = Router::new().route("/console", get(shown));
+    let typed = get(async || Redirect::permanent("/console"));
+    let router = Router::new().route("/console", get(shown)).route("/console/", typed);
     if with_assets { router.merge(assets()) } else { router }
 }
 

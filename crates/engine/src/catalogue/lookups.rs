@@ -16,7 +16,7 @@ use std::{
 
 use ledger::{Ledger, LedgerError};
 use parking_lot::Mutex;
-use sale::{Activity, ActivityId, ActivityState, ItemId};
+use sale::{Activity, ActivityId, ItemId};
 use tokio::time::Instant;
 
 use crate::due::PAGE_ACTIVITIES;
@@ -173,7 +173,7 @@ impl Lookups {
         // The time first: an answer must not pass for younger than it is.
         let at = Instant::now();
         let found = ledger.activities_of(&activities, &items, &external_ids).await?;
-        let public = found.into_iter().filter(|activity| activity.state != ActivityState::Draft);
+        let public = found.into_iter().filter(Activity::is_public);
         let public: Vec<Arc<Activity>> = public.map(Arc::new).collect();
         let mut remembered = self.remembered.lock();
         let mut answer = None;

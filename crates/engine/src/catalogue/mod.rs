@@ -287,8 +287,7 @@ impl Catalogue {
         for some in ids.chunks(due::PAGE_ACTIVITIES) {
             let found = self.ledger.activities_of(some, &[], &[]).await?;
             let is_shown = |activity: &Activity| {
-                activity.state != ActivityState::Draft
-                    && activity.closes_ms > now_ms - SHOWN_AFTER_CLOSE_MS
+                activity.is_public() && activity.closes_ms > now_ms - SHOWN_AFTER_CLOSE_MS
             };
             shown.extend(found.into_iter().filter(is_shown).map(Arc::new));
         }
@@ -334,6 +333,7 @@ async fn read(ledger: &dyn Ledger, now_ms: Millis) -> ledger::Result<Vec<Activit
             shown.extend(ledger.activities_where(&last, None, room).await?);
         }
     }
+    shown.retain(Activity::is_public);
     Ok(shown)
 }
 
@@ -420,6 +420,8 @@ mod tests {
             closes_ms,
             pay_within_ms: 1,
             publish_ms: None,
+            resume_ms: None,
+            given_up: false,
             door: Default::default(),
             draw: None,
             version: 0,

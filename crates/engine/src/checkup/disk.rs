@@ -17,7 +17,7 @@ pub fn room(directory: &Path) -> CheckResult {
 }
 
 fn judge(free_bytes: u64) -> CheckResult {
-    let text = format!("{} MiB of the disk are free", free_bytes >> 20);
+    let text = format!("{:.1} GiB of the disk are free", free_bytes as f64 / (1_u64 << 30) as f64);
     if free_bytes < FREE_BYTES_MIN {
         return CheckResult::Warn(format!("{text}: on a full disk nobody is admitted"));
     }
@@ -32,9 +32,9 @@ mod tests {
     fn little_room_is_said() {
         assert!(matches!(judge(FREE_BYTES_MIN), CheckResult::Ok(_)));
         let CheckResult::Warn(text) = judge(FREE_BYTES_MIN - 1) else { panic!("it is not much") };
-        assert!(text.starts_with("1023 MiB"), "{text}");
+        assert!(text.starts_with("1.0 GiB"), "{text}");
         assert!(matches!(room(Path::new("/")), CheckResult::Ok(text) | CheckResult::Warn(text)
-            if text.contains("MiB")));
+            if text.contains("GiB")));
         assert!(matches!(room(Path::new("/no such place")), CheckResult::Warn(_)));
     }
 }

@@ -262,8 +262,10 @@ pub struct Part {
 /// What the workers of a process do. One that has none is not running.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkersState {
-    /// Claims settled per second, lately.
+    /// Claims settled per second while there are any, lately.
     pub rate_per_s: f64,
+    /// Claims settled since the start.
+    pub settled: u64,
     pub running: bool,
     /// They wait for a ledger that does not answer.
     pub paused: bool,
@@ -392,6 +394,7 @@ impl Health {
         let workers = self.shared.workers.as_ref();
         WorkersState {
             rate_per_s: self.shared.rate_per_s(),
+            settled: workers.map_or(0, |workers| workers.settled()),
             running: workers.is_some_and(|workers| workers.is_running()),
             paused: workers.is_some_and(|workers| workers.is_paused()),
         }

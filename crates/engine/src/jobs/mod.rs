@@ -3,6 +3,7 @@
 //! One file per job, with what it remembers between its runs; [`runner`] is the loop in which each of
 //! them runs.
 
+mod archive;
 mod ask;
 mod catalogue;
 mod count;
@@ -19,6 +20,7 @@ mod publish;
 mod reconcile;
 mod refund;
 mod release;
+mod resume;
 mod runner;
 mod timeout;
 mod upkeep;
@@ -35,6 +37,7 @@ use tokio::{
 };
 
 use self::{
+    archive::Archive,
     ask::Ask,
     catalogue::RefreshCatalogue,
     count::Count,
@@ -48,6 +51,7 @@ use self::{
     reconcile::ReconcileAll,
     refund::Refund,
     release::Release,
+    resume::Resume,
     runner::Runner,
     timeout::Timeout,
     upkeep::Upkeep,
@@ -69,6 +73,9 @@ use crate::{
 const DOOR_REFRESH_MS: u64 = 1_000;
 /// Rooms for draws are opened by what pages show, which is read anew every second.
 const DRAWS_REFRESH_MS: u64 = 500;
+
+/// What is to be moved to the archive has been over for months.
+const ARCHIVE_POLL_MS: u64 = 10 * 60 * 1_000;
 
 pub(crate) type JobResult = Result<Progress, AnyError>;
 
@@ -134,6 +141,7 @@ pub(crate) struct Jobs {
     health: Arc<Health>,
     push: Arc<Push>,
     payments: Arc<Payments>,
+    pub(crate) archive: Arc<Archive>,
     pub(crate) ask: Arc<Ask>,
     pub(crate) count: Arc<Count>,
     pub(crate) lifecycle: Arc<Lifecycle>,
@@ -141,6 +149,7 @@ pub(crate) struct Jobs {
     pub(crate) publish: Arc<Publish>,
     pub(crate) refund: Arc<Refund>,
     pub(crate) release: Arc<Release>,
+    pub(crate) resume: Arc<Resume>,
     pub(crate) timeout: Arc<Timeout>,
     pub(crate) warm: Arc<Warm>,
     pub(crate) webhooks: Arc<Dispatch>,
@@ -171,6 +180,7 @@ impl Jobs {
         let s = || shared.clone();
         let (catalogue, warming) = (|| catalogue.clone(), || warming.clone());
         Jobs {
+            archive: Arc::new(Archive { shared: s() }),
             ask: Arc::new(Ask::new(s(), payments.clone())),
             count: Arc::new(Count::new(s())),
             lifecycle: Arc::new(Lifecycle {
@@ -182,6 +192,7 @@ impl Jobs {
             publish: Arc::new(Publish { shared: s(), catalogue: catalogue() }),
             refund: Arc::new(Refund::new(&shared, payments.clone())),
             release: Arc::new(Release::new(&shared)),
+            resume: Arc::new(Resume { shared: s(), catalogue: catalogue() }),
             timeout: Arc::new(Timeout::new(s(), payments.clone(), hoarding.clone())),
             door: Arc::new(RefreshDoor { hoarding }),
             draws: Arc::new(PrepareDraws { fair_start }),
@@ -232,6 +243,7 @@ impl Jobs {
         }
         self.start_job("warm", &self.warm, every(settings.warm_poll_ms).woken_by(&wake.warm));
         self.start_job("publish", &self.publish, every(settings.warm_poll_ms));
+        self.start_job("resume", &self.resume, every(settings.warm_poll_ms));
         // Everywhere: whichever of them is asked for its numbers has them. One counts, the others read that.
         self.start_job("count", &self.count, every(settings.count_every_ms).everywhere());
         self.start_job("lifecycle", &self.lifecycle, every(settings.warm_poll_ms));
@@ -246,6 +258,8 @@ impl Jobs {
         self.start_job("webhooks", &self.webhooks, outbox(&wake.webhooks));
         let reconcile = every(settings.reconcile_every_ms).woken_by(&wake.reconcile);
         self.start_job("reconcile", &self.reconcile, reconcile.pausing_first());
+        let archive = every(ARCHIVE_POLL_MS).pausing_first();
+        self.start_job("archive", &self.archive, archive);
         self.start_sandbox();
     }
 

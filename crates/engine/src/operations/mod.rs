@@ -15,7 +15,10 @@ mod tokens;
 use std::sync::Arc;
 
 use ledger::{DeadLetterState, LedgerError, Moved};
-use sale::{Activity, ActivityId, ActivityMove, Invalid, ItemId, OrderNo, OrderStatus, VoidReason};
+use sale::{
+    Activity, ActivityId, ActivityMove, ActivityState, Invalid, ItemId, Millis, OrderNo,
+    OrderStatus, VoidReason, check_resume,
+};
 use serde_json::{Value, json};
 
 pub(crate) use self::stock::Unconfirmed;
@@ -139,12 +142,43 @@ impl Operations {
         id: ActivityId,
         step: ActivityMove,
     ) -> Result<(Activity, AtGate)> {
+        self.move_until(who, id, step, None).await
+    }
+
+    /// Pause, until this time or until somebody resumes it. Of what is paused already the time is changed.
+    pub async fn pause(
+        &self,
+        who: impl Into<Actor>,
+        id: ActivityId,
+        resume_ms: Option<Millis>,
+    ) -> Result<(Activity, AtGate)> {
+        if let Some(resume_ms) = resume_ms {
+            let now = self.shared.ledger.activity(id).await?.ok_or(OperateError::NotFound)?;
+            let may_be = ActivityMove::Pause.may_leave(now.state);
+            if may_be || now.state == ActivityState::Paused {
+                check_resume(resume_ms, now.closes_ms, self.shared.now_ms())?;
+            }
+        }
+        self.move_until(who, id, ActivityMove::Pause, resume_ms).await
+    }
+
+    async fn move_until(
+        &self,
+        who: impl Into<Actor>,
+        id: ActivityId,
+        step: ActivityMove,
+        resume_ms: Option<Millis>,
+    ) -> Result<(Activity, AtGate)> {
         let action = format!("activity.{}", step.as_str());
-        let entry = audit_entry(who, &action, format!("activity:{id}"), Value::Null);
+        let detail = resume_ms.map_or(Value::Null, |at_ms| json!({"until": at_ms}));
+        let entry = audit_entry(who, &action, format!("activity:{id}"), detail);
         let before = self.shared.ledger.activity(id).await?.ok_or(OperateError::NotFound)?;
         let turn = self.shared.gate_turns.of_all(before.items.iter().map(|item| item.id)).await;
-        let moved =
-            self.shared.ledger.move_activity(id, step, Some(&entry), self.shared.now_ms()).await?;
+        let (ledger, now_ms) = (&self.shared.ledger, self.shared.now_ms());
+        let moved = match step {
+            ActivityMove::Pause => ledger.pause_until(id, resume_ms, &entry, now_ms).await?,
+            _ => ledger.move_activity(id, step, Some(&entry), now_ms).await?,
+        };
         let activity = moved.activity;
         if activity.state != step.to() {
             return Err(OperateError::Conflict(activity.state.as_str()));
@@ -314,7 +348,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use gate::{Decision, Shut};
-    use sale::{ActivityState, FailedClaim};
+    use sale::FailedClaim;
 
     use super::*;
     use crate::{

@@ -106,7 +106,8 @@ impl StockChanges {
             Ok(AdjustOutcome::Done(_)) => Ok(true),
             Ok(AdjustOutcome::Repeated | AdjustOutcome::NotLoaded) => Ok(false),
             Ok(AdjustOutcome::Short { left }) => {
-                let problem = format!("only {left} units are neither sold nor claimed");
+                let problem =
+                    format!("takes more than there is: {left} units are neither sold nor claimed");
                 Err(Invalid::new("delta", problem).into())
             }
             Ok(AdjustOutcome::Other { delta }) => Err(bad_number(format!(

@@ -13,6 +13,7 @@ mod connections;
 mod failure;
 mod health;
 mod migrations;
+mod month;
 mod permits;
 mod session;
 mod text;
@@ -166,7 +167,7 @@ pub async fn open(url: &str, clock: SharedClock, options: Options) -> Result<Sql
     let pool = Pool::new(opts, options);
     let preparing = prepare(&pool, &place, clock.now_ms());
     match tokio::time::timeout(Duration::from_secs(OPEN_S_MAX), preparing).await {
-        Ok(prepared) => prepared.map(|()| SqlLedger { engine: Arc::new(Mysql { pool }), clock }),
+        Ok(prepared) => prepared.map(|()| SqlLedger::new(Arc::new(Mysql { pool }), clock)),
         Err(_) => Err(OpenError::Unreachable { place, cause: "no answer".into() }),
     }
 }
@@ -185,6 +186,7 @@ async fn prepare(pool: &Pool, place: &str, now_ms: Millis) -> Result<(), OpenErr
         found,
         known: SCHEMA_VERSION,
     })?;
+    month::follow(&mut session).await.map_err(failed)?;
     // Not kept: a session that migrated has no limit on its statements any more.
     drop(session);
     Ok(())

@@ -7,12 +7,13 @@ use std::borrow::Cow;
 
 use mysql_async::{Conn, Params, prelude::Queryable};
 
-use super::{connections::Pooled, permits::Permit, text};
+use super::{connections::Pooled, month::MonthTables, permits::Permit, text};
 use crate::sql::{
     Working,
+    archive::{Month, Purpose},
     dialect::Dialect,
     failure::{Failure, Outcome},
-    session::{Row, Rows, Session, Value},
+    session::{MonthSession, Row, Rows, Session, Value},
 };
 
 /// The use of a connection by one piece of work. Dropped, it closes the connection; only
@@ -99,6 +100,13 @@ impl Session for MysqlSession {
     fn inserted_id(&mut self) -> Outcome<i64> {
         let id = self.conn()?.last_insert_id().and_then(|id| i64::try_from(id).ok());
         id.ok_or_else(|| Failure::Broken("an insert was given no id".into()))
+    }
+
+    fn month(&mut self, month: Month, purpose: Purpose) -> Working<'_, Box<dyn MonthSession + '_>> {
+        Box::pin(async move {
+            let tables = MonthTables::open(self, month, purpose).await?;
+            Ok(Box::new(tables) as Box<dyn MonthSession>)
+        })
     }
 }
 

@@ -44,6 +44,8 @@ fn read_activity(row: &dyn Row) -> Outcome<Activity> {
         external_id: get(row, 8)?,
         door: json_or_null(row, 9)?.unwrap_or_default(),
         draw: read_draw(row)?,
+        resume_ms: get(row, 12)?,
+        given_up: get::<i64>(row, 13)? != 0,
         items: Vec::new(),
     })
 }
@@ -209,18 +211,23 @@ async fn move_by(
     tx: &mut dyn Session,
     id: ActivityId,
     step: ActivityMove,
+    resume_ms: Option<Millis>,
     audit: Option<&AuditEntry>,
     now_ms: Millis,
 ) -> Outcome<MovedActivity> {
     let (from, to) = (locked_state(tx, id).await?, step.to());
     let before = one(tx, id).await?.ok_or(Failure::NotFound)?;
     let moved = step.may_leave(from);
-    if moved {
+    // Whoever pauses again may mean another time.
+    let another_end = step == ActivityMove::Pause && from == to && before.resume_ms != resume_ms;
+    let given_up = from == ActivityState::Draft && to == ActivityState::Ended;
+    if moved || another_end {
         step.check_window(before.closes_ms, now_ms).map_err(Failure::Refused)?;
         tx.execute(
-            "UPDATE tb_seckill_activity SET state = ?, updated_at = ?, version = version + 1
+            "UPDATE tb_seckill_activity SET state = ?, resume_at = ?, given_up = ?, updated_at = ?,
+                version = version + 1
              WHERE id = ? AND state = ?",
-            values![to.code(), now_ms, id, from.code()],
+            values![to.code(), resume_ms, i64::from(given_up), now_ms, id, from.code()],
         )
         .await?;
         if to == ActivityState::Ended {
@@ -235,6 +242,35 @@ async fn move_by(
     }
     let activity = one(tx, id).await?.ok_or(Failure::NotFound)?;
     Ok(MovedActivity { activity, moved })
+}
+
+/// The version holds off everything that an operator did since the pause was read.
+async fn resume_planned(
+    tx: &mut dyn Session,
+    id: ActivityId,
+    version: i64,
+    audit: &AuditEntry,
+    now_ms: Millis,
+) -> Outcome<bool> {
+    let resumed = tx
+        .execute(
+            "UPDATE tb_seckill_activity SET state = ?, resume_at = NULL, updated_at = ?, version = version + 1
+             WHERE id = ? AND version = ? AND state = ? AND resume_at <= ? AND closes_at > ?",
+            values![
+                ActivityState::Published.code(),
+                now_ms,
+                id,
+                version,
+                ActivityState::Paused.code(),
+                now_ms,
+                now_ms
+            ],
+        )
+        .await?;
+    if resumed == 1 {
+        operators::audit(tx, audit, now_ms).await?;
+    }
+    Ok(resumed == 1)
 }
 
 pub(super) async fn begin_warm(
@@ -377,7 +413,33 @@ impl Activities for SqlLedger {
         now_ms: Millis,
     ) -> Result<MovedActivity> {
         self.run(Access::Write, audit.cloned(), move |tx, audit| {
-            Box::pin(move_by(tx, id, step, audit.as_ref(), now_ms))
+            Box::pin(move_by(tx, id, step, None, audit.as_ref(), now_ms))
+        })
+        .await
+    }
+
+    async fn pause_until(
+        &self,
+        id: ActivityId,
+        resume_ms: Option<Millis>,
+        audit: &AuditEntry,
+        now_ms: Millis,
+    ) -> Result<MovedActivity> {
+        self.run(Access::Write, audit.clone(), move |tx, audit| {
+            Box::pin(move_by(tx, id, ActivityMove::Pause, resume_ms, Some(audit), now_ms))
+        })
+        .await
+    }
+
+    async fn resume_planned(
+        &self,
+        id: ActivityId,
+        version: i64,
+        audit: &AuditEntry,
+        now_ms: Millis,
+    ) -> Result<bool> {
+        self.run(Access::Write, audit.clone(), move |tx, audit| {
+            Box::pin(resume_planned(tx, id, version, audit, now_ms))
         })
         .await
     }

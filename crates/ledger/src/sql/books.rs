@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use sale::{Item, ItemId, Millis, OrderNo};
 
 use super::{
-    Access, SqlLedger, activities, books_since,
+    Access, SqlLedger, activities, archive, books_since,
     columns::{FromValue, get, json, parsed},
     dead_letters,
     failure::{Failure, Outcome},
@@ -28,8 +28,10 @@ async fn item_books(
 ) -> Outcome<ItemBooks> {
     let item = activities::item(session, id).await?.ok_or(Failure::NotFound)?;
     let (live_orders, live_units) = live(session, id).await?;
+    let archived = archive::archived_books(session, id).await?;
     let (user_records, paired) = user_records(session, id).await?;
-    let (chain_breaks, chain_end) = chain(session, id, item.total).await?;
+    let (chain_breaks, chain_end) = chain(session, id, (item.total, archived.end_stock)).await?;
+    let live_units = live_units + archived.live_units;
     let counted = Counts {
         live_orders,
         live_units,
@@ -108,25 +110,25 @@ async fn user_records(session: &mut dyn Session, id: ItemId) -> Outcome<(u64, u6
 async fn chain(
     session: &mut dyn Session,
     id: ItemId,
-    total: i64,
+    (total, archived_end): (i64, Option<i64>),
 ) -> Outcome<(Vec<i64>, Option<i64>)> {
-    let breaks = chain_breaks(session, id, total).await?;
+    let breaks = chain_breaks(session, id, (total, archived_end)).await?;
     if !breaks.is_empty()
-        && let Some(end) = end_in_any_order(session, id, total).await?
+        && let Some(end) = end_in_any_order(session, id, (total, archived_end)).await?
     {
         return Ok((Vec::new(), Some(end)));
     }
-    Ok((breaks, log_end(session, id).await?.map(|end| end.after_stock)))
+    Ok((breaks, log_end(session, id).await?.map(|end| end.after_stock).or(archived_end)))
 }
 
 /// Each change leads from one stock to another. They are one way from the initial total to some end if as
-/// many lead to each stock as lead away from it, but for the end, to which one more leads; the initial total
-/// counts as led to. That is so whatever order they are in. Nothing if they are not, or one of them is wrong
-/// in itself.
+/// many lead to each stock as lead away from it, but for the end, to which one more leads; the initial
+/// total, or the end of the archived ones, counts as led to. That is so whatever order they are in. Nothing
+/// if they are not, or one of them is wrong in itself.
 async fn end_in_any_order(
     session: &mut dyn Session,
     id: ItemId,
-    total: i64,
+    (total, archived_end): (i64, Option<i64>),
 ) -> Outcome<Option<i64>> {
     let wrong = "SELECT id FROM tb_stock_log WHERE product_id = ?
              AND after_stock <> before_stock + CASE type WHEN 1 THEN -quantity ELSE quantity END LIMIT 1";
@@ -137,10 +139,11 @@ async fn end_in_any_order(
     let sql = "SELECT CAST(stock AS SIGNED), CAST(SUM(leads_to) AS SIGNED) FROM (
              SELECT after_stock AS stock, 1 AS leads_to FROM tb_stock_log WHERE product_id = ?
              UNION ALL SELECT before_stock, -1 FROM tb_stock_log WHERE product_id = ?
-             UNION ALL SELECT ? - COALESCE(SUM(quantity), 0), 1
+             UNION ALL SELECT COALESCE(?, ? - COALESCE(SUM(quantity), 0)), 1
                  FROM tb_stock_log WHERE product_id = ? AND type = 3) AS changes
          GROUP BY stock HAVING SUM(leads_to) <> 0 LIMIT 2";
-    let open: Vec<(i64, i64)> = session.rows(sql, values![id, id, total, id], pair).await?;
+    let asked = values![id, id, archived_end, total, id];
+    let open: Vec<(i64, i64)> = session.rows(sql, asked, pair).await?;
     Ok(match open[..] {
         [(end, 1)] => Some(end),
         _ => None,
@@ -148,17 +151,24 @@ async fn end_in_any_order(
 }
 
 /// Rows that do not begin where the row before ended, or whose arithmetic is wrong. The first row
-/// must begin at the initial total, which is today's total without what operators added since.
-async fn chain_breaks(session: &mut dyn Session, id: ItemId, total: i64) -> Outcome<Vec<i64>> {
+/// must begin where the archived ones end; without any, at the initial total, which is today's total without
+/// what operators added since.
+async fn chain_breaks(
+    session: &mut dyn Session,
+    id: ItemId,
+    (total, archived_end): (i64, Option<i64>),
+) -> Outcome<Vec<i64>> {
     let sql = "SELECT id FROM (
              SELECT id, quantity, before_stock, after_stock, type,
                  LAG(after_stock) OVER (ORDER BY id) AS ended
              FROM tb_stock_log WHERE product_id = ?) AS chain
-         WHERE before_stock <> COALESCE(ended, ? - (SELECT COALESCE(SUM(quantity), 0)
+         WHERE before_stock <> COALESCE(ended, ?, ? - (SELECT COALESCE(SUM(quantity), 0)
                  FROM tb_stock_log WHERE product_id = ? AND type = 3))
              OR after_stock <> before_stock + CASE type WHEN 1 THEN -quantity ELSE quantity END
          ORDER BY id LIMIT ?";
-    session.rows(sql, values![id, total, id, CHAIN_BREAKS_MAX], |row| get(row, 0)).await
+    session
+        .rows(sql, values![id, archived_end, total, id, CHAIN_BREAKS_MAX], |row| get(row, 0))
+        .await
 }
 
 pub(super) async fn log_end(session: &mut dyn Session, id: ItemId) -> Outcome<Option<LogEnd>> {

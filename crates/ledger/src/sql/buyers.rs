@@ -13,6 +13,7 @@ use super::{
     failure::Outcome,
     operators,
     session::{Row, Session, Value, values},
+    volumes,
 };
 use crate::{AuditEntry, BuyerList, BuyerLists, CoolDown, ListKind, Listed, Result};
 
@@ -159,12 +160,14 @@ async fn unpaid_closes(
     users: &[UserId],
     since_ms: Millis,
 ) -> Outcome<Vec<(UserId, u64)>> {
+    let oldest = OrderNo::floor(since_ms.saturating_sub(PAY_WITHIN_MS_MAX));
     let sql = format!(
         "SELECT user_id, COUNT(*) FROM tb_seckill_order {}
-         WHERE user_id IN ? AND order_no >= ? AND status = ? AND closed_at >= ? GROUP BY user_id",
-        session.dialect().by_index("ix_order_user")
+         WHERE {} AND user_id IN ? AND order_no >= ? AND status = ? AND closed_at >= ?
+         GROUP BY user_id",
+        session.dialect().by_index("ix_order_user"),
+        volumes::late(session, oldest).await?
     );
-    let oldest = OrderNo::floor(since_ms.saturating_sub(PAY_WITHIN_MS_MAX));
     let asked = [
         Value::list(users.iter()),
         oldest.into(),

@@ -11,6 +11,7 @@
 //! tables without this code.
 
 mod activities;
+pub(crate) mod archive;
 mod asking;
 mod bills;
 mod books;
@@ -37,6 +38,7 @@ pub(crate) mod session;
 mod settle;
 mod stock;
 pub(crate) mod upkeep;
+pub(crate) mod volumes;
 mod warm_basis;
 mod webhooks;
 
@@ -58,6 +60,13 @@ pub struct SqlLedger {
     pub(crate) engine: Arc<dyn Engine>,
     /// What order deadlines are reckoned by.
     pub(crate) clock: SharedClock,
+    pub(crate) volumes: Arc<volumes::Volumes>,
+}
+
+impl SqlLedger {
+    pub(crate) fn new(engine: Arc<dyn Engine>, clock: SharedClock) -> SqlLedger {
+        SqlLedger { engine, clock, volumes: Arc::default() }
+    }
 }
 
 /// How a piece of work uses its connection.

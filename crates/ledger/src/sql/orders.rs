@@ -1,4 +1,6 @@
 //! Orders: found, listed, closed, and written (live or void) from claims.
+//!
+//! Long because whoever lists, closes, voids and counts orders shares what finds and locks them.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -10,12 +12,13 @@ use sale::{
 use super::{
     Access, SqlLedger,
     activities::items_by_sku,
+    archive,
     columns::{ORDER_COLUMNS, coded, get, key_bits, money, order, parsed, parsed_or_null},
     dead_letters,
     failure::{Failure, Fault, Outcome},
     outbox,
     session::{Row, Session, Value, values},
-    stock, webhooks,
+    stock, volumes, webhooks,
 };
 use crate::{
     Closing, DeadLetterState, OrderCount, OrderFilter, OrderNos, Orders, Overdue, OverdueKey,
@@ -37,15 +40,19 @@ pub(super) async fn locked_offer(tx: &mut dyn Session, item: ItemId) -> Outcome<
             pay_within_ms: get(row, 6)?,
             limit_per_user: get(row, 7)?,
             has_webhooks: get(row, 8)?,
+            volume: get(row, 9)?,
+            is_archived: get(row, 10)?,
         })
     };
     // The activity is read by a subquery, so that its row stays unlocked: other items share it. Whether
-    // anybody is to be told is read here as well, so that settling need not ask.
+    // anybody is to be told, and the volume, are read here as well, so that settling need not ask.
     let sql = format!(
         "SELECT activity_id, name, price, currency, stock, version,
              (SELECT pay_within_ms FROM tb_seckill_activity AS a WHERE a.id = p.activity_id),
-             limit_per_user, EXISTS (SELECT 1 FROM tb_webhook_endpoint)
+             limit_per_user, EXISTS (SELECT 1 FROM tb_webhook_endpoint), {},
+             EXISTS (SELECT 1 FROM tb_archived_item AS i WHERE i.product_id = p.id)
          FROM tb_seckill_product AS p WHERE id = ? {}",
+        volumes::LAST,
         tx.dialect().for_update()
     );
     tx.first(&sql, values![item], read).await
@@ -57,7 +64,7 @@ const WAITED_MS_MAX: Millis = 31 * DAY_MS;
 
 const INTO_ORDERS: &str = "tb_seckill_order (order_no, user_id, activity_id, product_id, \
      product_name, price, currency, quantity, amount, status, close_reason, epoch, claim_key, \
-     claimed_at, pay_deadline, created_at, closed_at)";
+     claimed_at, pay_deadline, created_at, closed_at, volume)";
 
 /// Writes one order per claim.
 pub(super) async fn insert<'c>(
@@ -88,6 +95,7 @@ pub(super) async fn insert<'c>(
             terms.deadline_ms.into(),
             now_ms.into(),
             terms.closed_ms.into(),
+            offer.volume.into(),
         ]
     });
     tx.insert(INTO_ORDERS, rows, "").await
@@ -95,20 +103,40 @@ pub(super) async fn insert<'c>(
 
 pub(super) async fn one(session: &mut dyn Session, no: OrderNo) -> Outcome<Option<Order>> {
     let sql = format!("SELECT {ORDER_COLUMNS} FROM tb_seckill_order WHERE order_no = ?");
-    session.first(&sql, values![no], order).await
+    match session.first(&sql, values![no], order).await? {
+        Some(order) => Ok(Some(order)),
+        None => archive::find_order(session, no).await,
+    }
 }
 
 async fn by_no(session: &mut dyn Session, numbers: &[OrderNo]) -> Outcome<Vec<Order>> {
+    let mut found = in_books_by_no(session, numbers).await?;
+    if found.len() < numbers.len() {
+        let known: OrderNos = found.iter().map(|order| order.order_no).collect();
+        let missing = numbers.iter().copied().filter(|no| !known.contains(no)).collect();
+        found.extend(archive::orders_in(session, missing).await?);
+    }
+    Ok(found)
+}
+
+pub(super) async fn in_books_by_no(
+    session: &mut dyn Session,
+    numbers: &[OrderNo],
+) -> Outcome<Vec<Order>> {
     let sql = format!("SELECT {ORDER_COLUMNS} FROM tb_seckill_order WHERE order_no IN ?");
     session.rows(&sql, values![Value::list(numbers.iter().copied())], order).await
 }
 
-/// An order nobody else can move before this transaction ends.
+/// An order nobody else can move before this transaction ends. One that was archived is in the books again
+/// then: who locks it means to change it.
 pub(super) async fn locked(tx: &mut dyn Session, no: OrderNo) -> Outcome<Option<Order>> {
     let for_update = tx.dialect().for_update();
     let sql =
         format!("SELECT {ORDER_COLUMNS} FROM tb_seckill_order WHERE order_no = ? {for_update}");
-    tx.first(&sql, values![no], order).await
+    match tx.first(&sql, values![no], order).await? {
+        None if archive::recall(tx, no).await? => tx.first(&sql, values![no], order).await,
+        found => Ok(found),
+    }
 }
 
 /// The one way a single order changes its status. False if it was no longer `from`.
@@ -129,10 +157,7 @@ type Between = (Option<OrderNo>, Option<OrderNo>);
 async fn list(session: &mut dyn Session, filter: &OrderFilter) -> Outcome<Vec<Order>> {
     match &filter.sku {
         Some(sku) => list_by_sku(session, filter, sku).await,
-        None => {
-            let between = numbers_of(session, filter).await?;
-            list_page(session, filter, between).await
-        }
+        None => archive::orders_page(session, filter).await,
     }
 }
 
@@ -183,20 +208,26 @@ async fn list_by_sku(
     for item in items.into_iter().map(|item| item.id) {
         if filter.item.is_none_or(|only| only == item) {
             let of_item = OrderFilter { item: Some(item), sku: None, ..filter.clone() };
-            orders.extend(list_page(session, &of_item, (None, None)).await?);
+            orders.extend(archive::orders_page(session, &of_item).await?);
         }
     }
-    let paid_ms = |order: &Order| if filter.by_payment() { order.paid_ms } else { None };
-    orders.sort_by_key(|order| std::cmp::Reverse((paid_ms(order), order.order_no)));
+    filter.sort(&mut orders);
     orders.truncate(filter.limit);
     Ok(orders)
 }
 
-async fn list_page(
+/// Where a page begins, wherever its orders are.
+#[derive(Clone, Copy)]
+pub(super) struct PageStart {
+    /// When the order was paid behind which a page by payment begins.
+    after_paid: Option<Millis>,
+    between: Between,
+}
+
+pub(super) async fn page_start(
     session: &mut dyn Session,
     filter: &OrderFilter,
-    (from, to): Between,
-) -> Outcome<Vec<Order>> {
+) -> Outcome<PageStart> {
     let after_paid = match filter.before {
         Some(no) if filter.by_payment() => {
             let paid_ms = one(session, no).await?.and_then(|order| order.paid_ms);
@@ -204,6 +235,15 @@ async fn list_page(
         }
         _ => None,
     };
+    Ok(PageStart { after_paid, between: numbers_of(session, filter).await? })
+}
+
+/// A page of the orders that are in the books, or in a month of the archive.
+pub(super) async fn page_of_books(
+    session: &mut dyn Session,
+    filter: &OrderFilter,
+    PageStart { after_paid, between: (from, to) }: PageStart,
+) -> Outcome<Vec<Order>> {
     let asked: [(&str, Value<'_>); 11] = [
         ("order_no >= ?", from.into()),
         ("order_no <= ?", to.into()),
@@ -218,6 +258,11 @@ async fn list_page(
         ("paid_at < ?", filter.paid_below_ms(after_paid).into()),
     ];
     let (mut conditions, mut values) = (String::from("TRUE"), Vec::new());
+    let mut by_buyer = String::new();
+    if filter.user.is_some() {
+        by_buyer = session.dialect().by_index("ix_order_user");
+        conditions = volumes::any(session).await?;
+    }
     for (condition, value) in asked {
         if value != Value::Null {
             conditions.push_str(" AND ");
@@ -239,7 +284,7 @@ async fn list_page(
     let sequence =
         if filter.by_payment() { "paid_at DESC, order_no DESC" } else { "order_no DESC" };
     let sql = format!(
-        "SELECT {ORDER_COLUMNS} FROM tb_seckill_order WHERE {conditions}
+        "SELECT {ORDER_COLUMNS} FROM tb_seckill_order {by_buyer} WHERE {conditions}
          ORDER BY {sequence} LIMIT ?"
     );
     session.rows(&sql, &values, order).await
@@ -266,8 +311,12 @@ async fn count(
         let count = StatusCount { orders: get(row, 1)?, units: get(row, 2)?, amount: get(row, 3)? };
         Ok((coded(row, 0, OrderStatus::from_code)?, count, parsed(row, 4)?))
     };
-    let rows = session.rows(&sql, values![item, after, limit], read).await?;
-    Ok(OrderCount::of(rows, limit))
+    let rows = session.rows(&sql, values![item, &after, limit], read).await?;
+    let mut count = OrderCount::of(rows, limit);
+    if after.is_empty() {
+        count.add(archive::archived_counts(session, item).await?);
+    }
+    Ok(count)
 }
 
 /// Found without a lock: before an order is closed its providers are asked, and no lock should wait
@@ -514,7 +563,8 @@ async fn last_no(session: &mut dyn Session) -> Outcome<Option<OrderNo>> {
              SELECT MAX(order_no) AS order_no FROM tb_seckill_order
              UNION ALL SELECT MAX(order_no) FROM tb_stock_log
              UNION ALL SELECT MAX(order_no) FROM tb_dead_letter) AS seen";
-    Ok(session.first(sql, &[], |row| parsed_or_null(row, 0)).await?.flatten())
+    let last = session.first(sql, &[], |row| parsed_or_null(row, 0)).await?.flatten();
+    Ok(last.max(archive::last_no(session).await?))
 }
 
 #[async_trait]
@@ -531,9 +581,10 @@ impl Orders for SqlLedger {
     }
 
     async fn orders(&self, filter: &OrderFilter) -> Result<Vec<Order>> {
-        let several = filter.sku.is_some() || filter.activity.is_some() || filter.from_ms.is_some();
-        let access = if several { Access::Snapshot } else { Access::Statement };
-        self.run(access, filter.clone(), |session, filter| Box::pin(list(session, filter))).await
+        self.run(Access::Snapshot, filter.clone(), |session, filter| {
+            Box::pin(list(session, filter))
+        })
+        .await
     }
 
     async fn count_orders(

@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use sale::{Invalid, Millis, Order, OrderNo, OrderStatus};
 
 use super::{
-    Access, SqlLedger,
+    Access, SqlLedger, archive,
     columns::{coded, get, money, parsed},
     failure::{Failure, Outcome},
     operators,
@@ -40,7 +40,7 @@ pub(super) const NOT_REFUNDED: &str = "NOT EXISTS (SELECT 1 FROM tb_payment AS r
 
 /// Of a payment `p`: it was opened, its provider has not told us of money, and may still have some.
 /// Yesterday's binary credits money without marking the payment as over.
-const OPEN_PAYMENT: &str = "p.kind = 0 AND p.over_at IS NULL
+pub(super) const OPEN_PAYMENT: &str = "p.kind = 0 AND p.over_at IS NULL
      AND NOT EXISTS (SELECT 1 FROM tb_payment AS m
          WHERE m.order_no = p.order_no AND m.provider = p.provider AND m.kind = 1)";
 
@@ -110,10 +110,19 @@ pub(super) async fn find(
 
 pub(super) async fn of_order(session: &mut dyn Session, no: OrderNo) -> Outcome<Vec<PaymentRow>> {
     let sql = format!("SELECT {PAYMENT_COLUMNS} FROM tb_payment WHERE order_no = ? ORDER BY id");
-    session.rows(&sql, values![no], read).await
+    let found = session.rows(&sql, values![no], read).await?;
+    if found.is_empty() { archive::payments_of(session, &[no], found).await } else { Ok(found) }
 }
 
 async fn of_orders(session: &mut dyn Session, orders: &[OrderNo]) -> Outcome<Vec<PaymentRow>> {
+    let found = in_books_of(session, orders).await?;
+    archive::payments_of(session, orders, found).await
+}
+
+pub(super) async fn in_books_of(
+    session: &mut dyn Session,
+    orders: &[OrderNo],
+) -> Outcome<Vec<PaymentRow>> {
     let sql = format!("SELECT {PAYMENT_COLUMNS} FROM tb_payment WHERE order_no IN ? ORDER BY id");
     session.rows(&sql, values![Value::list(orders.iter().copied())], read).await
 }
@@ -163,6 +172,10 @@ pub(super) async fn credit(
     let Some(order) = order else {
         return Ok(Credit::UnknownOrder);
     };
+    // What was credited to an archived order: this one would have brought its payments with it.
+    if archive::has_payment(tx, &notice.provider, &notice.provider_txn).await? {
+        return Ok(Credit::Mismatch);
+    }
     if order.amount != notice.amount {
         return Ok(Credit::Mismatch);
     }
@@ -403,6 +416,14 @@ async fn orders_of_payment(
             .rows(sql, values![provider, provider_txn], |row| parsed::<OrderNo>(row, 0))
             .await?;
         found.extend(orders);
+        if let Some(month) = archive::months_of_payment(session, provider, provider_txn).await? {
+            let mut kept = session.month(month, archive::Purpose::Read).await?;
+            let kept: &mut dyn Session = &mut *kept;
+            let orders = kept
+                .rows(sql, values![provider, provider_txn], |row| parsed::<OrderNo>(row, 0))
+                .await?;
+            found.extend(orders);
+        }
     }
     found.sort();
     found.dedup();

@@ -11,7 +11,12 @@ use std::borrow::Cow;
 
 use sale::{ActivityId, ItemId, OrderNo, OrderNoText, UserId};
 
-use super::{Working, dialect::Dialect, failure::Outcome};
+use super::{
+    Working,
+    archive::{Month, Purpose},
+    dialect::Dialect,
+    failure::Outcome,
+};
 
 /// What goes into a statement, and what comes out of a row.
 #[derive(Clone, Debug, PartialEq)]
@@ -188,6 +193,14 @@ pub(crate) trait Session: Send {
 
     /// The id that the last insert was given; the first one if it wrote several rows.
     fn inserted_id(&mut self) -> Outcome<i64>;
+
+    /// A month of the archive, which knows the tables that it holds by the names of the books.
+    fn month(&mut self, month: Month, purpose: Purpose) -> Working<'_, Box<dyn MonthSession + '_>>;
+}
+
+pub(crate) trait MonthSession: Session {
+    /// What was written to it is to stay. Dropped without this, nothing of it is kept.
+    fn keep(self: Box<Self>) -> Outcome<()>;
 }
 
 impl<'c> dyn Session + 'c {

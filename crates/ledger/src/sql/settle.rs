@@ -26,13 +26,14 @@ use sale::{
 };
 
 use super::{
-    Access, SqlLedger,
+    Access, SqlLedger, archive,
     columns::{get, parsed},
     dead_letters,
     failure::{Failure, Outcome},
     orders, outbox,
     session::{Row, Session, Value, values},
     stock::{StockChange, log_changes},
+    volumes::Written,
     webhooks,
 };
 use crate::{
@@ -50,13 +51,14 @@ async fn settle(
     claims: &[Claim],
     careful: bool,
     now_ms: Millis,
-) -> Outcome<Settled> {
+) -> Outcome<(Settled, Written)> {
     let offer = orders::locked_offer(tx, item).await?;
     let decided =
         |known: &Known| decide(item, claims, known, offer.as_ref()).map_err(Failure::Rejected);
     let mut decisions = decided(&Known::default())?;
-    if careful || decisions.good.len() < claims.len() {
-        decisions = decided(&known(tx, item, claims).await?)?;
+    let is_archived = offer.as_ref().is_some_and(|offer| offer.is_archived);
+    if careful || is_archived || decisions.good.len() < claims.len() {
+        decisions = decided(&known(tx, item, claims, is_archived).await?)?;
     }
     if decisions.count() != claims.len() {
         let decided = decisions.count();
@@ -73,7 +75,8 @@ async fn settle(
     }
     let numbers: Vec<OrderNo> = claims.iter().map(|claim| claim.order_no).collect();
     dead_letters::resolve(tx, numbers, DeadLetterState::Settled, now_ms).await?;
-    Ok(decisions.into_settled())
+    let orders = decisions.changed().count() as u64;
+    Ok((decisions.into_settled(), Written { volume: offer.volume, orders }))
 }
 
 /// What the shop's backend hears of a batch.
@@ -96,8 +99,18 @@ fn units(good: &[&Claim]) -> i64 {
 }
 
 /// What the ledger knows of a batch before it decides.
-async fn known(tx: &mut dyn Session, item: ItemId, claims: &[Claim]) -> Outcome<Known> {
-    let orders = orders::owners(tx, claims.iter().map(|claim| claim.order_no)).await?;
+async fn known(
+    tx: &mut dyn Session,
+    item: ItemId,
+    claims: &[Claim],
+    is_archived: bool,
+) -> Outcome<Known> {
+    let mut orders = orders::owners(tx, claims.iter().map(|claim| claim.order_no)).await?;
+    if is_archived {
+        let numbers = claims.iter().map(|claim| claim.order_no);
+        let missing = numbers.filter(|no| !orders.contains_key(no)).collect();
+        orders.extend(archive::owners_in_months(tx, missing).await?);
+    }
     let sql = "SELECT user_id, order_no FROM tb_user_seckill WHERE product_id = ? AND user_id IN ?";
     let users = Value::list(claims.iter().map(|claim| &claim.user));
     let read = |row: &dyn Row| Ok((get(row, 0)?, parsed(row, 1)?));
@@ -157,11 +170,15 @@ async fn write_void(
 impl OrderBook for SqlLedger {
     async fn settle(&self, item: ItemId, claims: &[Claim]) -> Result<Settled, BookError> {
         let (clock, tried) = (self.clock.clone(), AtomicBool::new(false));
-        self.run(Access::Write, claims.to_vec(), move |tx, claims| {
-            let careful = tried.swap(true, Ordering::Relaxed);
-            Box::pin(settle(tx, item, claims, careful, clock.now_ms()))
-        })
-        .await
+        let settled: Result<(Settled, Written), BookError> = self
+            .run(Access::Write, claims.to_vec(), move |tx, claims| {
+                let careful = tried.swap(true, Ordering::Relaxed);
+                Box::pin(settle(tx, item, claims, careful, clock.now_ms()))
+            })
+            .await;
+        let (settled, written) = settled?;
+        self.note_written(written).await;
+        Ok(settled)
     }
 
     async fn defer(&self, failed: &[FailedClaim]) -> Result<(), BookError> {

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use sale::{Epoch, Invalid, ItemId, Millis, OrderNo};
 
 use super::{
-    Access, SqlLedger, activities,
+    Access, SqlLedger, activities, archive,
     columns::{coded, get, parsed},
     failure::{Failure, Outcome},
     operators, outbox,
@@ -159,7 +159,11 @@ async fn adjust(
 async fn adjusted(session: &mut dyn Session, adjust_no: OrderNo) -> Outcome<Option<StockLogRow>> {
     let sql =
         format!("SELECT {STOCK_LOG_COLUMNS} FROM tb_stock_log WHERE order_no = ? AND type = ?");
-    session.first(&sql, values![adjust_no, StockLogType::Adjust.code()], read_log).await
+    let asked = values![adjust_no, StockLogType::Adjust.code()];
+    match session.first(&sql, asked, read_log).await? {
+        Some(found) => Ok(Some(found)),
+        None => archive::find_log(session, adjust_no).await,
+    }
 }
 
 /// The numbers of all adjustments of an item.
@@ -172,12 +176,30 @@ pub(super) async fn adjustments_of(
 }
 
 async fn log_of(session: &mut dyn Session, no: OrderNo) -> Outcome<Vec<StockLogRow>> {
+    let found = log_of_in_books(session, no).await?;
+    archive::log_of(session, no, found).await
+}
+
+pub(super) async fn log_of_in_books(
+    session: &mut dyn Session,
+    no: OrderNo,
+) -> Outcome<Vec<StockLogRow>> {
     let sql =
         format!("SELECT {STOCK_LOG_COLUMNS} FROM tb_stock_log WHERE order_no = ? ORDER BY id");
     session.rows(&sql, values![no], read_log).await
 }
 
 async fn log(
+    session: &mut dyn Session,
+    item: ItemId,
+    after_id: i64,
+    limit: usize,
+) -> Outcome<Vec<StockLogRow>> {
+    let found = log_in_books(session, item, after_id, limit).await?;
+    archive::log_page(session, item, (after_id, limit), found).await
+}
+
+pub(super) async fn log_in_books(
     session: &mut dyn Session,
     item: ItemId,
     after_id: i64,

@@ -46,7 +46,7 @@ const READER_CACHE_KIB: i64 = 32 * 1024;
 /// Four times SQLite's default. The indexes over user ids are written all over the place, a page per
 /// row; with larger pages a batch rewrites fewer of them (measured: 15 µs of processor
 /// time per order instead of 18, and fewer waits for the disk).
-const PAGE_BYTES: i64 = 16 * 1024;
+pub(super) const PAGE_BYTES: i64 = 16 * 1024;
 /// The WAL is moved into the database file when it has grown to this. SQLite's default of 4 MB is
 /// filled by one batch of orders; the longer we wait, the more often written pages are moved once.
 const CHECKPOINT_BYTES: i64 = 64 * 1024 * 1024;

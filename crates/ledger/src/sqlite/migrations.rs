@@ -26,6 +26,9 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0016_fair_start.sql"),
     include_str!("migrations/0017_console.sql"),
     include_str!("migrations/0018_changed.sql"),
+    include_str!("migrations/0019_pause.sql"),
+    include_str!("migrations/0020_volumes.sql"),
+    include_str!("migrations/0021_archive.sql"),
 ];
 
 /// The schema this binary writes.

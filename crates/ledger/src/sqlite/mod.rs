@@ -6,6 +6,7 @@
 mod connections;
 mod failure;
 mod migrations;
+mod month;
 mod session;
 
 use std::{
@@ -34,6 +35,7 @@ use crate::{
 
 pub use connections::BUSY_TIMEOUT_MS;
 pub use migrations::SCHEMA_VERSION;
+pub use month::is_month_of_archive;
 
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -63,7 +65,7 @@ pub fn open(path: &Path, clock: SharedClock) -> Result<SqlLedger, OpenError> {
     let readers = Readers::new(path);
     let writer = Writer::start(WritableFile::new(path, conn, length, readers.clone()))
         .map_err(|error| OpenError::Other { path: path.into(), cause: error.to_string() })?;
-    Ok(SqlLedger { engine: Arc::new(Sqlite { writer, readers }), clock })
+    Ok(SqlLedger::new(Arc::new(Sqlite { writer, readers }), clock))
 }
 
 /// The one who writes the file, and those who read it.

@@ -15,11 +15,13 @@ use rusqlite::{
     types::{ToSqlOutput, ValueRef},
 };
 
+use super::month::MonthFile;
 use crate::sql::{
     Working,
+    archive::{Month, Purpose},
     dialect::Dialect,
     failure::{Failure, Outcome},
-    session::{Row, Rows, Session, Value},
+    session::{MonthSession, Row, Rows, Session, Value},
 };
 
 /// What has become of work that cannot wait.
@@ -148,6 +150,11 @@ impl Session for Connection {
 
     fn inserted_id(&mut self) -> Outcome<i64> {
         Ok(self.last_insert_rowid())
+    }
+
+    fn month(&mut self, month: Month, purpose: Purpose) -> Working<'_, Box<dyn MonthSession + '_>> {
+        let opened = MonthFile::open(self, month, purpose);
+        Box::pin(ready(opened.map(|file| -> Box<dyn MonthSession> { Box::new(file) })))
     }
 }
 

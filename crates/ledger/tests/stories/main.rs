@@ -5,6 +5,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod archive;
+mod archive_killed;
 mod back_door;
 mod books;
 mod buyers;
@@ -27,6 +29,7 @@ mod sqlite;
 mod tidb;
 mod timeouts;
 mod tls;
+mod volumes;
 mod webhooks;
 mod words;
 

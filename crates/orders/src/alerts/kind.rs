@@ -2,7 +2,8 @@
 //!
 //! A kind *lasts* if it is about a state: it is raised once when the state has held for a while,
 //! and resolved when it has been over for a while. The others are about one thing that happened and are
-//! raised once. A test holds the table in `docs/OPERATIONS.md` to this one.
+//! raised once. A test holds the table in `docs/OPERATIONS.md` to this one, and one of the
+//! pages the words of the console (`web/console/words_alerts.js`).
 
 use serde::{Deserialize, Serialize};
 

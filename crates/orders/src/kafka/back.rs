@@ -34,6 +34,7 @@ impl Back {
         config
             // It must have a name, and uses it for nothing.
             .set("group.id", format!("{}-looking-back", options.group))
+            .set("session.timeout.ms", options.session_ms.to_string())
             .set("enable.auto.commit", "false")
             .set("enable.auto.offset.store", "false")
             .set("enable.partition.eof", "true")
@@ -82,8 +83,13 @@ impl Back {
                     None => None,
                 },
             };
+            if next.is_none() {
+                self.consumer = None;
+            }
             return Ok(BackMessages { bodies, next });
         }
+        // Nobody reads on: no connection is kept for it.
+        self.consumer = None;
         Ok(BackMessages::default())
     }
 

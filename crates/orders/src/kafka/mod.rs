@@ -48,6 +48,8 @@ const NAME: &str = "kafka";
 const ASK_MAX: Duration = Duration::from_secs(3);
 /// The client gives an answer within the time it was told; somewhat later it is not waited for any more.
 const GRACE: Duration = Duration::from_secs(2);
+/// Events that are thrown away at once.
+const EVENTS_MAX: u32 = 1_000;
 /// Memory of messages that wait to be sent, and of those that were fetched and not read.
 const SENDING_KBYTES_MAX: &str = "65536";
 const FETCHED_KBYTES_MAX: &str = "16384";
@@ -87,7 +89,10 @@ impl KafkaBroker {
     pub(crate) fn open(options: &KafkaOptions) -> KafkaResult<KafkaBroker> {
         let config = config(options);
         let mut asking = config.clone();
-        asking.set("group.id", &options.group).set("enable.auto.commit", "false");
+        asking
+            .set("group.id", &options.group)
+            .set("session.timeout.ms", options.session_ms.to_string())
+            .set("enable.auto.commit", "false");
         let topic = Topic::new(options, config.create_with_context(Quiet)?);
         Ok(KafkaBroker {
             producer: RwLock::new(producer(&config, options)?),
@@ -157,6 +162,15 @@ fn refusal(error: &KafkaError) -> bool {
     )
 }
 
+/// The servers have lost the topic, with all that was in it.
+fn misses_topic(error: &KafkaError) -> bool {
+    use RDKafkaErrorCode::{UnknownPartition, UnknownTopic, UnknownTopicOrPartition};
+    matches!(
+        error.rdkafka_error_code(),
+        Some(UnknownPartition | UnknownTopic | UnknownTopicOrPartition)
+    )
+}
+
 fn not_published(error: &KafkaError) -> Published {
     if refusal(error) {
         Published::Refused(error.to_string())
@@ -188,14 +202,20 @@ impl Broker for KafkaBroker {
         let sent: Vec<_> = sent.collect();
         let limit = Duration::from_millis(self.options.answer_ms_max) + GRACE;
         let deadline = tokio::time::Instant::now() + limit;
+        let failed = |error: KafkaError| {
+            if misses_topic(&error) {
+                self.topic.look_again();
+            }
+            not_published(&error)
+        };
         let answers = sent.into_iter().map(|sent| async move {
             let answer = match sent {
                 Ok(answer) => answer,
-                Err(error) => return not_published(&error),
+                Err(error) => return failed(error),
             };
             match tokio::time::timeout_at(deadline, answer).await {
                 Ok(Ok(Ok(_))) => Published::Done,
-                Ok(Ok(Err((error, _)))) => not_published(&error),
+                Ok(Ok(Err((error, _)))) => failed(error),
                 Ok(Err(_)) => Published::Unknown("the producer was replaced".into()),
                 Err(_) => Published::Unknown("no answer in time".into()),
             }
@@ -268,6 +288,12 @@ fn partitions<C: rdkafka::consumer::ConsumerContext>(
 }
 
 fn queues(asking: &BaseConsumer<Quiet>, topic: &str) -> KafkaResult<Vec<QueueState>> {
+    // What it would tell of outages is heard by others; it must not pile up.
+    for _ in 0..EVENTS_MAX {
+        if asking.poll(Duration::ZERO).is_none() {
+            break;
+        }
+    }
     let partitions = partitions(asking, topic)?;
     let mut wanted = TopicPartitionList::new();
     for partition in &partitions {
@@ -291,6 +317,21 @@ fn queues(asking: &BaseConsumer<Quiet>, topic: &str) -> KafkaResult<Vec<QueueSta
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_consumer_that_may_be_silent_for_less_than_usual_can_be_asked_for() {
+        let options = KafkaOptions {
+            servers: vec!["127.0.0.1:1".into()],
+            properties: vec![sale::Secret::new("max.poll.interval.ms=20000")],
+            ..KafkaOptions::default()
+        };
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let _inside = runtime.enter();
+        KafkaBroker::open(&options).map(drop).unwrap();
+        Back::new(&config(&options), &options);
+        let worse = vec![sale::Secret::new("no.such.property=1")];
+        assert!(KafkaBroker::open(&KafkaOptions { properties: worse, ..options }).is_err());
+    }
 
     #[test]
     fn a_message_that_is_too_large_is_refused_and_all_else_is_unknown() {

@@ -51,6 +51,11 @@ impl Topic {
         Ok(())
     }
 
+    /// It may be gone: the next one who needs it makes it.
+    pub(super) fn look_again(&self) {
+        self.is_there.store(false, Ordering::Release);
+    }
+
     async fn make(&self) -> Result<(), BrokerError> {
         let KafkaOptions { topic, partitions, replication, .. } = &self.options;
         let copies = if *replication == 0 { -1 } else { i32::try_from(*replication).unwrap_or(-1) };

@@ -20,6 +20,7 @@ async fn claims_of_an_item_are_merged_and_keep_their_order() {
     test.book.0.see(|book| assert_eq!(book.calls, [merged, vec![no(3), no(4)]]));
     workers.stop().await;
     assert!(workers.rate_per_s() > 0.0);
+    assert_eq!(workers.settled(), 8);
 }
 
 #[tokio::test]

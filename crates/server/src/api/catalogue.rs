@@ -77,6 +77,8 @@ pub(super) struct ActivityView {
     members_only: bool,
     #[schema(schema_with = openapi::shown_activity_state)]
     state: &'static str,
+    /// While it is paused: when it goes on by itself; null: when the shop resumes it.
+    resumes_at: Option<i64>,
     items: Vec<ItemView>,
 }
 
@@ -114,6 +116,8 @@ pub(super) struct ItemView {
     left: i64,
     limit_per_user: u32,
     state: SaleState,
+    /// While its sale is paused: when it goes on by itself; null: when the shop resumes it.
+    resumes_at: Option<i64>,
     /// What is to be done for a sale token.
     #[schema(schema_with = schemas::door_challenge)]
     challenge: ChallengeKind,
@@ -189,6 +193,7 @@ impl ActivityView {
             draw: DrawJson::of(activity),
             members_only: activity.door.members_only,
             state: state.as_str(),
+            resumes_at: activity.resume_ms,
             items: activity.items.iter().map(item).collect(),
         }
     }
@@ -222,6 +227,7 @@ impl ItemView {
             left: at_gate.unwrap_or(item.stock),
             limit_per_user: item.limit_per_user,
             state: SaleState::of(activity, at_gate, now_ms),
+            resumes_at: activity.resume_ms,
             challenge: activity.door.challenge,
             draw: DrawJson::of(activity),
             members_from: activity.door.members_from,
@@ -349,6 +355,8 @@ mod tests {
             pay_within_ms: 1_000,
             state,
             publish_ms: None,
+            resume_ms: None,
+            given_up: false,
             door: Default::default(),
             draw: None,
             version: 0,

@@ -14,13 +14,35 @@ const ERRORS_TOLD_MAX: usize = 100;
 
 /// The state of the thing does not allow it. `state` is told, so that a program need not ask.
 pub(super) fn conflict(state: &'static str) -> Problem {
+    let known = STATES.iter().find(|(word, _, _)| *word == state);
+    let (en, zh) = known.map_or((state, state), |(_, en, zh)| (en, zh));
     Problem::new(Code::Conflict)
         .detail(
-            format!("This is not possible while it is {state}."),
-            format!("当前状态为 {state}，无法执行此操作。"),
+            format!("This is not possible while it is {en}."),
+            format!("当前状态为“{zh}”，无法执行此操作。"),
         )
         .with("state", state)
 }
+
+/// States as people call them, in both languages.
+const STATES: &[(&str, &str, &str)] = &[
+    ("draft", "a draft", "草稿"),
+    ("published", "published", "已发布"),
+    ("paused", "paused", "已暂停"),
+    ("ended", "over", "已终止"),
+    ("queued", "queued", "排队中"),
+    ("unpaid", "unpaid", "待付款"),
+    ("paid", "paid", "已付款"),
+    ("closed", "closed", "已关闭"),
+    ("refunding", "being refunded", "退款中"),
+    ("refunded", "refunded", "已退款"),
+    ("void", "void", "已作废"),
+    ("dead", "a dead letter", "死信"),
+    ("retrying", "being retried", "重试中"),
+    ("settled", "settled", "已入账"),
+    ("voided", "voided", "已作废"),
+    ("being warmed by somebody else", "being warmed by somebody else", "正由他人预热"),
+];
 
 /// Somebody else was faster. What is true now is told, so that nobody need ask before they decide.
 fn changed(now: Activity) -> Problem {

@@ -7,7 +7,9 @@
 //! 2. the ledger: it has all that the journal's copy says it has, and perhaps more. A claim that is in
 //!    both is settled again, which changes nothing. The other way round, orders that were written
 //!    between the two copies would be in neither;
-//! 3. the sandbox's bank, which is asked and never asks.
+//! 3. the months of the archive: what the ledger's copy does not have any more is in them, for nothing is
+//!    deleted there before it is kept here. What moves meanwhile is in both, and told once;
+//! 4. the sandbox's bank, which is asked and never asks.
 //!
 //! Then the copy is opened, and the gate in it brought up to the ledger by the same comparison that runs
 //! every five minutes. So a backup is known to be good when it is made, not when it is needed. It gets
@@ -27,8 +29,6 @@ use super::{Failure, admin_api::AdminApi, reconcile::reconcile};
 use config::{Config, Profile, Secret};
 use engine::{LEDGER_FILE, SANDBOX_FILE, secrets};
 
-/// In this order; see above.
-const DATABASES: [&str; 3] = [gate::solo::JOURNAL_FILE, LEDGER_FILE, SANDBOX_FILE];
 /// What the copy is called until it is whole.
 const UNFINISHED: &str = "unfinished";
 const CLOSED_WITHIN: Duration = Duration::from_secs(5);
@@ -79,12 +79,33 @@ fn unfinished(to: &Path) -> Result<PathBuf, Failure> {
     Ok(folder)
 }
 
-fn copy_all(data: &Path, copy: &Path) -> Result<(), Box<dyn std::error::Error>> {
-    for name in DATABASES {
-        if data.join(name).is_file() {
-            copy_database(&data.join(name), &copy.join(name))?;
+fn months_of_archive(data: &Path) -> io::Result<Vec<String>> {
+    let mut months = Vec::new();
+    for entry in fs::read_dir(data)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if ledger::sqlite::is_month_of_archive(&name) {
+            months.push(name);
         }
     }
+    Ok(months)
+}
+
+fn copy_if_there(data: &Path, copy: &Path, name: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let file = data.join(name);
+    if file.is_file() { copy_database(&file, &copy.join(name)) } else { Ok(()) }
+}
+
+/// In this order; see above.
+fn copy_all(data: &Path, copy: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    for name in [gate::solo::JOURNAL_FILE, LEDGER_FILE] {
+        copy_if_there(data, copy, name)?;
+    }
+    // Looked for when the ledger is copied: a month that was made meanwhile holds nothing that is missing
+    // in it.
+    for name in months_of_archive(data)? {
+        copy_if_there(data, copy, &name)?;
+    }
+    copy_if_there(data, copy, SANDBOX_FILE)?;
     let secret = data.join(secrets::FILE);
     if secret.is_file() {
         let mut private = OpenOptions::new();
@@ -125,4 +146,35 @@ fn sync_all(folder: &Path) -> io::Result<()> {
         File::open(entry?.path())?.sync_all()?;
     }
     File::open(folder)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backup_has_the_months_of_the_archive_and_nothing_that_is_not_ours() {
+        let home = tempfile::tempdir().unwrap();
+        let (data, copy) = (home.path().join("data"), home.path().join("copy"));
+        for folder in [&data, &copy] {
+            fs::create_dir(folder).unwrap();
+        }
+        let names = [LEDGER_FILE, "archive-2026-11.db", "archive-2027-01.db", "notes.db"];
+        for name in names {
+            let file = Connection::open(data.join(name)).unwrap();
+            file.execute_batch(
+                "PRAGMA journal_mode = WAL; CREATE TABLE t (a); INSERT INTO t VALUES (7)",
+            )
+            .unwrap();
+        }
+        copy_all(&data, &copy).unwrap();
+        for name in &names[..3] {
+            let file = copy.join(name);
+            assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600, "{name}");
+            let found = Connection::open(file).unwrap();
+            let seven: i64 = found.query_row("SELECT a FROM t", [], |row| row.get(0)).unwrap();
+            assert_eq!(seven, 7);
+        }
+        assert!(!copy.join("notes.db").exists());
+    }
 }

@@ -23,7 +23,7 @@ const OTHER_FILES: u64 = 256;
 /// Prints what it finds. True if nothing must be mended.
 pub(super) async fn doctor(config: &Config) -> bool {
     let mut findings = data(config).await;
-    findings.extend(machine(nearest(&config.data)));
+    findings.extend(machine(nearest(&config.data)).map(|(_, found)| found));
     findings.push(open_files(config));
     findings.extend(of_settings(config));
     findings.extend(check_providers(&config.engine().providers));

@@ -58,10 +58,13 @@ pub(super) enum Sale {
         /// The sale's number
         id: i64,
     },
-    /// Let nobody in until it is resumed
+    /// Let nobody in until it is resumed, or until a time
     Pause {
         /// The sale's number
         id: i64,
+        /// It goes on by itself then: 'in 10m' or '2030-11-11 20:10+08:00'
+        #[arg(long, value_name = "TIME", value_parser = sale_plan::when)]
+        until: Option<When>,
     },
     /// Let a paused sale go on
     Resume {
@@ -212,7 +215,7 @@ pub(super) async fn run(api: &AdminApi, command: Sale) -> Result {
         Sale::List { before, json } => list(api, before, json).await,
         Sale::Show { id, json } => show(api, id, json).await,
         Sale::Publish { id } => step(api, id, "publish").await,
-        Sale::Pause { id } => step(api, id, "pause").await,
+        Sale::Pause { id, until } => pause(api, id, until).await,
         Sale::Resume { id } => step(api, id, "resume").await,
         Sale::End { id, yes } => end(api, id, yes).await,
         Sale::Edit(edit) => edit.run(api).await,
@@ -382,6 +385,13 @@ async fn step(api: &AdminApi, id: i64, verb: &str) -> Result {
     Ok(())
 }
 
+async fn pause(api: &AdminApi, id: i64, until: Option<When>) -> Result {
+    let until = until.map(|when| when.at_ms(SystemClock.now_ms()));
+    let asked = until.map_or_else(|| json!({}), |at_ms| json!({"until": at_ms}));
+    print_sale(&api.post(&format!("/admin/activities/{id}/pause"), &asked).await?, &[]);
+    Ok(())
+}
+
 async fn end(api: &AdminApi, id: i64, yes: bool) -> Result {
     if !yes {
         let sale = api.get(&format!("/admin/activities/{id}")).await?;
@@ -408,7 +418,8 @@ async fn stock(api: &AdminApi, item: i64, by: i64, again: Option<String>) -> Res
         body["adjust_no"] = no.into();
     }
     let done = api.post(&format!("/admin/items/{item}/stock"), &body).await?;
-    println!("item {item}: {by:+} units, {done}");
+    let (before, after) = (number(&done, "before"), number(&done, "after"));
+    println!("item {item}: {by:+} units; {after} are not sold, {before} were before");
     Ok(())
 }
 
@@ -450,7 +461,13 @@ fn sale_text(sale: &Value, at_gate: &[Option<i64>], now_ms: Millis) -> String {
         },
         "waiting" => ": buyers see it, and it opens by itself".into(),
         "open" => ": it is selling now".into(),
-        "paused" => format!(": nobody is let in; `seckill sale resume {id}` lets it go on"),
+        "paused" => match sale["resumes_at"].as_i64() {
+            Some(at_ms) => {
+                let (at, wait) = (iso_time(at_ms), from_now(at_ms, now_ms));
+                format!(": nobody is let in until {at} ({wait}), or `seckill sale resume {id}`")
+            }
+            None => format!(": nobody is let in; `seckill sale resume {id}` lets it go on"),
+        },
         "ended" => ": it is over for good".into(),
         _ => String::new(),
     };

@@ -10,6 +10,7 @@
 
 mod code;
 mod lang;
+mod rules;
 
 use std::{
     borrow::Cow,
@@ -40,6 +41,7 @@ use serde_json::{Map, Value};
 
 pub use code::Code;
 pub use lang::Lang;
+pub(crate) use rules::plain_cause;
 
 pub const CONTENT_TYPE_PROBLEM: &str = "application/problem+json";
 
@@ -71,7 +73,7 @@ impl Problem {
     /// the field, as those of [`sale::Invalid`] do.
     pub fn invalid(field: impl Into<String>, problem: impl fmt::Display) -> Self {
         let problem = problem.to_string();
-        Problem::invalid_in(field, &problem, &problem)
+        Problem::invalid_in(field, &problem, &rules::in_chinese(&problem))
     }
 
     /// The same, where the problem is known in both languages.
@@ -385,8 +387,10 @@ impl From<Code> for Problem {
 
 impl From<Invalid> for Problem {
     fn from(invalid: Invalid) -> Self {
-        let zh = invalid.problem_zh.as_ref().unwrap_or(&invalid.problem);
-        Problem::invalid_in(invalid.field, &invalid.problem, zh)
+        match invalid.problem_zh {
+            Some(zh) => Problem::invalid_in(invalid.field, &invalid.problem, &zh),
+            None => Problem::invalid(invalid.field, invalid.problem),
+        }
     }
 }
 

@@ -211,7 +211,12 @@ async fn the_console_is_a_page_that_nobody_frames() {
     let shop = Shop::open_with(|config| {
         config.http.allowed_frames = vec!["https://shop.example".into()];
     });
-    let page = shop.await.get("/console").send().await;
+    let shop = shop.await;
+    for page in ["/console", "/docs"] {
+        let typed = shop.get(&format!("{page}/")).send().await;
+        assert_eq!((typed.status, typed.headers["location"].as_bytes()), (308, page.as_bytes()));
+    }
+    let page = shop.get("/console").send().await;
     assert_eq!(page.status, 200);
     let policy = page.headers["content-security-policy"].to_str().unwrap();
     assert!(policy.ends_with("frame-ancestors 'none'") && !policy.contains("unsafe"), "{policy}");

@@ -216,3 +216,81 @@ async fn stock_cannot_be_lowered_below_what_is_sold() {
         None,
     );
 }
+
+#[tokio::test]
+async fn every_rule_of_a_plan_is_told_in_the_readers_language() {
+    let shop = Shop::open().await;
+    let refused = async |language: &str, change: &dyn Fn(&mut Value)| {
+        let mut body = json!({"name": "sale", "opens_at": OPENS_MS, "closes_at": CLOSES_MS,
+            "items": [{"name": "phone", "price": 100, "stock": 5}]});
+        change(&mut body);
+        let ask = shop.admin(Method::POST, "/admin/activities").header("accept-language", language);
+        ask.json(body).send().await.json()["detail"].as_str().unwrap().to_owned()
+    };
+    let changes: [&dyn Fn(&mut Value); 8] = [
+        &|plan| plan["name"] = json!(""),
+        &|plan| plan["name"] = json!(7),
+        &|plan| plan["items"] = json!([]),
+        &|plan| plan["items"][0]["price"] = json!(-1),
+        &|plan| plan["items"][0]["stock"] = json!(1.5),
+        &|plan| plan["items"][0]["limit_per_user"] = json!(-1),
+        &|plan| plan["colour"] = json!("red"),
+        &|plan| plan["items"][0].as_object_mut().unwrap().retain(|name, _| name != "price"),
+    ];
+    for change in changes {
+        let (en, zh) = (refused("en", change).await, refused("zh", change).await);
+        for type_of_rust in ["u32", "i64", "expected", "string"] {
+            assert!(!en.contains(type_of_rust), "{en}");
+        }
+        assert!(!zh.contains(" must ") && !zh.contains("cannot"), "{zh}");
+    }
+}
+
+#[tokio::test]
+async fn a_pause_says_until_when_to_operators_and_buyers() {
+    let shop = Shop::open().await;
+    let (activity, item) = shop.stage(5, 1).await;
+    shop.clock.set(OPENS_MS);
+    let pause = format!("/admin/activities/{activity}/pause");
+    let pause = |body: Value| shop.admin(Method::POST, &pause).json(body).send();
+    for wrong in [json!(OPENS_MS), json!(CLOSES_MS), json!("soon"), json!(OPENS_MS / 1_000)] {
+        pause(json!({"until": wrong})).await.is_refused(422, "invalid", Some("until"));
+    }
+    pause(json!({"till": CLOSES_MS - 1})).await.is_refused(422, "invalid", Some("till"));
+    let until = json!(CLOSES_MS - 1);
+    let paused = pause(json!({"until": until})).await.is(200);
+    assert_eq!((&paused["state"], &paused["resumes_at"]), (&json!("paused"), &until));
+    for path in [format!("/api/v1/activities/{activity}"), format!("/api/v1/items/{item}")] {
+        let shown = shop.get(&path).send().await.is(200);
+        assert_eq!((&shown["state"], &shown["resumes_at"]), (&json!("paused"), &until));
+    }
+    // Another time, and none.
+    assert_eq!(pause(json!({"until": CLOSES_MS - 2})).await.is(200)["resumes_at"], CLOSES_MS - 2);
+    assert_eq!(pause(json!({})).await.is(200)["resumes_at"], json!(null));
+    assert_eq!(shop.move_to(activity, "resume").await.is(200)["resumes_at"], json!(null));
+}
+
+/// What a shop planned and gave up is nobody's business, not even as something that is over.
+#[tokio::test]
+async fn a_draft_that_was_given_up_is_shown_to_no_buyer() {
+    let shop = Shop::open().await;
+    let plan = json!({"name": "secret", "external_id": "S-1", "opens_at": OPENS_MS, "closes_at": CLOSES_MS,
+        "items": [{"name": "phone", "sku": "P-1", "price": 100, "stock": 5}]});
+    let made = shop.admin(Method::POST, "/admin/activities").json(plan).send().await.is(201);
+    let (id, item) = (made["id"].as_i64().unwrap(), made["items"][0]["id"].as_i64().unwrap());
+    shop.move_to(id, "end").await.is(200);
+    for list in ["/api/v1/activities", "/api/v1/activities?external_id=S-1"] {
+        assert_eq!(shop.get(list).send().await.is(200)["activities"], json!([]), "{list}");
+    }
+    for path in [format!("/api/v1/activities/{id}"), format!("/items/{item}")] {
+        shop.get(&path).send().await.is_refused(404, "not_found", None);
+    }
+    let known = shop.admin(Method::GET, &format!("/admin/activities/{id}")).send().await.is(200);
+    assert_eq!((&known["state"], &known["name"]), (&json!("ended"), &json!("secret")));
+
+    // What buyers have seen stays, as something that is over.
+    let (published, _) = shop.stage(1, 1).await;
+    shop.move_to(published, "end").await.is(200);
+    let path = format!("/api/v1/activities/{published}");
+    assert_eq!(shop.get(&path).send().await.is(200)["state"], "ended");
+}

@@ -269,6 +269,13 @@ QUERIES = {
     "POST /api/v1/admin/lists/{kind}/remove": lists,
 }
 
+def pause(body):
+    """A pause ends before its sale does."""
+    if body.get("until") is not None:
+        until = int(time.time() * 1000) + 60_000
+        body["until"] = until if isinstance(body["until"], int) else iso(until)
+
+
 def admin_token(body):
     """A pattern for ranges of addresses would be longer than the code that reads them."""
     if body.get("addresses"):
@@ -280,6 +287,7 @@ BODIES = {
     "POST /api/v1/admin/activities": new_activity,
     "POST /api/v1/admin/activities/import": imported,
     "PATCH /api/v1/admin/activities/{id}": edit,
+    "POST /api/v1/admin/activities/{id}/pause": pause,
     STOCK: adjustment,
     "POST /api/v1/orders/{no}/payments": payment,
     "POST /api/v1/orders/{no}/paid": told("paid", "paid_at"),

@@ -120,7 +120,8 @@ async fn a_sale_is_planned_run_and_ended_from_the_command_line(profile: Profile)
     let shown: Value = serde_json::from_str(&shown).unwrap();
     let item = shown["items"][0]["id"].to_string();
     assert_eq!(shown["pay_within_ms"], 900_000);
-    seckill(&deployment, &["sale", "stock", &item, "+5"]).done();
+    let more = seckill(&deployment, &["sale", "stock", &item, "+5"]).done();
+    assert!(more.contains("+5 units;") && !more.contains('{'), "{more}");
     seckill(&deployment, &["sale", "stock", &item, "-3"]).done();
     let shown = seckill(&deployment, &["sale", "show", &id]).done();
     assert!(shown.contains("1002"), "{shown}");

@@ -18,7 +18,7 @@ use crate::{
 const STOCK: i64 = 50;
 
 /// Press the button with these words, in a dialog if there is one, once it can be pressed.
-async fn press(browser: &mut Browser, words: &str) {
+pub(crate) async fn press(browser: &mut Browser, words: &str) {
     let script = format!(
         "const place = document.querySelector('dialog[open]') ?? document.querySelector('#main');
          const all = [...place.querySelectorAll('button')];
@@ -29,12 +29,12 @@ async fn press(browser: &mut Browser, words: &str) {
     browser.until(&script).await;
 }
 
-async fn view(browser: &mut Browser, path: &str) {
+pub(crate) async fn view(browser: &mut Browser, path: &str) {
     browser.run(&format!("location.hash = '{path}'")).await;
 }
 
 /// Until the view says this.
-async fn says(browser: &mut Browser, words: &str) {
+pub(crate) async fn says(browser: &mut Browser, words: &str) {
     let text = "document.querySelector('#main').innerText";
     browser.until(&format!("return {text}.includes('{words}')")).await;
 }
@@ -190,7 +190,7 @@ async fn a_rehearsal_is_played_from_the_console(profile: Profile) {
             )
             .await;
         press(browser, "Rehearse…").await;
-        press(browser, "Let them come").await;
+        press(browser, "Start").await;
     };
     rehearse(&mut browser).await;
     says(&mut browser, "it needs the processor").await;
@@ -219,7 +219,7 @@ async fn a_rehearsal_is_played_from_the_console(profile: Profile) {
         (&json!("held"), &json!(true)),
         "{ended}"
     );
-    says(&mut browser, "All that must hold held.").await;
+    says(&mut browser, "All checks passed.").await;
     browser.until("return document.querySelectorAll('.checks li').length === 10").await;
     browser.until("return document.querySelectorAll('.figure b').length === 3").await;
     browser.is_sound().await;

@@ -61,6 +61,7 @@ mod manners;
 mod money;
 mod one_of_many;
 mod operators;
+mod operators_desk;
 mod origins;
 mod outbox;
 mod payments_page;

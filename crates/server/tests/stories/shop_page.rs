@@ -284,6 +284,22 @@ async fn a_pause_and_a_refusal_say_what_to_do() {
     browser.is_sound().await;
     sale.act("resume").await;
     browser.until(&state_is(sale.item, "ready")).await;
+
+    // A pause may have an end: the page counts to it, and goes on by itself.
+    let path = format!("/api/v1/admin/activities/{}/pause", sale.activity);
+    let pause_for = async |seconds: i64| {
+        let until = json!({"until": now_ms() + seconds * 1_000});
+        let paused: Value = sale.admin().write(&path, &until).await.unwrap();
+        assert_eq!((&paused["state"], &paused["resumes_at"]), (&json!("paused"), &until["until"]));
+    };
+    pause_for(3_000).await;
+    let counted = "const panel = document.querySelector('[data-phase=\"paused\"]');
+        return panel?.querySelector('.phase').textContent === 'Paused · goes on in'
+            && panel.querySelector('.digits').textContent.startsWith('00:4')
+            && panel.querySelector('.note').textContent.includes('paused this sale until')";
+    browser.until(counted).await;
+    pause_for(2).await;
+    browser.until(&state_is(sale.item, "ready")).await;
     nothing_moved(&mut browser).await;
     browser.close().await;
     sale.must_hold().await;

@@ -28,7 +28,7 @@ use super::{
     items::{LedgerItem, WarmedItem},
 };
 use crate::{
-    extract::{Json, Path, Query, ShopId, plain_id},
+    extract::{Json, MaybeJson, Path, Query, ShopId, plain_id},
     problem::Problem,
 };
 use engine::{AtGate, actor::Actor};
@@ -73,6 +73,8 @@ pub(in super::super) struct LedgerActivity {
     state: ActivityState,
     /// When a draft publishes itself; afterwards, when it was to. Null: an operator publishes it.
     publish_at: Option<i64>,
+    /// When its pause is over by itself. Null: an operator resumes it, or it is not paused.
+    resumes_at: Option<i64>,
     /// How buyers are let in.
     door: DoorJson,
     /// Null: claims are served as they come.
@@ -117,6 +119,7 @@ impl From<Activity> for LedgerActivity {
             pay_within_ms: activity.pay_within_ms,
             state: activity.state,
             publish_at: activity.publish_ms,
+            resumes_at: activity.resume_ms,
             door: activity.door.into(),
             version: activity.version,
             items: activity.items.into_iter().map(LedgerItem::from).collect(),
@@ -337,19 +340,35 @@ pub(in super::super) async fn publish(
     move_by(app, who, id, ActivityMove::Publish).await
 }
 
-/// Let the gate admit nobody until it is resumed.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(in super::super) struct Pause {
+    /// It goes on by itself at this time, which is before `closes_at`. Absent: when somebody resumes it.
+    #[schema(required = false)]
+    until: Option<GivenTime>,
+}
+
+/// Let the gate admit nobody until it is resumed, or until a time. Asked again it changes that time.
 #[utoipa::path(post, path = "/admin/activities/{id}/pause", tag = "admin",
     security(("operator" = [])), params(("id" = i64, Path, description = "The activity")),
+    request_body = Option<Pause>,
     responses(
         (status = OK, body = LedgerActivity, description = "It is paused, now or since before"),
         (status = NOT_FOUND, description = "No such activity"),
-        (status = CONFLICT, description = "It is a draft or over (see `state`)")))]
+        (status = CONFLICT, description = "It is a draft or over (see `state`)"),
+        (status = UNPROCESSABLE_ENTITY, description = "`invalid`: `until` is past, or after its end")))]
 pub(in super::super) async fn pause(
     State(app): State<Shared>,
     AsOperator(who): AsOperator,
     Path(id): Path<i64>,
+    MaybeJson(pause): MaybeJson<Pause>,
 ) -> Result<Json<LedgerActivity>, Problem> {
-    move_by(app, who, id, ActivityMove::Pause).await
+    let resume_ms = pause.unwrap_or_default().until.map(|time| time.0);
+    let (id, operations) = (ActivityId(id), app.clone());
+    let paused =
+        finish(async move { operations.engine.operations().pause(&who, id, resume_ms).await });
+    let (activity, at_gate) = paused.await?;
+    Ok(Json(LedgerActivity { at_gate: Some(at_gate.into()), ..activity.into() }))
 }
 
 /// Let a paused activity go on.

@@ -119,13 +119,13 @@ fn of_settings(app: &App) -> Vec<Check> {
     let said = |verdict: Verdict| move |text: String| check("settings", verdict, Some(text));
     checks.extend(config.missing().into_iter().map(said(Verdict::Bad)));
     checks.extend(config.dangers().into_iter().chain(config.warnings()).map(said(Verdict::Warn)));
-    for found in machine(&config.data) {
+    for (name, found) in machine(&config.data) {
         let (verdict, text) = match found {
             CheckResult::Ok(text) => (Verdict::Ok, text),
             CheckResult::Warn(text) | CheckResult::Danger(text) => (Verdict::Warn, text),
             CheckResult::Fail(text) | CheckResult::Refuse(text) => (Verdict::Bad, text),
         };
-        checks.push(check("machine", verdict, Some(text)));
+        checks.push(check(name, verdict, Some(text)));
     }
     checks
 }

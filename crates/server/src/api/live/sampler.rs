@@ -42,8 +42,10 @@ struct Sample {
     p50: Option<u64>,
     p99: Option<u64>,
     backlog: u64,
-    /// Claims settled per second, lately.
-    settled: f64,
+    /// Claims that were settled in it.
+    settled: u64,
+    /// How many can be settled in a second, as the last ones showed.
+    pace: f64,
     left: BTreeMap<i64, i64>,
 }
 
@@ -73,6 +75,8 @@ struct LiveItem {
     activity: i64,
     activity_name: String,
     activity_state: ActivityState,
+    /// When its pause is over by itself.
+    resumes_at: Option<Millis>,
     state: SaleState,
     opens_at: Millis,
     closes_at: Millis,
@@ -87,18 +91,21 @@ pub(crate) async fn run(app: Arc<App>) {
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut before, mut sampled_ms, mut n) = (app.claims.counted(), app.engine.now_ms(), 0_u32);
+    let mut settled = app.engine.health().workers().settled;
     loop {
         ticks.tick().await;
         let (now, now_ms) = (app.claims.counted(), app.engine.now_ms());
         let items = shown(&app);
         let workers = app.engine.health().workers();
         let lasted_ms = u64::try_from(now_ms - sampled_ms).unwrap_or_default();
-        let sample = sample(&app, &now, &before, (now_ms, lasted_ms), &items, &workers);
+        let did = (&workers, settled);
+        let sample = sample(&app, &now, &before, (now_ms, lasted_ms), &items, did);
         app.live.add_sample(written("sample", &sample));
         if n.is_multiple_of(STATE_EVERY) {
             app.live.set_state(written("state", &state(&app, now_ms, items, &workers)));
         }
         (before, sampled_ms, n) = (now, now_ms, n.wrapping_add(1));
+        settled = workers.settled;
     }
 }
 
@@ -114,7 +121,7 @@ fn sample(
     before: &ClaimCounted,
     (t, ms): (Millis, u64),
     items: &Shown,
-    workers: &WorkersState,
+    (workers, settled_before): (&WorkersState, u64),
 ) -> Sample {
     let left = items.all.iter().filter_map(|(_, item, left)| Some((item.id.0, (*left)?)));
     Sample {
@@ -127,7 +134,8 @@ fn sample(
         p50: now.times.quantile_since(&before.times, 0.5),
         p99: now.times.quantile_since(&before.times, 0.99),
         backlog: app.engine.records().backlog(),
-        settled: (workers.rate_per_s * 10.0).round() / 10.0,
+        settled: workers.settled - settled_before,
+        pace: (workers.rate_per_s * 10.0).round() / 10.0,
         left: left.collect(),
     }
 }
@@ -198,6 +206,7 @@ fn live_item((activity, item, left): &ShownItem, now_ms: Millis) -> LiveItem {
         activity: activity.id.0,
         activity_name: activity.name.clone(),
         activity_state: activity.state,
+        resumes_at: activity.resume_ms,
         state: SaleState::of(activity, *left, now_ms),
         opens_at: activity.opens_ms,
         closes_at: activity.closes_ms,
