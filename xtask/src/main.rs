@@ -25,7 +25,7 @@ cargo xtask <command>
                 --brokers: and those with real RocketMQ and Kafka, as CI does
                 --engines: and those of gate, ledger and cluster on Valkey, Redis 8 and MySQL 9
   setup         only that
-  brokers       only the stories with RocketMQ and Kafka
+  brokers       only the stories with brokers; `brokers rocketmq`: those of sales by RocketMQ
   engines [..]  only the stories on other engines, on all of them or on those that are named
   tidy          only the rules of the repository: who depends on whom, files, links, left-overs
   contract [N]  the API against its document, with N random requests of each kind (default 200)
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
     let done = match command.as_str() {
         "test" => test(&rest),
         "setup" => setup(),
-        "brokers" => brokers::test().map(|said| println!("\nxtask: {said}")),
+        "brokers" => brokers::only(&rest),
         "engines" => engines::test(&rest).map(|said| println!("\nxtask: {said}")),
         "tidy" => tidy::check(),
         "contract" => contract(&rest),
@@ -135,7 +135,7 @@ fn bench(options: &[String]) -> Result<(), String> {
     if let Some(at) = options.iter().position(|option| *option == "--brokers") {
         options.remove(at);
         brokers::ensure()?;
-        build.extend(["--features", "bench/kafka"]);
+        build.extend(["--features", "bench/brokers"]);
     }
     cargo(&build)?;
     // Not with `cargo run`: for one package alone it would choose other features, and build it anew.

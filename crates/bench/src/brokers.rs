@@ -2,7 +2,7 @@
 //! claim until the last one is an order, and acknowledged everywhere.
 //!
 //! Both go from a solo gate to a SQLite ledger, with the workers of `seckill serve` between them, in this
-//! process. Kafka is one node that waits for its disk with every message.
+//! process. Kafka is one node and RocketMQ one broker, and each waits for its disk before it confirms.
 
 use std::{
     path::Path,
@@ -10,7 +10,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use faults::services::{Kafka, KafkaOptions as NodeOptions, unique_name};
+use faults::services::{
+    Kafka, KafkaOptions as NodeOptions, RocketMq, RocketMqOptions, unique_name,
+};
 use gate::{
     Admission, Keep, Upkeep,
     solo::{SoloGate, SoloOptions},
@@ -45,7 +47,8 @@ pub(crate) async fn measure(
     figures: &mut Figures,
 ) -> Result<(), Failure> {
     let kafka = Kafka::start(NodeOptions::default())?;
-    let [mut native, mut by_kafka] = [Best::default(); 2];
+    let rocketmq = RocketMq::start(RocketMqOptions::default())?;
+    let [mut native, mut by_kafka, mut by_rocketmq] = [Best::default(); 3];
     for round in 0..plan.rounds(8, 4) {
         let own = native.note(orders_per_s(data, None).await?);
         let options = KafkaOptions {
@@ -54,10 +57,21 @@ pub(crate) async fn measure(
             group: unique_name("bench"),
             ..KafkaOptions::default()
         };
-        let kind = ClaimLogKind::Kafka;
-        let broker = broker::open(kind, &options, &RocketmqOptions::default())?;
+        let other = RocketmqOptions {
+            name_servers: vec![rocketmq.name_server().to_string()],
+            topic: unique_name("bench"),
+            group: unique_name("bench"),
+            unpaid_topic: unique_name("bench"),
+            ..RocketmqOptions::default()
+        };
+        let broker = broker::open(ClaimLogKind::Kafka, &options, &other)?;
         let way = by_kafka.note(orders_per_s(data, broker).await?);
-        println!("  round {round}: {own:.0} orders/s by the gate's own log, {way:.0} by Kafka");
+        let broker = broker::open(ClaimLogKind::Rocketmq, &options, &other)?;
+        let second = by_rocketmq.note(orders_per_s(data, broker).await?);
+        println!(
+            "  round {round}: {own:.0} orders/s by the gate's own log, {way:.0} by Kafka, \
+             {second:.0} by RocketMQ"
+        );
     }
     let mut add = |key: &str, what: &str, value: f64| figures.add(key, what, value, Goal::None);
     add(
@@ -70,6 +84,12 @@ pub(crate) async fn measure(
         "orders_by_kafka_vs_native",
         "by way of Kafka ÷ by the gate's own log",
         by_kafka.0 / native.0,
+    );
+    add("orders_by_rocketmq_per_s", "the same by way of RocketMQ", by_rocketmq.0);
+    add(
+        "orders_by_rocketmq_vs_native",
+        "by way of RocketMQ ÷ by the gate's own log",
+        by_rocketmq.0 / native.0,
     );
     Ok(())
 }

@@ -8,7 +8,7 @@
 
 mod against;
 mod big;
-#[cfg(feature = "kafka")]
+#[cfg(feature = "brokers")]
 mod brokers;
 mod claims;
 mod cluster;
@@ -205,7 +205,7 @@ async fn run() -> Result<(), Failure> {
     if plan.wants("upkeep_reconcile") {
         upkeep::reconcile(&plan, data, &mut figures).await?;
     }
-    #[cfg(feature = "kafka")]
+    #[cfg(feature = "brokers")]
     if plan.wants("orders_by_kafka_per_s") {
         brokers::measure(&plan, data, &mut figures).await?;
     }

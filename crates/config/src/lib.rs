@@ -90,6 +90,9 @@ pub enum LogFormat {
     Json,
 }
 
+/// How the names of its client's modules begin.
+const ROCKETMQ: &str = "rocketmq";
+
 impl Log {
     /// A level, or one for some modules as well, such as `info,gate=debug`.
     pub fn filter(&self) -> Result<Targets, String> {
@@ -99,7 +102,13 @@ impl Log {
         if let Some(word) = level.split(',').find(|word| !word.contains('=') && !is_level(word)) {
             return Err(format!("{word:?} is none of error, warn, info, debug, trace, off"));
         }
-        level.parse().map_err(|cause: ParseError| cause.to_string())
+        let filter: Targets = level.parse().map_err(|cause: ParseError| cause.to_string())?;
+        // RocketMQ's client tells of each start and each question that failed, at all levels. What somebody
+        // should know of it we say ourselves.
+        if level.contains(ROCKETMQ) {
+            return Ok(filter);
+        }
+        Ok(filter.with_target(ROCKETMQ, LevelFilter::OFF))
     }
 }
 

@@ -36,6 +36,7 @@ mod published;
 mod push;
 mod reconcile;
 mod records;
+mod reminders;
 mod sale_tokens;
 pub mod secrets;
 pub mod settings;

@@ -7,7 +7,7 @@ use gate::Gate;
 use ledger::{Ledger, Share, in_share};
 use sale::{BookError, Claim, FailedClaim, ItemId, Millis, OrderBook, Settled};
 
-use crate::{adopting::Adopter, shared::WakeUps};
+use crate::{adopting::Adopter, reminders::Reminders, shared::WakeUps};
 
 /// Settles in the ledger, and wakes the outbox: a settled batch owes its buyers an event, and they should
 /// not wait for the next poll. It also lets the gate know of orders whose claims it may have lost.
@@ -16,6 +16,8 @@ pub(crate) struct WakingBook {
     wake: Arc<WakeUps>,
     /// Where the gate can lose claims.
     adopter: Option<Arc<Adopter>>,
+    /// Where a broker can remind of orders that are not paid.
+    reminders: Option<Reminders>,
 }
 
 impl WakingBook {
@@ -24,10 +26,11 @@ impl WakingBook {
         ledger: &Arc<dyn Ledger>,
         wake: Arc<WakeUps>,
         gate_may_lose_claims: bool,
+        reminders: Option<Reminders>,
     ) -> WakingBook {
         let adopter =
             gate_may_lose_claims.then(|| Arc::new(Adopter::new(gate.clone(), ledger.clone())));
-        WakingBook { ledger: ledger.clone(), wake, adopter }
+        WakingBook { ledger: ledger.clone(), wake, adopter, reminders }
     }
 }
 
@@ -37,6 +40,9 @@ impl OrderBook for WakingBook {
         let settled = in_share(Share::Worker, self.ledger.settle(item, claims)).await?;
         if let Some(adopter) = &self.adopter {
             adopter.settled(claims, &settled.created);
+        }
+        if let Some(reminders) = &self.reminders {
+            reminders.created(&settled.created);
         }
         if settled.void.is_empty() {
             // Nothing goes back to the gate: only buyers have to hear.

@@ -26,6 +26,7 @@ use crate::{
     node::{Node, NodeKeeper},
     published::Published,
     push::AdmittedClaims,
+    reminders::Reminders,
     sale_tokens::WrongAnswers,
     settling::WakingBook,
 };
@@ -131,7 +132,8 @@ impl Shared {
         let wake = Arc::<WakeUps>::default();
         let workers = settings.does(ProcessRole::Worker).then(|| {
             let cluster = settings.profile == Profile::Cluster;
-            let book = WakingBook::new(&gate, &ledger, wake.clone(), cluster);
+            let reminders = broker.as_ref().and_then(|broker| Reminders::start(broker, &ledger));
+            let book = WakingBook::new(&gate, &ledger, wake.clone(), cluster, reminders);
             let options = settings.orders.clone();
             let (log, relay) = match &broker {
                 None => (gate.clone() as Arc<dyn ClaimLog>, None),

@@ -42,6 +42,9 @@ pub trait Orders: Send + Sync {
         limit: usize,
     ) -> Result<Vec<Overdue>>;
 
+    /// The same among these orders.
+    async fn overdue_among(&self, orders: &[OrderNo], now_ms: Millis) -> Result<Vec<Overdue>>;
+
     /// `Unpaid` becomes `Closed` for each of these that is still unpaid: units back to the item
     /// (stock log type 2), the user record deleted, outbox `Release` and `OrderEvents`. One transaction.
     /// With `CloseReason::Timeout` only orders whose deadline is at or before `now_ms` are closed.

@@ -32,9 +32,13 @@
 //! **Architecture invariant.** This crate knows the log and the ledger only as the traits in
 //! `sale`, and no HTTP except the one POST of an [`Alert`].
 
+// RocketMQ's client has futures of futures, deeper than the compiler follows by itself.
+#![cfg_attr(feature = "rocketmq", recursion_limit = "256")]
+
 mod alerts;
 mod aside;
 pub mod broker;
+mod dead;
 #[cfg(feature = "kafka")]
 mod kafka;
 mod ladder;
@@ -43,6 +47,8 @@ mod options;
 mod outage;
 mod rate;
 mod retry;
+#[cfg(feature = "rocketmq")]
+mod rocketmq;
 mod settler;
 mod workers;
 

@@ -19,6 +19,7 @@ use tracing::info;
 use crate::{
     Alert, AlertKind, Alerts, Options,
     aside::{Aside, AsideLoop},
+    dead::DeadLoop,
     outage::{Backoff, Outage, StopSignal, Stopped},
     rate::Rate,
     retry::Retries,
@@ -64,6 +65,16 @@ impl Workers {
         let aside =
             AsideLoop { settler: settler.clone(), shared: shared.clone(), log: log.clone() };
         loops.spawn(aside.run());
+        let tries = u32::try_from(options.retry_ladder_ms.len()).unwrap_or(u32::MAX);
+        let again = Duration::from_millis(options.pause_ms_max);
+        let dead = DeadLoop {
+            settler: settler.clone(),
+            shared: shared.clone(),
+            log: log.clone(),
+            tries,
+            again,
+        };
+        loops.spawn(dead.run());
         let main = MainLoop {
             settler,
             shared: shared.clone(),
@@ -304,7 +315,7 @@ pub(crate) async fn acknowledge(
     Ok(())
 }
 
-async fn wait_for_log(
+pub(crate) async fn wait_for_log(
     settler: &mut Settler,
     shared: &Shared,
     backoff: &mut Backoff,

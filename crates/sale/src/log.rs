@@ -50,6 +50,12 @@ pub trait ClaimLog: Send + Sync {
     /// some day; where nothing else is said, after a restart.
     async fn leave(&self, _entries: &[EntryId]) {}
 
+    /// Entries that the log itself has given up on: what had all its tries on a ladder of the log's own.
+    /// They are acknowledged like others. A log without such a ladder never has any.
+    async fn take_dead(&self) -> Result<Vec<LogEntry>, LogError> {
+        std::future::pending().await
+    }
+
     /// Claims on the log that are not acknowledged yet.
     fn backlog(&self) -> u64;
 

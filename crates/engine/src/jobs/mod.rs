@@ -249,6 +249,7 @@ impl Jobs {
         self.start_job("lifecycle", &self.lifecycle, every(settings.warm_poll_ms));
         self.start_job("ask", &self.ask, every(settings.warm_poll_ms));
         self.start_job("timeout", &self.timeout, every(settings.timeout_poll_ms));
+        self.spawn(self.timeout.clone().hear_reminders());
         // The outbox: each kind of rows has a job and a lease of its own.
         let outbox = |wake| every(settings.outbox_poll_ms).woken_by(wake);
         self.start_job("release", &self.release, outbox(&wake.release));

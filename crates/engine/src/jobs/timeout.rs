@@ -3,6 +3,9 @@
 //! An order with an open payment is closed at its provider first. A provider may hang, and nobody else's
 //! orders wait for that: those of the same providers are asked about by a task of their own, of which there
 //! is one at a time. A run waits for it for a moment, as most answer within that, and goes on without it.
+//!
+//! What is due is found by its index. Where claims go by a broker that can deliver a message at a given time,
+//! it also reminds of each batch of orders, and these are looked at first thing ([`crate::reminders`]).
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -12,6 +15,7 @@ use std::{
 
 use async_trait::async_trait;
 use ledger::{Closing, LedgerError, Overdue, OverdueKey};
+use orders::broker::{Receipt, reminders_heard};
 use parking_lot::Mutex;
 use sale::{CloseReason, ItemId, Millis, OrderNo, UserId};
 use tokio::{
@@ -31,6 +35,10 @@ const UNCLOSABLE_MAX: usize = 100_000;
 const CLOSE_FAILURES_MAX: usize = 3;
 /// How long a run waits for providers.
 const PROVIDERS_WAIT: Duration = Duration::from_millis(250);
+/// A reminder that comes before the time of its orders is over, by our clocks, waits for so long at most.
+const EARLY_MAX: Duration = Duration::from_secs(10);
+/// After a failure, before a reminder is heard again.
+const REMINDER_PAUSE: Duration = Duration::from_secs(1);
 
 /// Names of the providers at which an order has open payments.
 type Names = Vec<String>;
@@ -92,6 +100,59 @@ impl Timeout {
         self.closings.unclosable.lock().clear();
     }
 
+    /// Hears the broker's reminders for as long as it runs.
+    pub(crate) async fn hear_reminders(self: Arc<Self>) {
+        let Some(broker) = self.closings.shared.broker.clone() else { return };
+        let Some(checks) = broker.delayed_checks() else { return };
+        loop {
+            let due = match checks.due().await {
+                Ok(due) => due,
+                Err(error) => {
+                    tracing::debug!(%error, "reminders of unpaid orders cannot be heard");
+                    tokio::time::sleep(REMINDER_PAUSE).await;
+                    continue;
+                }
+            };
+            let latest_ms = due.iter().map(|(_, check)| check.due_ms).max().unwrap_or_default();
+            let early_ms = latest_ms.saturating_sub(self.closings.shared.now_ms());
+            let early = Duration::from_millis(u64::try_from(early_ms).unwrap_or(0));
+            tokio::time::sleep(early.min(EARLY_MAX)).await;
+            let numbers: Vec<OrderNo> = due.iter().map(|(_, check)| check.order_no).collect();
+            while let Err(error) = self.reminded(&numbers).await {
+                tracing::debug!(%error, "orders that were to be looked at wait for the ledger");
+                tokio::time::sleep(REMINDER_PAUSE).await;
+            }
+            reminders_heard(numbers.len());
+            let receipts: Vec<Receipt> = due.into_iter().map(|(receipt, _)| receipt).collect();
+            checks.confirm(&receipts);
+        }
+    }
+
+    /// Closes those of them that are unpaid and whose time is over.
+    async fn reminded(&self, numbers: &[OrderNo]) -> Result<(), LedgerError> {
+        let now_ms = self.closings.now_ms().await?;
+        for some in numbers.chunks(self.closings.shared.settings.jobs.timeout_batch_max) {
+            let overdue = self.closings.shared.ledger.overdue_among(some, now_ms).await?;
+            if let (_, Some(error)) = self.close(overdue, now_ms).await {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Those without a payment do not wait for those whose provider has to be asked.
+    async fn close(&self, overdue: Vec<Overdue>, now_ms: Millis) -> Closed {
+        let closings = &self.closings;
+        let limit = closings.shared.settings.jobs.timeout_batch_max;
+        let (asked, free): (Vec<_>, Vec<_>) =
+            overdue.into_iter().partition(|overdue| !overdue.providers.is_empty());
+        let (closed, failed) = closings.close_by_item(free, now_ms, limit).await;
+        let mut asking = self.asking.lock().await;
+        self.ask(&mut asking, asked, now_ms, limit);
+        let (closed_late, failed_late) = self.answered(&mut asking).await;
+        (closed + closed_late, failed.or(failed_late))
+    }
+
     /// A task for the orders of each group of providers, unless the one before it is still at it.
     fn ask(&self, asking: &mut Asking, orders: Vec<Overdue>, now_ms: Millis, limit: usize) {
         let mut by_names: BTreeMap<Names, Vec<Overdue>> = BTreeMap::new();
@@ -133,6 +194,12 @@ impl Timeout {
 }
 
 impl Closings {
+    /// Due is what is due by the ledger's clock and by ours: a host whose clock is ahead must not close
+    /// orders early.
+    async fn now_ms(&self) -> Result<Millis, LedgerError> {
+        Ok(self.shared.now_ms().min(self.shared.ledger.now_ms().await?))
+    }
+
     /// Close what the providers let go of.
     async fn ask(&self, orders: Vec<Overdue>, now_ms: Millis, limit: usize) -> Closed {
         let (closable, kept) = self.payments.close_all_at_providers(orders).await;
@@ -228,25 +295,14 @@ impl Job for Timeout {
     async fn run(&self) -> JobResult {
         let closings = &self.closings;
         let limit = closings.shared.settings.jobs.timeout_batch_max;
-        // Due is what is due by the ledger's clock and by ours: a host whose clock is ahead must not
-        // close orders early.
-        let (our_ms, ledgers_ms) =
-            (closings.shared.now_ms(), closings.shared.ledger.now_ms().await?);
-        let now_ms = our_ms.min(ledgers_ms);
+        let now_ms = closings.now_ms().await?;
         let (overdue, full) = closings.overdue(now_ms, limit).await?;
-        // Those without a payment do not wait for those whose provider has to be asked.
-        let (asked, free): (Vec<_>, Vec<_>) =
-            overdue.into_iter().partition(|overdue| !overdue.providers.is_empty());
-        let (closed, failed) = closings.close_by_item(free, now_ms, limit).await;
-        let mut asking = self.asking.lock().await;
-        self.ask(&mut asking, asked, now_ms, limit);
-        let (closed_late, failed_late) = self.answered(&mut asking).await;
-        if let Some(error) = failed.or(failed_late) {
+        let (closed, failed) = self.close(overdue, now_ms).await;
+        if let Some(error) = failed {
             return Err(error.into());
         }
         // A full batch of which nothing could be closed would come again at once: wait instead.
-        let some = closed + closed_late > 0;
-        Ok(if full && some { Progress::MoreToDo } else { Progress::CaughtUp })
+        Ok(if full && closed > 0 { Progress::MoreToDo } else { Progress::CaughtUp })
     }
 }
 

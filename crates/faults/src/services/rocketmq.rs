@@ -202,6 +202,8 @@ fn broker_settings(
         "mappedFileSizeCommitLog=67108864\nmaxHashSlotNum=100000\nmaxIndexNum=400000".to_owned(),
         // The disk of a machine that builds is fuller than that of a broker.
         "diskMaxUsedSpaceRatio=98".to_owned(),
+        // A client that is frozen loses its queues after half a minute and not after two.
+        "channelExpiredTimeout=25000".to_owned(),
         // A machine that does everything else too is busy at times, which is no reason to refuse.
         "waitTimeMillsInSendQueue=5000\nosPageCacheBusyTimeOutMills=5000".to_owned(),
     ];

@@ -337,6 +337,20 @@ async fn overdue(
     let unpaid = OrderStatus::Unpaid.code();
     let asked = values![unpaid, from_ms, now_ms, from_ms, after, limit];
     let orders = session.rows(&sql, asked, order).await?;
+    with_providers(session, orders).await
+}
+
+async fn overdue_among(
+    session: &mut dyn Session,
+    numbers: &[OrderNo],
+    now_ms: Millis,
+) -> Outcome<Vec<Overdue>> {
+    let mut orders = by_no(session, numbers).await?;
+    orders.retain(|order| order.status == OrderStatus::Unpaid && order.pay_deadline_ms <= now_ms);
+    with_providers(session, orders).await
+}
+
+async fn with_providers(session: &mut dyn Session, orders: Vec<Order>) -> Outcome<Vec<Overdue>> {
     let mut opened = providers_of(session, orders.iter().map(|order| order.order_no)).await?;
     let late = |order: Order| Overdue {
         providers: opened.remove(&order.order_no).unwrap_or_default(),
@@ -593,6 +607,13 @@ impl Orders for SqlLedger {
     ) -> Result<Vec<Overdue>> {
         self.run(Access::Snapshot, (), move |session, ()| {
             Box::pin(overdue(session, now_ms, after, limit))
+        })
+        .await
+    }
+
+    async fn overdue_among(&self, orders: &[OrderNo], now_ms: Millis) -> Result<Vec<Overdue>> {
+        self.run(Access::Snapshot, orders.to_vec(), move |session, orders| {
+            Box::pin(overdue_among(session, orders, now_ms))
         })
         .await
     }

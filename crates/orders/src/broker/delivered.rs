@@ -31,6 +31,8 @@ struct State {
     waiting: VecDeque<LogEntry>,
     /// All that is not acknowledged, waiting or with a worker, and the messages that brought it.
     in_hand: HashMap<EntryId, Vec<Receipt>>,
+    /// The same of what the broker has given up on.
+    dead: HashMap<EntryId, Vec<Receipt>>,
 }
 
 impl State {
@@ -130,8 +132,15 @@ impl ClaimLog for BrokerLog {
     /// waits for the net.
     async fn ack(&self, entries: &[EntryId]) -> Result<(), LogError> {
         self.log.ack(entries).await?;
-        let receipts = self.state.lock().remove(entries);
+        let mut state = self.state.lock();
+        let receipts = state.remove(entries);
+        let dead: Vec<Receipt> =
+            entries.iter().filter_map(|id| state.dead.remove(id)).flatten().collect();
+        drop(state);
         self.broker.confirm(&receipts);
+        if let Some(queue) = self.broker.dead_letters().filter(|_| !dead.is_empty()) {
+            queue.confirm(&dead);
+        }
         Ok(())
     }
 
@@ -148,6 +157,29 @@ impl ClaimLog for BrokerLog {
         let receipts = self.state.lock().remove(entries);
         self.broker.later(&receipts);
         self.log.leave(entries).await;
+    }
+
+    async fn take_dead(&self) -> Result<Vec<LogEntry>, LogError> {
+        let Some(queue) = self.broker.dead_letters() else { return std::future::pending().await };
+        loop {
+            let deliveries = queue.receive().await.map_err(|error| LogError(error.to_string()))?;
+            let mut entries: Vec<LogEntry> = Vec::new();
+            for Delivery { receipt, body } in deliveries {
+                let Ok(entry) = message::open(&body, &self.keys) else {
+                    // Of whom it is nobody knows; what is ours is on the log.
+                    meters::unreadable(1);
+                    queue.confirm(&[receipt]);
+                    continue;
+                };
+                self.state.lock().dead.entry(entry.id).or_default().push(receipt);
+                if entries.iter().all(|known| known.id != entry.id) {
+                    entries.push(entry);
+                }
+            }
+            if !entries.is_empty() {
+                return Ok(entries);
+            }
+        }
     }
 
     /// All that is owed is on the log of the gate.

@@ -10,6 +10,8 @@ const UNREADABLE: &str = "seckill_relay_unreadable_total";
 const UP: &str = "seckill_broker_up";
 const LAG: &str = "seckill_broker_lag_messages";
 
+const REMINDERS: &str = "seckill_unpaid_reminders_total";
+
 /// Tell the recorder in force what the numbers mean.
 pub fn describe() {
     describe_counter!(PUBLISHED, "Messages given to the broker, by what it said");
@@ -19,6 +21,13 @@ pub fn describe() {
     describe_gauge!(LAG, "Messages at the broker that no worker has confirmed");
     for result in ["done", "refused", "unknown"] {
         counter!(PUBLISHED, "result" => result).increment(0);
+    }
+    describe_counter!(
+        REMINDERS,
+        "Orders whose reminder the broker took, did not take, or delivered"
+    );
+    for event in ["sent", "not_sent", "heard"] {
+        counter!(REMINDERS, "event" => event).increment(0);
     }
     counter!(REPUBLISHED).increment(0);
     counter!(UNREADABLE).increment(0);
@@ -53,4 +62,15 @@ pub(super) fn up(up: bool) {
 pub(super) fn lag(queues: &[QueueState]) {
     let lag: u64 = queues.iter().map(QueueState::lag).sum();
     gauge!(LAG).set(lag as f64);
+}
+
+/// Of so many orders the broker will remind, of so many not.
+pub fn reminders_planned(sent: usize, not_sent: usize) {
+    counter!(REMINDERS, "event" => "sent").increment(sent as u64);
+    counter!(REMINDERS, "event" => "not_sent").increment(not_sent as u64);
+}
+
+/// The broker has reminded of so many orders.
+pub fn reminders_heard(orders: usize) {
+    counter!(REMINDERS, "event" => "heard").increment(orders as u64);
 }

@@ -60,7 +60,7 @@ use sale::{Millis, OrderNo};
 pub use delivered::BrokerLog;
 pub use look_back::BrokerLookBack;
 pub use message::{MESSAGE_BYTES_MAX, MESSAGE_CLAIMS_MAX};
-pub use meters::describe as describe_metrics;
+pub use meters::{describe as describe_metrics, reminders_heard, reminders_planned};
 pub use options::{ClaimLogKind, KafkaOptions, RelayOptions, RocketmqOptions};
 pub use relay::{Relay, RelayHandle};
 
@@ -179,6 +179,11 @@ pub trait Broker: Send + Sync {
         None
     }
 
+    /// If it has a ladder of its own ([`Broker::later`]).
+    fn dead_letters(&self) -> Option<&dyn DeadLetterQueue> {
+        None
+    }
+
     /// What it and the topic are set to.
     async fn findings(&self) -> Vec<BrokerFinding>;
 
@@ -205,6 +210,15 @@ pub trait DelayedChecks: Send + Sync {
     fn confirm(&self, done: &[Receipt]);
 }
 
+/// The side of a broker whose own ladder has an end: messages that had all their tries on it.
+#[async_trait]
+pub trait DeadLetterQueue: Send + Sync {
+    /// As [`Broker::receive`].
+    async fn receive(&self) -> Result<Vec<Delivery>, BrokerError>;
+
+    fn confirm(&self, done: &[Receipt]);
+}
+
 /// A setting that this binary cannot follow.
 #[derive(Debug, thiserror::Error)]
 pub enum BrokerRefused {
@@ -221,8 +235,10 @@ pub enum BrokerRefused {
 pub fn check_built_in(kind: ClaimLogKind) -> Result<(), BrokerRefused> {
     match kind {
         ClaimLogKind::Kafka if !cfg!(feature = "kafka") => Err(BrokerRefused::NotBuiltIn("kafka")),
-        ClaimLogKind::Rocketmq => Err(BrokerRefused::NotBuiltIn("rocketmq")),
-        ClaimLogKind::Kafka | ClaimLogKind::Native => Ok(()),
+        ClaimLogKind::Rocketmq if !cfg!(feature = "rocketmq") => {
+            Err(BrokerRefused::NotBuiltIn("rocketmq"))
+        }
+        ClaimLogKind::Kafka | ClaimLogKind::Rocketmq | ClaimLogKind::Native => Ok(()),
     }
 }
 
@@ -251,6 +267,13 @@ fn open_kafka(options: &KafkaOptions) -> Result<Arc<dyn Broker>, BrokerRefused> 
     Ok(Arc::new(crate::kafka::KafkaBroker::open(options).map_err(refused)?))
 }
 
+#[cfg(feature = "rocketmq")]
+fn open_rocketmq(options: &RocketmqOptions) -> Result<Arc<dyn Broker>, BrokerRefused> {
+    let refused = |error| BrokerRefused::Settings("rocketmq", error);
+    Ok(Arc::new(crate::rocketmq::RocketmqBroker::open(options).map_err(refused)?))
+}
+
+#[cfg(not(feature = "rocketmq"))]
 fn open_rocketmq(_: &RocketmqOptions) -> Result<Arc<dyn Broker>, BrokerRefused> {
     Err(BrokerRefused::NotBuiltIn("rocketmq"))
 }

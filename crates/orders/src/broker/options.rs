@@ -73,6 +73,11 @@ pub struct RocketmqOptions {
     pub name_servers: Vec<String>,
     pub topic: String,
     pub group: String,
+    /// Where the reminders of unpaid orders wait.
+    pub unpaid_topic: String,
+    /// Whom the brokers know us as, if they ask; empty if they do not.
+    pub access_key: String,
+    pub secret_key: Secret,
     /// A send is answered within this, or the outcome is unknown.
     pub answer_ms_max: u64,
 }
@@ -83,6 +88,9 @@ impl Default for RocketmqOptions {
             name_servers: Vec::new(),
             topic: "seckill-topic".into(),
             group: "seckill-workers".into(),
+            unpaid_topic: "seckill-unpaid".into(),
+            access_key: String::new(),
+            secret_key: Secret::new(""),
             answer_ms_max: 10_000,
         }
     }

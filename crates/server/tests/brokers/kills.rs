@@ -6,8 +6,9 @@ use checker::Answer;
 use client::NewSale;
 
 use crate::{
+    broker::by,
     fixtures::{Deployment, Profile, WORKERS, blocking},
-    way::{by, nothing_waits, own_kafka},
+    way::{nothing_waits, own_broker},
 };
 
 const ROUNDS: usize = 5;
@@ -40,9 +41,9 @@ async fn random_kills_under_load_lose_nothing_and_make_nothing_twice() {
     let rounds: usize = rounds.unwrap_or(ROUNDS);
     let seed = fastrand::get_seed();
     println!("seed {seed}");
-    let kafka = own_kafka().await;
+    let broker = own_broker().await;
     let units = (rounds * BUYERS_PER_ROUND) as i64 + 50;
-    let deployment = by(&kafka, Deployment::new(Profile::Cluster));
+    let deployment = by(&broker, Deployment::new(Profile::Cluster));
     let mut sale = deployment.open_sale(NewSale::of(units)).await;
     for round in 0..rounds {
         let users = (0..BUYERS_PER_ROUND).map(|n| format!("u{round}-{n}"));
@@ -55,7 +56,7 @@ async fn random_kills_under_load_lose_nothing_and_make_nothing_twice() {
         let victim = anybody();
         let dies = |victim| matches!(victim, Victim::Broker | Victim::BrokerAndWorker);
         if dies(victim) {
-            let dying = kafka.clone();
+            let dying = broker.clone();
             blocking(move || dying.kill()).await;
         }
         let places = match victim {
@@ -70,7 +71,7 @@ async fn random_kills_under_load_lose_nothing_and_make_nothing_twice() {
         sale.history.claims.extend(report.history.claims);
         tokio::time::sleep(Duration::from_millis(fastrand::u64(..1_000))).await;
         if dies(victim) {
-            let back = kafka.clone();
+            let back = broker.clone();
             blocking(move || back.restart()).await;
         }
         for place in places {

@@ -5,14 +5,14 @@ use faults::services::{Redis, RedisOptions};
 
 use crate::{
     fixtures::{Deployment, Profile, WORKERS, blocking, until},
-    way::{by_kafka, number_at},
+    way::{by_broker, number_at},
 };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn units_of_claims_at_the_broker_are_not_sold_again_after_the_gate_lost_them() {
     let redis = std::sync::Arc::new(blocking(|| Redis::start(RedisOptions::default())).await);
     let deployment =
-        by_kafka(Deployment::new(Profile::Cluster)).env("SECKILL_REDIS_URL", redis.url());
+        by_broker(Deployment::new(Profile::Cluster)).env("SECKILL_REDIS_URL", redis.url());
     let mut sale = deployment.open_sale(NewSale::of(500)).await;
     {
         let _blocked = sale.deployment.block_ledger();

@@ -5,6 +5,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+/// Which one.
+#[path = "kafka.rs"]
+mod broker;
 mod kills;
 mod lost_gate;
 mod orders;

@@ -5,18 +5,18 @@ use std::collections::HashSet;
 
 use checker::Answer;
 use client::{Api, NewSale};
-use faults::services::shared_kafka;
 
 use crate::{
-    fixtures::{Deployment, Profile, Sale, WORKERS, becomes, until},
-    way::{
-        SESSION_MS, by_kafka, command, dead_letter_becomes, looked_back, nothing_waits, number_at,
-        signal,
+    broker::{
+        DOCTOR_ADVISES, DOCTOR_JUDGES, DOCTOR_SEES, GROUP, SERVERS, SESSION_MS, TOPIC, address,
+        shared,
     },
+    fixtures::{Deployment, Profile, Sale, WORKERS, becomes, until},
+    way::{by_broker, command, dead_letter_becomes, looked_back, nothing_waits, number_at, signal},
 };
 
 async fn open(profile: Profile, units: i64) -> Sale {
-    by_kafka(Deployment::new(profile)).open_sale(NewSale::of(units)).await
+    by_broker(Deployment::new(profile)).open_sale(NewSale::of(units)).await
 }
 
 async fn a_sale_goes_from_the_click_to_the_cashier(profile: Profile) {
@@ -42,7 +42,7 @@ async fn a_sale_goes_from_the_click_to_the_cashier(profile: Profile) {
     assert_eq!(sale.buy_the_rest("late", 5).await, 1);
     sale.must_hold().await;
 
-    // All of it went by Kafka, and is there to be read.
+    // All of it went by the broker, and is there to be read.
     let claims = looked_back(&mut sale.admin()).await;
     let numbers: HashSet<&str> = claims.iter().map(|c| c["order_no"].as_str().unwrap()).collect();
     assert_eq!(numbers.len(), 1_001);
@@ -61,7 +61,7 @@ async fn a_poison_claim_delays_nobody_and_waits_for_a_person(profile: Profile) {
     const POISON_MYSQL: &str =
         "CREATE TRIGGER poison BEFORE INSERT ON tb_seckill_order FOR EACH ROW
         SET NEW.quantity = IF(NEW.user_id LIKE 'poison%' AND NEW.status = 0, NULL, NEW.quantity)";
-    let deployment = by_kafka(Deployment::new(profile))
+    let deployment = by_broker(Deployment::new(profile))
         .env("SECKILL_ORDERS_RETRY_LADDER_MS", "100,100,100")
         .env("SECKILL_ORDERS_RETRY_POLL_MS", 50);
     let mut sale = deployment.open_sale(NewSale::of(300)).await;
@@ -150,16 +150,16 @@ async fn two_workers_share_a_sale_and_one_does_the_work_of_both() {
 async fn messages_that_others_write_to_the_topic_make_no_orders() {
     // Another shop, with another secret, that was given the same topic and group by mistake.
     let ours =
-        by_kafka(Deployment::new(Profile::Solo)).env("SECKILL_RELAY_REPUBLISH_AFTER_MS", 2_000);
+        by_broker(Deployment::new(Profile::Solo)).env("SECKILL_RELAY_REPUBLISH_AFTER_MS", 2_000);
     let named = |name: &str| {
         let env = &ours.launches[0].env;
         env.iter().find(|(set, _)| set == name).map(|(_, value)| value.clone()).unwrap()
     };
-    let theirs = by_kafka(Deployment::new(Profile::Solo))
+    let theirs = by_broker(Deployment::new(Profile::Solo))
         .env("SECKILL_RELAY_REPUBLISH_AFTER_MS", 2_000)
         .env("SECKILL_SECRET", "the secret of quite another shop")
-        .env("SECKILL_KAFKA_TOPIC", named("SECKILL_KAFKA_TOPIC"))
-        .env("SECKILL_KAFKA_GROUP", named("SECKILL_KAFKA_GROUP"));
+        .env(TOPIC, named(TOPIC))
+        .env(GROUP, named(GROUP));
     let mut theirs = theirs.open_sale(NewSale::of(500)).await;
     let mut ours = ours.open_sale(NewSale::of(500)).await;
     for round in 0..4 {
@@ -180,7 +180,7 @@ async fn messages_that_others_write_to_the_topic_make_no_orders() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_doctor_looks_at_the_topic() {
-    let deployment = by_kafka(Deployment::new(Profile::Solo));
+    let deployment = by_broker(Deployment::new(Profile::Solo));
     let run = |deployment: &Deployment| {
         let launch = &deployment.launches[0];
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_seckill"))
@@ -191,18 +191,18 @@ async fn the_doctor_looks_at_the_topic() {
             .unwrap();
         String::from_utf8(output.stdout).unwrap()
     };
-    assert!(shared_kafka().is_running());
+    assert!(shared().is_running());
     let said = run(&deployment);
-    assert!(said.contains("Kafka answers, with 1 servers"), "{said}");
-    assert!(said.contains("has one copy of each message"), "{said}");
-    let away = deployment.env("SECKILL_KAFKA_SERVERS", "127.0.0.1:1");
+    assert!(said.contains(DOCTOR_SEES), "{said}");
+    assert!(said.contains(DOCTOR_JUDGES), "{said}");
+    let away = deployment.env(SERVERS, "127.0.0.1:1");
     let said = run(&away);
-    assert!(said.contains("FAIL") && said.contains("check kafka.servers"), "{said}");
+    assert!(said.contains("FAIL") && said.contains(DOCTOR_ADVISES), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_does_not_wait_for_the_broker() {
-    let away = by_kafka(Deployment::new(Profile::Solo)).env("SECKILL_KAFKA_SERVERS", "127.0.0.1:1");
+    let away = by_broker(Deployment::new(Profile::Solo)).env(SERVERS, "127.0.0.1:1");
     let mut sale = away.open_sale(NewSale::of(100)).await;
     let buyers = sale.tokens((0..100).map(|n| format!("u{n}"))).await;
     let report = sale.crowd(16).rush(buyers).await;
@@ -211,9 +211,9 @@ async fn a_start_does_not_wait_for_the_broker() {
     let mut api: Api = sale.admin();
     let up = async || number_at(&mut api, "seckill_broker_up").await;
     until("it is said", up, |up| *up == 0.0).await;
-    let address = shared_kafka().address();
+    let address = address(shared());
     sale.kill();
-    sale.deployment = sale.deployment.env("SECKILL_KAFKA_SERVERS", address);
+    sale.deployment = sale.deployment.env(SERVERS, address);
     sale.start().await;
     assert_eq!(sale.observe().await.orders.len(), 100);
     sale.must_hold().await;

@@ -6,8 +6,9 @@ use client::NewSale;
 use serde_json::{Value, json};
 
 use crate::{
+    broker::{SERVERS, address, by, may_be_silent_for_7_s},
     fixtures::{Deployment, Profile, Sale, Webhook, becomes, blocking, until},
-    way::{by, by_kafka, number_at, own_kafka},
+    way::{by_broker, number_at, own_broker},
 };
 
 async fn everybody_buys(sale: &mut Sale, name: &str, count: usize) {
@@ -20,8 +21,7 @@ async fn everybody_buys(sale: &mut Sale, name: &str, count: usize) {
 async fn a_ledger_that_is_away_burns_no_tries_and_costs_no_place_in_the_group(profile: Profile) {
     // Longer than a consumer may be silent.
     const AWAY: Duration = Duration::from_secs(20);
-    let deployment = by_kafka(Deployment::new(profile))
-        .env("SECKILL_KAFKA_PROPERTIES", "max.poll.interval.ms=7000");
+    let deployment = may_be_silent_for_7_s(by_broker(Deployment::new(profile)));
     let mut sale = deployment.open_sale(NewSale::of(3_000)).await;
     everybody_buys(&mut sale, "before", 100).await;
     sale.settle().await;
@@ -56,9 +56,9 @@ async fn in_a_cluster_a_ledger_that_is_away_burns_no_tries() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_dies_or_hangs_stops_no_sale_and_somebody_is_told() {
-    let kafka = own_kafka().await;
+    let broker = own_broker().await;
     let webhook = Webhook::start().await;
-    let deployment = by(&kafka, Deployment::new(Profile::Cluster))
+    let deployment = by(&broker, Deployment::new(Profile::Cluster))
         .env("SECKILL_ALERTS_WEBHOOK_URL", &webhook.url)
         .env("SECKILL_ALERTS_RAISE_AFTER_MS", 1_000)
         .env("SECKILL_ALERTS_RESOLVE_AFTER_MS", 1_000);
@@ -71,20 +71,20 @@ async fn a_broker_that_dies_or_hangs_stops_no_sale_and_somebody_is_told() {
     };
     for (round, dies) in [true, false].into_iter().enumerate() {
         if dies {
-            let dying = kafka.clone();
+            let dying = broker.clone();
             blocking(move || dying.kill()).await;
         } else {
-            kafka.pause().unwrap();
+            broker.pause().unwrap();
         }
         everybody_buys(&mut sale, &format!("away{round}-"), 1_000).await;
         becomes("somebody is told", async || told("raised") > round).await;
         let overview: Value = sale.admin().read("/api/v1/admin/overview").await.unwrap();
         assert!(overview["orders"]["backlog"].as_u64() > Some(0), "{overview}");
         if dies {
-            let back = kafka.clone();
+            let back = broker.clone();
             blocking(move || back.restart()).await;
         } else {
-            kafka.resume().unwrap();
+            broker.resume().unwrap();
         }
         sale.settle().await;
         becomes("and that it is over", async || told("resolved") > round).await;
@@ -95,8 +95,8 @@ async fn a_broker_that_dies_or_hangs_stops_no_sale_and_somebody_is_told() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_broker_lost_is_published_again() {
-    let kafka = own_kafka().await;
-    let mut sale = by(&kafka, Deployment::new(Profile::Solo)).open_sale(NewSale::of(1_000)).await;
+    let broker = own_broker().await;
+    let mut sale = by(&broker, Deployment::new(Profile::Solo)).open_sale(NewSale::of(1_000)).await;
     everybody_buys(&mut sale, "first", 100).await;
     sale.settle().await;
     // Nothing is consumed while the ledger is away; and the topic, with all that is in it, is taken away.
@@ -107,8 +107,8 @@ async fn what_the_broker_lost_is_published_again() {
     until("the messages are at the broker", lag, |lag| *lag > 0.0).await;
     sale.kill();
     drop(blocked);
-    let other = own_kafka().await;
-    sale.deployment = sale.deployment.env("SECKILL_KAFKA_SERVERS", other.address());
+    let other = own_broker().await;
+    sale.deployment = sale.deployment.env(SERVERS, address(&other));
     sale.start().await;
     assert_eq!(sale.observe().await.orders.len(), 300, "all of it came from the gate's own log");
     sale.must_hold().await;

@@ -3,15 +3,16 @@
 use client::NewSale;
 
 use crate::{
+    broker::NAME,
     fixtures::{Deployment, Profile, until},
-    way::{by_kafka, number_at},
+    way::{by_broker, number_at},
 };
 
 async fn claims_that_wait_anywhere_are_settled_after_a_change_of_the_setting(profile: Profile) {
-    let mut sale = by_kafka(Deployment::new(profile)).open_sale(NewSale::of(3_000)).await;
+    let mut sale = by_broker(Deployment::new(profile)).open_sale(NewSale::of(3_000)).await;
     let mut bought = 0;
-    // By Kafka, natively, and by Kafka again; each time with claims on their way and in workers' hands.
-    for (round, next) in ["native", "kafka", "native"].into_iter().enumerate() {
+    // By the broker, natively, and by the broker again; each time with claims on their way and in hand.
+    for (round, next) in ["native", NAME, "native"].into_iter().enumerate() {
         {
             let _blocked = sale.deployment.block_ledger();
             let buyers = sale.tokens((0..500).map(|n| format!("u{round}-{n}"))).await;
@@ -47,7 +48,7 @@ async fn in_a_cluster_a_change_of_the_setting_loses_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn workers_with_different_settings_work_side_by_side() {
-    let mut deployment = by_kafka(Deployment::new(Profile::Cluster));
+    let mut deployment = by_broker(Deployment::new(Profile::Cluster));
     let native = &mut deployment.launches[crate::fixtures::WORKERS[1]];
     *native = native.clone().env("SECKILL_CLAIM_LOG", "native");
     let mut sale = deployment.open_sale(NewSale::of(3_000)).await;

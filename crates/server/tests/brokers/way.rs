@@ -3,37 +3,22 @@
 use std::sync::Arc;
 
 use client::Api;
-use faults::services::{Kafka, KafkaOptions, shared_kafka, unique_name, wait_stopped};
+use faults::services::wait_stopped;
 use serde_json::{Value, json};
 
-use crate::fixtures::{Deployment, blocking, until};
+use crate::{
+    broker,
+    fixtures::{Deployment, blocking, until},
+};
 
-/// A worker that is frozen has lost its partitions after this.
-pub(crate) const SESSION_MS: u64 = 6_000;
-
-/// By the Kafka that all stories share, with a topic of their own.
-pub(crate) fn by_kafka(deployment: Deployment) -> Deployment {
-    by(shared_kafka(), deployment)
-}
-
-/// By this Kafka.
-pub(crate) fn by(kafka: &Kafka, deployment: Deployment) -> Deployment {
-    let name = unique_name("claims");
-    deployment
-        .env("SECKILL_CLAIM_LOG", "kafka")
-        .env("SECKILL_KAFKA_SERVERS", kafka.address())
-        .env("SECKILL_KAFKA_TOPIC", &name)
-        .env("SECKILL_KAFKA_GROUP", &name)
-        .env("SECKILL_KAFKA_PARTITIONS", 4)
-        .env("SECKILL_KAFKA_ANSWER_MS_MAX", 3_000)
-        .env("SECKILL_KAFKA_SESSION_MS", SESSION_MS)
-        // What nobody delivers any more must not keep a story waiting for minutes.
-        .env("SECKILL_RELAY_REPUBLISH_AFTER_MS", 10_000)
+/// By the broker that all stories share, with a topic of their own.
+pub(crate) fn by_broker(deployment: Deployment) -> Deployment {
+    broker::by(broker::shared(), deployment)
 }
 
 /// One that a story may kill.
-pub(crate) async fn own_kafka() -> Arc<Kafka> {
-    Arc::new(blocking(|| Kafka::start(KafkaOptions::default())).await)
+pub(crate) async fn own_broker() -> Arc<broker::Own> {
+    Arc::new(blocking(broker::start).await)
 }
 
 pub(crate) fn signal(pid: u32, name: &str) {
