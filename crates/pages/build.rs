@@ -55,6 +55,8 @@ const KINDS: &[(&str, &str, bool)] = &[
     ("ico", "image/x-icon", false),
     ("woff2", "font/woff2", false),
 ];
+/// What is larger is in the binary only as browsers ask for it.
+const UNPACKED_BYTES_MAX: usize = 16 * 1_024;
 const HASH_CHARS: usize = 16;
 const BROTLI_QUALITY: u32 = 11;
 const BROTLI_WINDOW_BITS: u32 = 22;
@@ -213,8 +215,9 @@ fn table(out: &Path, made: &BTreeMap<String, Made>) -> Result<String> {
         let end = path.rsplit('.').next().unwrap_or_default();
         let kind = KINDS.iter().find(|(kind, ..)| *kind == end);
         let (_, kind, packs) = kind.ok_or_else(|| format!("web/{path}: nobody knows this kind"))?;
-        // Half a megabyte that packs to a twentieth: whoever wants it unpacked waits until it is.
-        let stored = if path == DOCUMENT_NAME { &[][..] } else { bytes };
+        // Hardly anybody wants a large script, or half a megabyte of document, unpacked, and waits until it is.
+        let packed_only = *packs && end != "html" && bytes.len() > UNPACKED_BYTES_MAX;
+        let stored = if packed_only { &[][..] } else { bytes };
         let kept = written(&out.join(format!("{n}.kept")), stored)?;
         let row = format!("path: {path:?}, name: {name:?}, hash: {hash:?}, kind: {kind:?}");
         if path.starts_with(PACKED) {

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Instant};
 
 use gate::{Busy, ClaimRequest, Decision, PendingDecision, Readmitted};
-use sale::{ActivityState, Claim, ItemId, Receipt, VoidReason};
+use sale::{ActivityState, Claim, ItemId, Receipt, UserId, VoidReason};
 
 use crate::{Catalogue, OrderView, StoreError, order_lookup::OrderLookup, shared::Shared};
 
@@ -24,9 +24,19 @@ impl Claims {
         }
     }
 
+    /// Is it known that nothing is left for this buyer, who gave no key?
+    pub fn is_sold_out(&self, item: ItemId, user: &UserId, now: Instant) -> bool {
+        self.shared.lanes.says_sold_out(item, user, false, now)
+    }
+
     /// A place in a lane, or the decision if it is known already.
     pub fn enter(&self, request: ClaimRequest, now: Instant) -> Result<PendingDecision, Decision> {
         self.shared.lanes.enter(request, now)
+    }
+
+    /// Is this what the buyer is told, without asking anybody else?
+    pub fn is_final(decision: &Decision) -> bool {
+        !matches!(decision, Decision::Busy(Busy::NotLoaded))
     }
 
     /// What the gate's decision means for the buyer.

@@ -241,7 +241,8 @@ impl Lanes {
         self.says_sold_out(item, user, with_key, Instant::now())
     }
 
-    fn says_sold_out(&self, item: ItemId, user: &UserId, with_key: bool, now: Instant) -> bool {
+    /// The same at a time that was read already.
+    pub fn says_sold_out(&self, item: ItemId, user: &UserId, with_key: bool, now: Instant) -> bool {
         self.sold_out.says_no(item, now) && !self.gate.may_hold_mark(item, user, with_key)
     }
 

@@ -11,17 +11,16 @@
 //! checked by its head (see `head`) and goes to hyper, or is refused here.
 
 use std::{
-    future::{Future, poll_fn},
+    future::poll_fn,
     io,
     mem::MaybeUninit,
     ops::ControlFlow,
-    panic::AssertUnwindSafe,
+    panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     task::{Context, Poll, ready},
 };
 
 use bytes::{Buf, BytesMut};
-use futures_util::FutureExt;
 use httparse::{Header, ParserConfig, Request, Status};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -44,28 +43,19 @@ const WRITE_BYTES: usize = 16 * 1_024;
 const WRITE_BYTES_KEPT: usize = 1_024;
 
 /// Answers some requests by itself, and words what the listener refuses. All answers are whole
-/// responses, from the status line on.
-pub trait FastPath: Clone + Send + Sync + 'static {
-    /// What the path of a request names.
-    type Target;
-    /// What is remembered of a request while it waits.
-    type Ticket: Send;
-    /// What it waits for.
-    type Reply: Send;
-
-    /// What a request with this method and path is about, if it is answered here.
-    fn target(&self, method: &str, path: &str) -> Option<Self::Target>;
+/// responses, from the status line on. It is asked by way of a pointer, so that the loop below is compiled
+/// here, once and for speed, and not wherever somebody has a fast path.
+pub trait FastPath: Send + Sync + 'static {
+    /// What a request with this method and path is about, if it is answered here: a number.
+    fn target(&self, method: &str, path: &str) -> Option<i64>;
 
     /// Answer it at once, by writing to `out`, or say what to wait for.
     fn begin(
         &self,
-        target: Self::Target,
+        target: i64,
         request: &FastRequest<'_>,
         out: &mut Vec<u8>,
-    ) -> Option<Pending<Self>>;
-
-    /// The wait is over: write the answer.
-    fn finish(&self, ticket: Self::Ticket, reply: Result<Self::Reply, NoReply>, out: &mut Vec<u8>);
+    ) -> Option<Box<dyn Pending>>;
 
     /// Write why nobody serves this request. The connection is closed after it, which the answer says:
     /// where the next request would begin is not known.
@@ -75,10 +65,13 @@ pub trait FastPath: Clone + Send + Sync + 'static {
     fn write_full(&self, out: &mut Vec<u8>);
 }
 
-/// A request of the fast path that waits for its reply.
-pub struct Pending<F: FastPath> {
-    pub ticket: F::Ticket,
-    pub reply: Pin<Box<dyn Future<Output = F::Reply> + Send>>,
+/// A request of the fast path that waits for what it is told.
+pub trait Pending: Send {
+    /// Ready when there is something to be told. Not polled again then.
+    fn poll_decided(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+
+    /// The wait is over: write the answer.
+    fn write(self: Box<Self>, decided: Result<(), NoReply>, out: &mut Vec<u8>);
 }
 
 /// Why a wait ended without a reply.
@@ -97,11 +90,11 @@ pub struct FastRequest<'a> {
 }
 
 /// What the bytes at the start of the buffer are.
-enum Parsed<F: FastPath> {
+enum Parsed {
     /// Not a whole head yet.
     Partial,
     /// A request that was answered, or will be; it ends after this many bytes.
-    Taken(usize, Option<Pending<F>>),
+    Taken(usize, Option<Box<dyn Pending>>),
     /// The router's, and how far it goes.
     Router(Extent),
     /// Nobody's; that was written.
@@ -119,10 +112,10 @@ pub(crate) enum Handover {
 }
 
 /// Serve requests of the fast path until there is one for the router, or the connection is over.
-pub(crate) async fn serve<F: FastPath>(
+pub(crate) async fn serve(
     stream: &mut Stream,
     buffer: &mut BytesMut,
-    fast_path: &F,
+    fast_path: &dyn FastPath,
     connection: &Connection,
 ) -> Handover {
     match serve_on(stream, buffer, fast_path, connection).await {
@@ -131,10 +124,10 @@ pub(crate) async fn serve<F: FastPath>(
     }
 }
 
-async fn serve_on<F: FastPath>(
+async fn serve_on(
     stream: &mut Stream,
     buffer: &mut BytesMut,
-    fast_path: &F,
+    fast_path: &dyn FastPath,
     connection: &Connection,
 ) -> ControlFlow<(), Handover> {
     let mut out = Vec::new();
@@ -149,7 +142,7 @@ async fn serve_on<F: FastPath>(
                 // Nobody waits for the decision about somebody else.
                 write(stream, &out, connection).await?;
                 out.clear();
-                wait(pending, stream, buffer, fast_path, connection, &mut out).await?;
+                wait(pending, stream, buffer, connection, &mut out).await?;
             }
             parsed = Parsed::Partial;
         }
@@ -181,12 +174,12 @@ async fn serve_on<F: FastPath>(
 }
 
 /// Read what is at the start of the buffer; if the fast path takes it, begin its answer.
-fn parse<F: FastPath>(
+fn parse(
     buffer: &[u8],
-    fast_path: &F,
+    fast_path: &dyn FastPath,
     connection: &Connection,
     out: &mut Vec<u8>,
-) -> Parsed<F> {
+) -> Parsed {
     let settings = connection.settings();
     let mut space = [const { MaybeUninit::uninit() }; FAST_HEADERS_MAX];
     let mut request = Request::new(&mut []);
@@ -229,12 +222,12 @@ fn parse<F: FastPath>(
 }
 
 /// A head with more fields than usual, which is never for the fast path.
-fn parse_many_fields<F: FastPath>(
+fn parse_many_fields(
     buffer: &[u8],
-    fast_path: &F,
+    fast_path: &dyn FastPath,
     settings: &HttpSettings,
     out: &mut Vec<u8>,
-) -> Parsed<F> {
+) -> Parsed {
     let mut space = [const { MaybeUninit::uninit() }; HEADERS_MAX];
     let mut request = Request::new(&mut []);
     let parsed =
@@ -272,13 +265,13 @@ fn extent_of(
     })
 }
 
-fn refuse<F: FastPath>(
-    fast_path: &F,
+fn refuse(
+    fast_path: &dyn FastPath,
     refusal: Refusal,
     fields: Fields<'_>,
     settings: &HttpSettings,
     out: &mut Vec<u8>,
-) -> Parsed<F> {
+) -> Parsed {
     fast_path.write_refusal(refusal, id_of(fields, settings), fields, out);
     Parsed::Refused
 }
@@ -316,32 +309,27 @@ fn plain_body_length(headers: &[Header<'_>], allowed: &Hosts) -> Option<usize> {
 
 /// Wait for a decision, but not longer than a request may take. A panic on the way is this client's
 /// alone. One who has sent its last byte meanwhile may still wait for the answer.
-async fn wait<F: FastPath>(
-    pending: Pending<F>,
+async fn wait(
+    mut pending: Box<dyn Pending>,
     stream: &mut Stream,
     buffer: &mut BytesMut,
-    fast_path: &F,
     connection: &Connection,
     out: &mut Vec<u8>,
 ) -> ControlFlow<()> {
     connection.enter(Stage::Waiting);
-    let Pending { ticket, reply } = pending;
-    let mut reply = AssertUnwindSafe(reply).catch_unwind();
     let mut more_may_come = true;
-    let reply = poll_fn(|cx| {
+    let decided = poll_fn(|cx| {
         connection.is_driven_by(cx.waker());
         if connection.is_cut() {
             return Poll::Ready(ControlFlow::Break(()));
         }
-        match reply.poll_unpin(cx) {
-            Poll::Ready(reply) => {
-                let reply = reply.map_err(|_| NoReply::Panicked);
-                return Poll::Ready(ControlFlow::Continue(reply));
-            }
-            Poll::Pending if connection.is_overdue() => {
+        match catch_unwind(AssertUnwindSafe(|| pending.poll_decided(cx))) {
+            Ok(Poll::Ready(())) => return Poll::Ready(ControlFlow::Continue(Ok(()))),
+            Err(_) => return Poll::Ready(ControlFlow::Continue(Err(NoReply::Panicked))),
+            Ok(Poll::Pending) if connection.is_overdue() => {
                 return Poll::Ready(ControlFlow::Continue(Err(NoReply::TooLate)));
             }
-            Poll::Pending => {}
+            Ok(Poll::Pending) => {}
         }
         while more_may_come && buffer.len() < READ_BYTES {
             match poll_read(stream, buffer, cx) {
@@ -354,7 +342,7 @@ async fn wait<F: FastPath>(
         Poll::Pending
     })
     .await?;
-    fast_path.finish(ticket, reply, out);
+    pending.write(decided, out);
     ControlFlow::Continue(())
 }
 

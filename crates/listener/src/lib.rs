@@ -93,16 +93,15 @@ pub struct Drained {
 ///
 /// WebSockets and endless answers (SSE) are busy for as long as they live: whoever made them should
 /// end them on shutdown, or the drain waits for them until `drain_ms_max` and cuts them.
-pub async fn serve<F, S>(
+pub async fn serve<S>(
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
-    fast_path: F,
+    fast_path: Arc<dyn FastPath>,
     service: S,
     settings: HttpSettings,
     shutdown: impl Future<Output = ()>,
 ) -> Drained
 where
-    F: FastPath,
     S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + Sync + 'static,
     S::Future: Send,
 {
@@ -111,7 +110,7 @@ where
     let watchman = tokio::spawn(watch(Arc::downgrade(&connections)));
     let mut shutdown = pin!(shutdown);
     let mut pause = Duration::ZERO;
-    let refused = RefusedSockets::new(&fast_path);
+    let refused = RefusedSockets::new(&*fast_path);
     loop {
         let accepted = tokio::select! {
             biased;
@@ -185,15 +184,14 @@ async fn watch(connections: Weak<Connections>) {
 }
 
 /// A connection that is to speak TLS.
-async fn greet<F, S>(
+async fn greet<S>(
     socket: TcpStream,
-    fast_path: F,
+    fast_path: Arc<dyn FastPath>,
     service: S,
     guard: ConnectionGuard,
     tls: Arc<Tls>,
     handshakes: Arc<Handshakes>,
 ) where
-    F: FastPath,
     S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + Sync + 'static,
     S::Future: Send,
 {
@@ -215,9 +213,8 @@ async fn greet<F, S>(
 }
 
 /// One connection, from its first byte to its last, or until an upgrade takes the socket away.
-async fn run<F, S>(socket: Socket, fast_path: F, service: S, guard: ConnectionGuard)
+async fn run<S>(socket: Socket, fast_path: Arc<dyn FastPath>, service: S, guard: ConnectionGuard)
 where
-    F: FastPath,
     S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + Sync + 'static,
     S::Future: Send,
 {
@@ -229,7 +226,7 @@ where
     }
     let mut buffer = BytesMut::new();
     loop {
-        let handover = fast_path::serve(&mut stream, &mut buffer, &fast_path, &connection).await;
+        let handover = fast_path::serve(&mut stream, &mut buffer, &*fast_path, &connection).await;
         let extent = match handover {
             Handover::Router(extent) => extent,
             Handover::Refused => return part(&mut stream).await,

@@ -69,7 +69,7 @@ pub(crate) struct RefusedSockets {
 }
 
 impl RefusedSockets {
-    pub(crate) fn new(fast_path: &impl FastPath) -> RefusedSockets {
+    pub(crate) fn new(fast_path: &dyn FastPath) -> RefusedSockets {
         let mut answer = Vec::new();
         fast_path.write_full(&mut answer);
         RefusedSockets { answer: answer.into(), lingering: Arc::default() }

@@ -27,7 +27,7 @@ pub struct File {
     /// Its media type.
     pub kind: &'static str,
     /// Empty where it is there in gzip alone, because it is large and whoever asks takes that: Swagger UI.
-    /// Empty too where it is there in both packings, and unpacked for the few who want it so: the document.
+    /// Empty too where it is large and there in both packings, to be unpacked for the few who want it so.
     pub plain: &'static [u8],
     /// The same packed, where that makes it smaller.
     pub brotli: Option<&'static [u8]>,

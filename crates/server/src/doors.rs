@@ -32,8 +32,8 @@ use http::{
     header::{HOST, LOCATION},
 };
 use listener::{
-    Drained, FastPath, FastRequest, Fields, Hosts, HttpSettings, Look, NoReply, Pending, Refusal,
-    RequestId, Tls,
+    Drained, FastPath, FastRequest, Fields, Hosts, HttpSettings, Look, Pending, Refusal, RequestId,
+    Tls,
 };
 use tokio::{
     net::{TcpListener, TcpSocket},
@@ -158,15 +158,14 @@ impl Doors {
     }
 
     /// Serve these at the doors that they are for.
-    pub(crate) async fn serve<F, P, A>(
+    pub(crate) async fn serve<P, A>(
         self,
-        fast_path: F,
+        fast_path: Arc<dyn FastPath>,
         public: Edge<P>,
         admin: Edge<A>,
         shutdown: impl Future<Output = ()>,
     ) -> Drained
     where
-        F: FastPath,
         P: Service<Request, Response = Response, Error = Infallible>
             + Clone
             + Send
@@ -237,7 +236,7 @@ async fn maybe_serve<S>(
     S::Future: Send,
 {
     if let Some(door) = door {
-        listener::serve(door, tls, NothingFast, service, settings, shutdown).await;
+        listener::serve(door, tls, Arc::new(NothingFast), service, settings, shutdown).await;
     }
 }
 
@@ -348,29 +347,20 @@ fn with_port(host: &str, https_port: u16) -> String {
 }
 
 /// Everything is the router's.
-#[derive(Clone)]
 pub(crate) struct NothingFast;
 
 impl FastPath for NothingFast {
-    type Target = Infallible;
-    type Ticket = Infallible;
-    type Reply = Infallible;
-
-    fn target(&self, _method: &str, _path: &str) -> Option<Infallible> {
+    fn target(&self, _method: &str, _path: &str) -> Option<i64> {
         None
     }
 
     fn begin(
         &self,
-        target: Infallible,
+        _target: i64,
         _request: &FastRequest<'_>,
         _out: &mut Vec<u8>,
-    ) -> Option<Pending<NothingFast>> {
-        match target {}
-    }
-
-    fn finish(&self, ticket: Infallible, _reply: Result<Infallible, NoReply>, _out: &mut Vec<u8>) {
-        match ticket {}
+    ) -> Option<Box<dyn Pending>> {
+        None
     }
 
     fn write_refusal(

@@ -126,7 +126,7 @@ async fn answer(
         .with_state(missing);
     let service = Edge::new(router, Duration::from_millis(config.http.request_timeout_ms));
     // Connections that stay open are closed: they would hear of nothing but waiting for ever.
-    doors.serve(NothingFast, service.clone(), service, over).await;
+    doors.serve(Arc::new(NothingFast), service.clone(), service, over).await;
     Ok(())
 }
 

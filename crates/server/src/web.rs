@@ -5,7 +5,7 @@
 //! Everything is served from static memory with an `ETag` made of its content, in the smallest packing that
 //! whoever asks understands. Pages may be seconds old, what they name never changes.
 
-use std::{io::Read, sync::OnceLock};
+use std::{collections::HashMap, io::Read, sync::LazyLock};
 
 use axum::{
     Router,
@@ -181,20 +181,23 @@ fn packing(file: &'static File, asked: &HeaderMap) -> (&'static [u8], Option<&'s
         bytes.filter(|_| only_so || takes(asked, name)).map(|bytes| (bytes, Some(name)))
     });
     taken.unwrap_or_else(|| match file.gzip {
-        Some(packed) if file.plain.is_empty() => (unpacked(packed), None),
+        Some(_) if file.plain.is_empty() => (unpacked(file), None),
         _ => (file.plain, None),
     })
 }
 
-/// The one file that is in the binary packed and sent unpacked: the document, to programs.
-fn unpacked(packed: &'static [u8]) -> &'static [u8] {
-    static DOCUMENT: OnceLock<Vec<u8>> = OnceLock::new();
-    DOCUMENT.get_or_init(|| {
-        let mut bytes = Vec::new();
-        // What was packed by our own build is whole; the tests read it.
-        let _ = flate2::read::GzDecoder::new(packed).read_to_end(&mut bytes);
-        bytes
-    })
+/// Of the files that are in the binary packed alone, for those who take no packing: programs, mostly.
+fn unpacked(file: &File) -> &'static [u8] {
+    static UNPACKED: LazyLock<HashMap<&str, Vec<u8>>> = LazyLock::new(|| {
+        let unpack = |file: &'static File| {
+            let (packed, mut bytes) = (file.gzip.filter(|_| file.plain.is_empty())?, Vec::new());
+            // What was packed by our own build is whole; the tests read it.
+            let _ = flate2::read::GzDecoder::new(packed).read_to_end(&mut bytes);
+            Some((file.path, bytes))
+        };
+        pages::files().iter().filter(|file| file.brotli.is_some()).filter_map(unpack).collect()
+    });
+    UNPACKED.get(file.path).map_or(&[], Vec::as_slice)
 }
 
 /// Does whoever asks understand this encoding? Only what is named is believed, and not at a quality of
@@ -218,6 +221,7 @@ fn is_current(asked: &HeaderMap, tag: &str) -> bool {
 mod tests {
     use axum::extract::Request;
     use http_body_util::BodyExt;
+    use sha2::{Digest, Sha256};
     use tower::ServiceExt;
 
     use super::*;
@@ -340,6 +344,17 @@ mod tests {
         let (_, _, packed) = asked("gzip").await;
         Read::read_to_end(&mut flate2::read::GzDecoder::new(&packed[..]), &mut gzip).unwrap();
         assert_eq!(gzip, plain);
+    }
+
+    #[test]
+    fn everything_can_be_had_without_any_packing() {
+        let asks = HeaderMap::new();
+        for file in pages::files().iter().filter(|file| file.brotli.is_some()) {
+            let (bytes, encoding) = packing(file, &asks);
+            let hash: String =
+                Sha256::digest(bytes)[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!((encoding, &*hash), (None, file.hash), "{}", file.path);
+        }
     }
 
     #[tokio::test]

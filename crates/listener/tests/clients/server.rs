@@ -4,7 +4,9 @@ use std::{
     convert::Infallible,
     error::Error,
     net::SocketAddr,
+    pin::Pin,
     sync::Arc,
+    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
@@ -66,51 +68,53 @@ struct Quick {
 }
 
 /// Where a request of the fast path goes.
-#[derive(Clone, Copy)]
-enum Target {
-    Quick,
-    Wait,
+const QUICK: i64 = 1;
+const WAIT: i64 = 2;
+
+/// Waits for the bell.
+struct Waiting {
+    length: usize,
+    bell: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl Pending for Waiting {
+    fn poll_decided(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.bell.as_mut().poll(cx)
+    }
+
+    fn write(self: Box<Self>, decided: Result<(), NoReply>, out: &mut Vec<u8>) {
+        let body = match decided {
+            Ok(()) => format!("fast {};", self.length),
+            Err(NoReply::TooLate) => "given up;".into(),
+            Err(NoReply::Panicked) => "panicked;".into(),
+        };
+        write_answer(out, 200, "", &body);
+    }
 }
 
 impl FastPath for Quick {
-    type Target = Target;
-    type Ticket = usize;
-    type Reply = ();
-
-    fn target(&self, method: &str, path: &str) -> Option<Target> {
+    fn target(&self, method: &str, path: &str) -> Option<i64> {
         match (method, path) {
-            ("POST", "/quick") => Some(Target::Quick),
-            ("POST", "/wait") => Some(Target::Wait),
+            ("POST", "/quick") => Some(QUICK),
+            ("POST", "/wait") => Some(WAIT),
             _ => None,
         }
     }
 
     fn begin(
         &self,
-        target: Target,
+        target: i64,
         request: &FastRequest<'_>,
         out: &mut Vec<u8>,
-    ) -> Option<Pending<Self>> {
-        let ticket = request.body.len();
-        match target {
-            Target::Quick => {
-                self.finish(ticket, Ok(()), out);
-                None
-            }
-            Target::Wait => {
-                let bell = self.bell.clone();
-                Some(Pending { ticket, reply: Box::pin(async move { bell.notified().await }) })
-            }
+    ) -> Option<Box<dyn Pending>> {
+        let (length, bell) = (request.body.len(), self.bell.clone());
+        let bell = Box::pin(async move { bell.notified().await });
+        let waiting = Box::new(Waiting { length, bell });
+        if target == WAIT {
+            return Some(waiting);
         }
-    }
-
-    fn finish(&self, ticket: usize, reply: Result<(), NoReply>, out: &mut Vec<u8>) {
-        let body = match reply {
-            Ok(()) => format!("fast {ticket};"),
-            Err(NoReply::TooLate) => "given up;".into(),
-            Err(NoReply::Panicked) => "panicked;".into(),
-        };
-        write_answer(out, 200, "", &body);
+        waiting.write(Ok(()), out);
+        None
     }
 
     fn write_refusal(
@@ -242,7 +246,8 @@ impl Server {
         let shutdown = async move {
             let _ = stopped.await;
         };
-        let served = tokio::spawn(serve(listener, tls, quick, router(&bell), settings, shutdown));
+        let served =
+            tokio::spawn(serve(listener, tls, Arc::new(quick), router(&bell), settings, shutdown));
         Server { address, bell, stop, served }
     }
 

@@ -100,9 +100,9 @@ async fn decide(app: &App, request: Request) -> Result<Admitted, Problem> {
     let now = Moment::read(engine);
     let head = ClaimHead::read(app, ItemId(id), now, all(SALE_TOKEN), all(IDEMPOTENCY_KEY))?;
     // Whoever has no good token is not waited for to send the rest.
-    let request = head.with(Json::from_request(Request::from_parts(parts, body), &()).await?)?;
-    let (item, began) = (request.item, Instant::now());
-    let decision = match engine.claims().enter(request, began) {
+    let wish = head.with(Json::from_request(Request::from_parts(parts, body), &()).await?)?;
+    let (item, began) = (ItemId(id), Instant::now());
+    let decision = match wish.and_then(|request| engine.claims().enter(request, began)) {
         Err(early) => {
             app.claims.decided_early(&early);
             early
@@ -134,7 +134,12 @@ pub(super) struct ClaimHead {
     item: ItemId,
     user: UserId,
     key: Option<KeyHash>,
+    /// It is known that nothing is left for this buyer.
+    sold_out: bool,
 }
+
+/// A claim that may enter the lane, or what is known without one.
+pub(super) type Wish = Result<ClaimRequest, Decision>;
 
 impl ClaimHead {
     /// From the item of the path and the values of the two fields that concern it.
@@ -148,7 +153,12 @@ impl ClaimHead {
         let token = only_token(tokens)?;
         let (engine, now_ms) = (&app.engine, now.ms);
         let SaleToken { user, from_ms, .. } = named_by_token(token, item, engine.keys(), now_ms)?;
-        app.door.count_claim(&user, now.at)?;
+        let key = idempotency_key(idempotency_keys, &user);
+        // To be told so costs less than to be counted.
+        let sold_out = matches!(key, Ok(None)) && engine.claims().is_sold_out(item, &user, now.at);
+        if !sold_out {
+            app.door.count_claim(&user, now.at)?;
+        }
         if let Some(from_ms) = from_ms.filter(|from_ms| now_ms < *from_ms) {
             return Err(Problem::not_started(from_ms));
         }
@@ -156,16 +166,18 @@ impl ClaimHead {
         if let Some(until_ms) = engine.sale_tokens().cooling_down(&user) {
             return Err(cooling_down(until_ms, CoolReason::UnpaidOrders, now_ms));
         }
-        let key = idempotency_key(idempotency_keys, &user)?;
-        Ok(ClaimHead { item, user, key })
+        Ok(ClaimHead { item, user, key: key?, sold_out })
     }
 
-    pub(super) fn with(self, Json(body): Json<ClaimBody>) -> Result<ClaimRequest, Problem> {
+    pub(super) fn with(self, Json(body): Json<ClaimBody>) -> Result<Wish, Problem> {
         if body.quantity == 0 {
             return Err(Problem::invalid("quantity", "must be at least 1"));
         }
-        let ClaimHead { item, user, key } = self;
-        Ok(ClaimRequest { item, user, quantity: body.quantity, key })
+        let ClaimHead { item, user, key, sold_out } = self;
+        if sold_out {
+            return Ok(Err(Decision::SoldOut { left: 0, version: 0 }));
+        }
+        Ok(Ok(ClaimRequest { item, user, quantity: body.quantity, key }))
     }
 }
 

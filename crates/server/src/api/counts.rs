@@ -1,7 +1,8 @@
 //! What is counted of requests: claims by their answer, all others by route.
 //!
-//! A claim is counted through handles that were looked up once; the other routes are not hot, and
-//! pay for a lookup each time.
+//! A claim is one addition to one number of its answer, for in a rush all cores add to the same few: what the
+//! recorder shows of claims is [made of these](ClaimCounts::show) when somebody asks for it. The other routes
+//! are not hot, and pay for a lookup each time.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -16,6 +17,7 @@ use axum::{
 use gate::Decision;
 use http::StatusCode;
 use metrics::{Counter, Histogram};
+use parking_lot::Mutex;
 
 use super::gate_times::{Counted, GateTimes};
 
@@ -41,19 +43,22 @@ pub(super) async fn by_route(matched: MatchedPath, request: Request, next: Next)
 }
 
 pub(super) struct ClaimCounts {
-    admitted: Counter,
-    /// In the order of [`Code::ALL`].
-    refused: Vec<Counter>,
-    seconds: Histogram,
-    by_class: [Counter; 5],
-    /// The overview shows these; a counter of the recorder cannot be read.
-    asked_total: AtomicU64,
     admitted_total: AtomicU64,
     /// In the order of [`Code::ALL`].
     refused_totals: Vec<AtomicU64>,
+    seconds: Histogram,
+    recorder: Mutex<Recorder>,
     /// Of those that are sold out: by the cache, before the gate.
     cached_total: AtomicU64,
     times: GateTimes,
+}
+
+/// What the recorder has been told.
+struct Recorder {
+    admitted: (Counter, u64),
+    /// In the order of [`Code::ALL`].
+    refused: Vec<(Counter, u64)>,
+    by_class: [Counter; 5],
 }
 
 /// What had been counted of claims at one instant.
@@ -81,12 +86,14 @@ impl ClaimCounts {
         let answer = |answer| metrics::counter!(CLAIMS, "answer" => answer);
         let class =
             |class| metrics::counter!(HTTP_REQUESTS, "route" => CLAIM_ROUTE, "class" => class);
-        ClaimCounts {
-            admitted: answer("admitted"),
-            refused: Code::ALL.iter().map(|code| answer(code.as_str())).collect(),
-            seconds: metrics::histogram!(CLAIM_SECONDS),
+        let recorder = Recorder {
+            admitted: (answer("admitted"), 0),
+            refused: Code::ALL.iter().map(|code| (answer(code.as_str()), 0)).collect(),
             by_class: CLASSES.map(class),
-            asked_total: AtomicU64::new(0),
+        };
+        ClaimCounts {
+            seconds: metrics::histogram!(CLAIM_SECONDS),
+            recorder: Mutex::new(recorder),
             admitted_total: AtomicU64::new(0),
             refused_totals: Code::ALL.iter().map(|_| AtomicU64::new(0)).collect(),
             cached_total: AtomicU64::new(0),
@@ -95,20 +102,28 @@ impl ClaimCounts {
     }
 
     pub(super) fn admitted(&self) {
-        self.admitted.increment(1);
         self.admitted_total.fetch_add(1, Ordering::Relaxed);
-        self.answered(StatusCode::ACCEPTED);
     }
 
     pub(super) fn refused(&self, code: Code) {
-        self.refused[code as usize].increment(1);
         self.refused_totals[code as usize].fetch_add(1, Ordering::Relaxed);
-        self.answered(code.status());
     }
 
-    fn answered(&self, status: StatusCode) {
-        self.by_class[class_of(status)].increment(1);
-        self.asked_total.fetch_add(1, Ordering::Relaxed);
+    /// Tell the recorder what was counted since it was told last.
+    pub(super) fn show(&self) {
+        let Recorder { admitted, refused, by_class } = &mut *self.recorder.lock();
+        let tell = |(counter, told): &mut (Counter, u64), total: &AtomicU64, status| {
+            let total = total.load(Ordering::Relaxed);
+            let new = total - *told;
+            *told = total;
+            counter.increment(new);
+            by_class[class_of(status)].increment(new);
+        };
+        tell(admitted, &self.admitted_total, StatusCode::ACCEPTED);
+        for ((of_code, total), code) in refused.iter_mut().zip(&self.refused_totals).zip(Code::ALL)
+        {
+            tell(of_code, total, code.status());
+        }
     }
 
     pub(super) fn decided_after(&self, time: Duration) {
@@ -126,7 +141,7 @@ impl ClaimCounts {
     pub(super) fn counted(&self) -> ClaimCounted {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         ClaimCounted {
-            asked: read(&self.asked_total),
+            asked: self.asked_total(),
             admitted: read(&self.admitted_total),
             cached: read(&self.cached_total),
             refused: self.refused_totals.iter().map(read).collect(),
@@ -135,7 +150,8 @@ impl ClaimCounts {
     }
 
     pub(super) fn asked_total(&self) -> u64 {
-        self.asked_total.load(Ordering::Relaxed)
+        let refused = self.refused_totals.iter().map(|count| count.load(Ordering::Relaxed));
+        self.admitted_total() + refused.sum::<u64>()
     }
 
     pub(super) fn admitted_total(&self) -> u64 {
@@ -145,6 +161,8 @@ impl ClaimCounts {
 
 #[cfg(test)]
 mod tests {
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
     use super::*;
 
     #[test]
@@ -163,6 +181,33 @@ mod tests {
         let now = counts.counted();
         assert_eq!(now.refused_since(&before).collect::<Vec<_>>(), [("sold_out", 1)]);
         assert_eq!((now.asked - before.asked, now.cached - before.cached), (1, 1));
+    }
+
+    #[test]
+    fn the_recorder_is_told_of_each_claim_once() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let prometheus = recorder.handle();
+        metrics::with_local_recorder(&recorder, || {
+            let counts = ClaimCounts::new();
+            counts.show();
+            counts.admitted();
+            counts.refused(Code::SoldOut);
+            counts.show();
+            counts.refused(Code::SoldOut);
+            counts.refused(Code::BadToken);
+            counts.show();
+            counts.show();
+        });
+        let text = prometheus.render();
+        for line in [
+            "seckill_claims_total{answer=\"admitted\"} 1",
+            "seckill_claims_total{answer=\"sold_out\"} 2",
+            "seckill_claims_total{answer=\"busy\"} 0",
+            &format!("{HTTP_REQUESTS}{{route=\"{CLAIM_ROUTE}\",class=\"4xx\"}} 3"),
+            &format!("{HTTP_REQUESTS}{{route=\"{CLAIM_ROUTE}\",class=\"2xx\"}} 1"),
+        ] {
+            assert!(text.lines().any(|one| one == line), "{line} in {text}");
+        }
     }
 
     #[test]

@@ -7,11 +7,14 @@
 use std::{
     cell::RefCell,
     io::Write,
+    pin::Pin,
     sync::Arc,
+    task::{Context, Poll, ready},
     time::{Duration, Instant, SystemTime},
 };
 
-use gate::{ClaimRequest, Decision};
+use futures_util::FutureExt;
+use gate::{Decision, PendingDecision};
 use http::{
     HeaderValue, Method, StatusCode,
     header::{ACCEPT_LANGUAGE, CONTENT_TYPE, ORIGIN},
@@ -22,7 +25,7 @@ use sale::{ItemId, Millis};
 
 use super::{
     App, BASE,
-    claims::{ADMITTED_BYTES, ClaimHead, IDEMPOTENCY_KEY, Moment, SALE_TOKEN, answer},
+    claims::{ADMITTED_BYTES, ClaimHead, IDEMPOTENCY_KEY, Moment, SALE_TOKEN, Wish, answer},
 };
 use crate::{
     edge::ONLY_TLS,
@@ -45,8 +48,9 @@ const EXPOSES: (&str, &[u8]) = ("access-control-expose-headers", EXPOSED.as_byte
 const BY_TLS: (&str, &[u8]) = ("strict-transport-security", ONLY_TLS.as_bytes());
 
 /// The fast path of one process.
-#[derive(Clone)]
-pub struct Claims {
+pub(super) struct FastClaims(Arc<Claims>);
+
+struct Claims {
     app: Arc<App>,
     metrics: HttpMetrics,
     open: bool,
@@ -54,7 +58,7 @@ pub struct Claims {
 }
 
 /// What is remembered of a claim in the lane.
-pub struct Ticket {
+struct Ticket {
     lang: Lang,
     began: Instant,
     id: RequestId,
@@ -62,19 +66,31 @@ pub struct Ticket {
     origin: Option<HeaderValue>,
 }
 
-impl Claims {
-    pub(super) fn new(app: Arc<App>) -> Claims {
+/// A claim in the lane.
+struct Waiting {
+    claims: Arc<Claims>,
+    item: ItemId,
+    ticket: Ticket,
+    stage: Stage,
+}
+
+enum Stage {
+    InLane(PendingDecision),
+    /// The gate does not have the item: somebody else is asked what that means.
+    Asking(Pin<Box<dyn Future<Output = Decision> + Send>>),
+    Decided(Decision),
+}
+
+impl FastClaims {
+    pub(super) fn new(app: Arc<App>) -> FastClaims {
         let open = app.engine.settings().does(ProcessRole::Web);
         let tls = !app.config.http.tls_cert_file.as_os_str().is_empty();
-        Claims { app, metrics: HttpMetrics::new(), open, tls }
+        FastClaims(Arc::new(Claims { app, metrics: HttpMetrics::new(), open, tls }))
     }
+}
 
-    fn read(
-        &self,
-        item: ItemId,
-        now: Moment,
-        request: &FastRequest<'_>,
-    ) -> Result<ClaimRequest, Problem> {
+impl Claims {
+    fn read(&self, item: ItemId, now: Moment, request: &FastRequest<'_>) -> Result<Wish, Problem> {
         self.app.door.count_address(Class::Claims, request.peer.0, now.at)?;
         let fields = request.fields;
         let (tokens, keys) = (fields.all(SALE_TOKEN), fields.all(IDEMPOTENCY_KEY));
@@ -146,59 +162,41 @@ impl Claims {
     }
 }
 
-impl FastPath for Claims {
-    type Target = ItemId;
-    type Ticket = Ticket;
-    type Reply = Decision;
-
-    fn target(&self, method: &str, path: &str) -> Option<ItemId> {
-        if self.open && method == "POST" { item_of(path) } else { None }
+impl FastPath for FastClaims {
+    fn target(&self, method: &str, path: &str) -> Option<i64> {
+        if self.0.open && method == "POST" { item_of(path).map(|item| item.0) } else { None }
     }
 
     fn begin(
         &self,
-        item: ItemId,
+        item: i64,
         request: &FastRequest<'_>,
         out: &mut Vec<u8>,
-    ) -> Option<Pending<Self>> {
+    ) -> Option<Box<dyn Pending>> {
+        let (claims, item) = (&self.0, ItemId(item));
         let lang = lang_of(request.fields);
-        let origin = self.origin_of(request.fields);
-        let now = Moment::read(&self.app.engine);
+        let origin = claims.origin_of(request.fields);
+        let engine = &claims.app.engine;
+        let now = Moment::read(engine);
         let ticket = Ticket { lang, began: now.at, id: request.id, origin };
-        let engine = &self.app.engine;
-        let claim = match self.read(item, now, request) {
-            Ok(claim) => claim,
+        let wish = match claims.read(item, now, request) {
+            Ok(wish) => wish,
             Err(problem) => {
-                self.refuse(&problem, &ticket, now.ms, out);
+                claims.refuse(&problem, &ticket, now.ms, out);
                 return None;
             }
         };
-        match engine.claims().enter(claim, now.at) {
+        match wish.and_then(|claim| engine.claims().enter(claim, now.at)) {
             Err(decision) => {
-                self.app.claims.decided_early(&decision);
-                self.tell(decision, &ticket, now.ms, out);
+                claims.app.claims.decided_early(&decision);
+                claims.tell(decision, &ticket, now.ms, out);
                 None
             }
             Ok(place) => {
-                let engine = engine.clone();
-                let reply =
-                    Box::pin(async move { engine.claims().answer(item, place.await).await });
-                Some(Pending { ticket, reply })
+                let (claims, stage) = (claims.clone(), Stage::InLane(place));
+                Some(Box::new(Waiting { claims, item, ticket, stage }))
             }
         }
-    }
-
-    fn finish(&self, ticket: Ticket, reply: Result<Decision, NoReply>, out: &mut Vec<u8>) {
-        let now_ms = self.app.engine.now_ms();
-        let problem = match reply {
-            Ok(decision) => {
-                self.app.claims.decided_after(ticket.began.elapsed());
-                return self.tell(decision, &ticket, now_ms, out);
-            }
-            Err(NoReply::TooLate) => Problem::new(Code::Unknown).inside("no answer in time"),
-            Err(NoReply::Panicked) => Problem::internal("a claim panicked"),
-        };
-        self.refuse(&problem, &ticket, now_ms, out);
     }
 
     fn write_refusal(
@@ -209,11 +207,43 @@ impl FastPath for Claims {
         out: &mut Vec<u8>,
     ) {
         let code = write_refusal(refusal, id, fields, out);
-        self.metrics.answered(code.status(), Duration::ZERO);
+        self.0.metrics.answered(code.status(), Duration::ZERO);
     }
 
     fn write_full(&self, out: &mut Vec<u8>) {
         write_full(out);
+    }
+}
+
+impl Pending for Waiting {
+    fn poll_decided(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Stage::InLane(place) = &mut self.stage {
+            let decision = ready!(place.poll_unpin(cx));
+            self.stage = if engine::Claims::is_final(&decision) {
+                Stage::Decided(decision)
+            } else {
+                let (engine, item) = (self.claims.app.engine.clone(), self.item);
+                Stage::Asking(Box::pin(async move { engine.claims().answer(item, decision).await }))
+            };
+        }
+        if let Stage::Asking(asking) = &mut self.stage {
+            self.stage = Stage::Decided(ready!(asking.as_mut().poll(cx)));
+        }
+        Poll::Ready(())
+    }
+
+    fn write(self: Box<Self>, decided: Result<(), NoReply>, out: &mut Vec<u8>) {
+        let Waiting { claims, ticket, stage, .. } = *self;
+        let now_ms = claims.app.engine.now_ms();
+        let problem = match (decided, stage) {
+            (Ok(()), Stage::Decided(decision)) => {
+                claims.app.claims.decided_after(ticket.began.elapsed());
+                return claims.tell(decision, &ticket, now_ms, out);
+            }
+            (Err(NoReply::TooLate), _) => Problem::new(Code::Unknown).inside("no answer in time"),
+            (Ok(()) | Err(NoReply::Panicked), _) => Problem::internal("a claim panicked"),
+        };
+        claims.refuse(&problem, &ticket, now_ms, out);
     }
 }
 

@@ -172,6 +172,7 @@ fn answer(readiness: &Readiness, ready: bool) -> Result<Json<Ready>, Problem> {
 #[utoipa::path(get, path = "/metrics", tag = "machine",
     responses((status = OK, body = String, content_type = "text/plain")))]
 pub(super) async fn metrics(State(app): State<Shared>) -> Response {
+    app.claims.show();
     let mut text = app.metrics.as_ref().map(|metrics| metrics.render()).unwrap_or_default();
     item_metrics::write(&app.engine, &mut text);
     let headers = [(CONTENT_TYPE, "text/plain; version=0.0.4"), (CACHE_CONTROL, "no-store")];

@@ -58,7 +58,7 @@ use axum::{
     middleware,
     response::{IntoResponse, Response},
 };
-use listener::HttpSettings;
+use listener::{FastPath, HttpSettings};
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
@@ -242,8 +242,8 @@ fn edge(app: &App, router: Router) -> Edge<Router> {
 }
 
 /// What is answered before the router.
-pub fn fast_path(app: Arc<App>) -> fast_path::Claims {
-    fast_path::Claims::new(app)
+pub fn fast_path(app: Arc<App>) -> Arc<dyn FastPath> {
+    Arc::new(fast_path::FastClaims::new(app))
 }
 
 /// What operators and machines ask.

@@ -44,6 +44,8 @@ pub use lang::Lang;
 pub(crate) use rules::plain_cause;
 
 pub const CONTENT_TYPE_PROBLEM: &str = "application/problem+json";
+/// What an answer has beside its body, about: room for it is made at once.
+const ANSWER_BYTES: usize = 448;
 
 #[derive(Clone, Debug)]
 pub struct Problem {
@@ -192,33 +194,21 @@ impl Problem {
         lang: Lang,
         fields: impl IntoIterator<Item = (&'f str, &'f [u8])>,
     ) {
-        let status = self.code.status();
-        // Written in three parts: the answer to those who flood us allocates nothing.
+        // Written in parts: the answer to those who flood us allocates nothing.
         let own = self.more.as_deref().filter(|more| !more.is_plain());
         let own = own.map(|more| write_body(self.code, lang, more));
         let (start, pause_ms, end) = match &own {
             Some(body) => (&body[..], None, &[][..]),
             None => self.plain_body(lang),
         };
-        let digits = pause_ms.map_or(0, |ms| ms.checked_ilog10().unwrap_or(0) as usize + 1);
-        let reason = status.canonical_reason().unwrap_or_default();
-        for part in [
-            "HTTP/1.1 ",
-            status.as_str(),
-            " ",
-            reason,
-            "\r\ncontent-type: application/problem+json\r\ncontent-language: ",
-            lang.as_str(),
-            "\r\nvary: accept-language\r\ncache-control: no-store\r\nx-content-type-options: nosniff",
-        ] {
-            out.extend_from_slice(part.as_bytes());
-        }
+        out.reserve(ANSWER_BYTES + start.len() + end.len());
+        out.extend_from_slice(&HEADS[self.code as usize][lang as usize]);
         for (name, value) in fields {
             write_field(out, name, value);
         }
-        let length = start.len() + digits + end.len();
-        let length = write!(out, "\r\ncontent-length: {length}\r\n");
-        length.expect("a vector takes everything");
+        out.extend_from_slice(b"\r\ncontent-length: ");
+        write_number(out, start.len() + pause_ms.map_or(0, digits_of) + end.len());
+        out.extend_from_slice(b"\r\n");
         if let Some(seconds) = self.retry_after_s() {
             let pause = write!(out, "retry-after: {seconds}\r\n");
             pause.expect("a vector takes everything");
@@ -232,7 +222,7 @@ impl Problem {
         out.extend_from_slice(b"\r\n");
         out.extend_from_slice(start);
         if let Some(ms) = pause_ms {
-            write!(out, "{ms}").expect("a vector takes everything");
+            write_number(out, ms as usize);
         }
         out.extend_from_slice(end);
     }
@@ -290,6 +280,37 @@ static PLAIN: LazyLock<Vec<[PlainBody; 2]>> = LazyLock::new(|| {
     let body = |code, lang| PlainBody::of(&write_body(code, lang, &More::default()));
     Code::ALL.iter().map(|&code| Lang::ALL.map(|lang| body(code, lang))).collect()
 });
+
+/// How an answer begins, by code and language.
+static HEADS: LazyLock<Vec<[Vec<u8>; 2]>> = LazyLock::new(|| {
+    let head = |code: Code, lang: Lang| {
+        let status = code.status();
+        let reason = status.canonical_reason().unwrap_or_default();
+        format!(
+            "HTTP/1.1 {} {reason}\r\ncontent-type: {CONTENT_TYPE_PROBLEM}\r\ncontent-language: {}\r\n\
+             vary: accept-language\r\ncache-control: no-store\r\nx-content-type-options: nosniff",
+            status.as_str(),
+            lang.as_str()
+        )
+        .into_bytes()
+    };
+    Code::ALL.iter().map(|&code| Lang::ALL.map(|lang| head(code, lang))).collect()
+});
+
+fn digits_of(number: u32) -> usize {
+    number.checked_ilog10().unwrap_or(0) as usize + 1
+}
+
+/// In decimal digits, without the machinery that can write anything.
+fn write_number(out: &mut Vec<u8>, mut number: usize) {
+    let (mut digits, mut at) = ([0; 20], 20);
+    while at == 20 || number > 0 {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
+    out.extend_from_slice(&digits[at..]);
+}
 
 struct PlainBody {
     whole: Vec<u8>,
