@@ -22,7 +22,7 @@ use std::{
 
 use ledger::{ActivityFilter, ActivityKey, Ledger, LedgerError};
 use parking_lot::Mutex;
-use sale::{Activity, ActivityId, ActivityState, Item, ItemId, Millis};
+use sale::{Activity, ActivityId, ActivityState, Item, ItemId, ItemState, Millis};
 
 use crate::due::{self, PAGE_ACTIVITIES, Pages};
 
@@ -174,10 +174,24 @@ impl Published {
         Ok(())
     }
 
-    /// Published or paused, in the order of their ids.
-    pub(crate) fn all(&self) -> Vec<Arc<Activity>> {
+    /// Those of the published and paused ones that are wanted, in the order of their ids.
+    pub(crate) fn those(&self, is_wanted: impl Fn(&Activity) -> bool) -> Vec<Arc<Activity>> {
         let known = self.known.lock();
-        known.activities.values().filter(|activity| is_published(activity)).cloned().collect()
+        let published = known.activities.values().filter(|activity| is_published(activity));
+        published.filter(|activity| is_wanted(activity)).cloned().collect()
+    }
+
+    /// Of these items, which are in the order of their ids, those that are not sold any more or were never
+    /// published.
+    pub(crate) fn not_on_sale(&self, items: &[ItemId]) -> Vec<ItemId> {
+        let known = self.known.lock();
+        let published = known.activities.values().filter(|activity| is_published(activity));
+        let sold = published.flat_map(|activity| &activity.items);
+        let mut sold: Vec<ItemId> =
+            sold.filter(|item| item.state != ItemState::Ended).map(|item| item.id).collect();
+        drop(known);
+        sold.sort_unstable();
+        items.iter().copied().filter(|item| sold.binary_search(item).is_err()).collect()
     }
 
     /// What changed since the change of this number.
@@ -240,6 +254,10 @@ mod tests {
 
     const WINDOW: (Millis, Millis) = (NOW_MS, NOW_MS + 9_000_000);
 
+    fn all(published: &Published) -> usize {
+        published.those(|_| true).len()
+    }
+
     #[tokio::test]
     async fn what_is_published_is_known_and_what_changes_is_told() {
         let shop = TestEngine::without_a_sale(|_| {}).await;
@@ -247,7 +265,7 @@ mod tests {
         shop.plan_many(ActivityState::Published, 350, WINDOW).await;
         shop.plan_many(ActivityState::Draft, 9, WINDOW).await;
         published.follow().await.unwrap();
-        assert_eq!(published.all().len(), 350);
+        assert_eq!(all(&published), 350);
         let mark = published.changes_since(0).mark;
         let sale = shop.another_sale("sale", WINDOW, 60_000).await;
         published.follow().await.unwrap();
@@ -259,7 +277,9 @@ mod tests {
         published.follow().await.unwrap();
         let changes = published.changes_since(changes.mark);
         assert_eq!(changes.activities, Some(HashSet::from([sale.id])));
-        assert_eq!(published.all().len(), 350, "it is not on sale any more");
+        assert_eq!(all(&published), 350, "it is not on sale any more");
+        let (sold, over) = (published.those(|_| true)[0].items[0].id, sale.items[0].id);
+        assert_eq!(published.not_on_sale(&[sold, over]), [over]);
     }
 
     #[tokio::test]
@@ -278,7 +298,7 @@ mod tests {
         );
         shop.plan_many(ActivityState::Published, 10, WINDOW).await;
         published.follow().await.unwrap();
-        let count = || published.all().len();
+        let count = || all(&published);
         for _ in 0..9 {
             let mut turn = published.turn.lock().await;
             published.read_in_turns(&mut turn).await.unwrap();
@@ -293,7 +313,7 @@ mod tests {
         engine.operations.move_activity("ann", activity.id, ActivityMove::End).await.unwrap();
         let published = Published::new(engine.shared.ledger.clone());
         published.follow().await.unwrap();
-        assert!(published.all().is_empty());
+        assert_eq!(all(&published), 0);
         let found = published.of_items(&[item, ItemId(99)]).await.unwrap();
         assert_eq!((found.len(), found[&item].0.state), (1, ActivityState::Ended));
         published.forget(|needed| needed == item);

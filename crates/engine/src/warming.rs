@@ -281,25 +281,17 @@ impl Warming {
     /// Warm what opens soon, warm again what the gate lost, and see to it that the gate is shut
     /// when and only when the ledger says so. One item's failure is not another's.
     pub(crate) async fn warm_due(&self, now_ms: Millis) -> Result<(), WarmError> {
-        let loaded: HashMap<ItemId, Loaded> = self
-            .shared
-            .gate
-            .loaded_lately()
-            .await?
-            .into_iter()
-            .map(|here| (here.item, here))
-            .collect();
+        let loaded = AtGate::of(self.shared.gate.loaded_lately().await?);
         let soon = now_ms + self.shared.settings.gate.warm_before_ms as Millis;
         self.shared.published.follow().await?;
-        let is_due = |activity: &&Arc<Activity>| {
+        let is_due = |activity: &Activity| {
             activity.first_claim_ms() <= soon
                 && activity.closes_ms > now_ms
                 && !is_all_warm(activity, &loaded)
         };
-        let all = self.shared.published.all();
-        let mut due: Vec<&Arc<Activity>> = all.iter().filter(is_due).collect();
+        let mut due = self.shared.published.those(is_due);
         due.sort_unstable_by_key(|activity| activity.opens_ms);
-        let each = |activity: &Arc<Activity>| self.keep_all_warm(activity.clone(), &loaded);
+        let each = |activity: Arc<Activity>| self.keep_all_warm(activity, &loaded);
         stream::iter(due.into_iter().map(each))
             .buffer_unordered(LOADS_AT_ONCE_MAX)
             .collect::<()>()
@@ -307,11 +299,11 @@ impl Warming {
         Ok(())
     }
 
-    async fn keep_all_warm(&self, activity: Arc<Activity>, loaded: &HashMap<ItemId, Loaded>) {
+    async fn keep_all_warm(&self, activity: Arc<Activity>, loaded: &AtGate) {
         let activity = &*activity;
         let each = |item| async move {
             let item: &Item = item;
-            if let Err(error) = self.keep_warm(activity, item, loaded.get(&item.id)).await {
+            if let Err(error) = self.keep_warm(activity, item, loaded.get(item.id)).await {
                 tracing::warn!(item = %item.id, %error, "item could not be warmed, will try again");
             }
         };
@@ -319,7 +311,7 @@ impl Warming {
         // Both may be of before an operator's word, so this only says that it is worth a look.
         let wanted = shut_of(activity.state);
         let differs = |item: &&Item| {
-            let here = loaded.get(&item.id).filter(|here| is_whole(item, here));
+            let here = loaded.get(item.id).filter(|here| is_whole(item, here));
             // One with another window stays shut until it is loaded anew.
             let here = here.filter(|here| here.window == window_of(activity));
             here.is_some_and(|here| here.shut != Some(Shut::Frozen) && here.shut != wanted)
@@ -406,10 +398,25 @@ impl Warming {
 }
 
 /// Is there nothing to do for it? All that is asked of thousands of them every second.
-fn is_all_warm(activity: &Activity, loaded: &HashMap<ItemId, Loaded>) -> bool {
+/// What is at the gate, in the order of ids: looked through every second, with ten thousand items.
+struct AtGate(Vec<Loaded>);
+
+impl AtGate {
+    fn of(mut loaded: Vec<Loaded>) -> AtGate {
+        loaded.sort_unstable_by_key(|here| here.item);
+        AtGate(loaded)
+    }
+
+    fn get(&self, item: ItemId) -> Option<&Loaded> {
+        let place = self.0.binary_search_by_key(&item, |here| here.item).ok()?;
+        Some(&self.0[place])
+    }
+}
+
+fn is_all_warm(activity: &Activity, loaded: &AtGate) -> bool {
     let wanted = shut_of(activity.state);
     activity.items.iter().all(|item| {
-        let here = loaded.get(&item.id);
+        let here = loaded.get(item.id);
         item.state == ItemState::Ready
             && here.is_some_and(|here| is_as_planned(activity, item, here) && here.shut == wanted)
     })

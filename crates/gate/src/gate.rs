@@ -136,6 +136,10 @@ pub trait Inspection: ClaimLog {
         self.loaded().await
     }
 
+    /// Brings up to date what is told of items without asking, [`left`](Self::left) and
+    /// [`loaded_lately`](Self::loaded_lately), where somebody else may have changed it.
+    async fn look(&self) {}
+
     /// One of them, as it is now; `None` if it is not at the gate.
     async fn loaded_item(&self, item: ItemId) -> Result<Option<Loaded>> {
         Ok(self.loaded().await?.into_iter().find(|here| here.item == item))

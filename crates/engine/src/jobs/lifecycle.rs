@@ -31,11 +31,12 @@ impl Lifecycle {
     async fn take_from_gate(&self, loaded: &[Loaded], now_ms: Millis) -> Result<(), AnyError> {
         let kept_ms = self.shared.settings.gate.keep_after_close_ms as Millis;
         let ids: Vec<ItemId> = loaded.iter().map(|here| here.item).collect();
-        let items = self.shared.published.of_items(&ids).await?;
-        self.shared.published.forget(|item| ids.binary_search(&item).is_ok());
+        let over = self.shared.published.not_on_sale(&ids);
+        let items = self.shared.published.of_items(&over).await?;
+        self.shared.published.forget(|item| over.binary_search(&item).is_ok());
         let mut failed = None;
         let mut untold: BTreeMap<_, Vec<ItemId>> = BTreeMap::new();
-        for here in loaded.iter() {
+        for here in loaded.iter().filter(|here| over.binary_search(&here.item).is_ok()) {
             let Some((activity, place)) = items.get(&here.item) else { continue };
             let item = &activity.items[*place];
             let kept = now_ms < activity.closes_ms.saturating_add(kept_ms);
@@ -114,8 +115,7 @@ impl Job for Lifecycle {
         let mut failed = None;
         loaded.sort_unstable_by_key(|here| here.item);
         self.shared.published.follow().await?;
-        let mut over = self.shared.published.all();
-        over.retain(|activity| activity.closes_ms <= now_ms);
+        let mut over = self.shared.published.those(|activity| activity.closes_ms <= now_ms);
         over.sort_unstable_by_key(|activity| activity.closes_ms);
         for activity in &over {
             let ended = match self.is_over_at_gate(activity).await {

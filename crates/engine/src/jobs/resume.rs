@@ -38,8 +38,8 @@ impl Job for Resume {
     async fn run(&self) -> JobResult {
         let now_ms = self.shared.now_ms();
         self.shared.published.follow().await?;
-        let mut due = self.shared.published.all();
-        due.retain(|one| one.resume_ms.is_some_and(|at_ms| at_ms <= now_ms));
+        let is_due = |one: &Activity| one.resume_ms.is_some_and(|at_ms| at_ms <= now_ms);
+        let due = self.shared.published.those(is_due);
         let mut failed = None;
         for activity in due.iter().filter(|one| one.closes_ms > now_ms) {
             if let Err(error) = self.resume_by_itself(activity, now_ms).await {

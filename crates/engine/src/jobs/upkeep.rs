@@ -16,9 +16,9 @@ impl Job for Upkeep {
     async fn run(&self) -> JobResult {
         // A part of the gate that does not answer keeps the others from nothing.
         let kept = self.shared.gate.upkeep().await;
-        // Reading what is there also refreshes what pages show of it.
-        let read = self.shared.gate.loaded_lately().await;
-        kept.and(read)?;
+        // What pages show of it.
+        self.shared.gate.look().await;
+        kept?;
         Ok(Progress::CaughtUp)
     }
 }

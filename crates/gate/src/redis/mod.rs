@@ -434,6 +434,10 @@ impl Inspection for RedisGate {
         Ok(self.0.survey.loaded_lately().await)
     }
 
+    async fn look(&self) {
+        self.0.survey.look().await;
+    }
+
     async fn loaded_item(&self, item: ItemId) -> Result<Option<Loaded>> {
         self.0.survey.loaded_item(item).await
     }

@@ -121,11 +121,17 @@ impl Survey {
 
     /// The same, as it was a moment ago if somebody looked then.
     pub(super) async fn loaded_lately(&self) -> Vec<Loaded> {
+        self.look().await;
+        self.known.lock().told.values().copied().collect()
+    }
+
+    /// A survey, unless there was one a moment ago.
+    pub(super) async fn look(&self) {
         let last = self.last.lock().await.as_ref().map(|(begun, _)| *begun);
         if last.is_none_or(|begun| begun.elapsed() > LATELY) {
             self.make().await;
         }
-        self.tell()
+        self.note_what_changed();
     }
 
     /// Those who ask at the same time share a survey, which must have begun after they asked.
@@ -212,6 +218,12 @@ impl Survey {
 
     /// Of thousands only those are put together anew of which something has changed.
     fn tell(&self) -> Vec<Loaded> {
+        self.note_what_changed();
+        self.known.lock().told.values().copied().collect()
+    }
+
+    /// What has changed of items is told from now on, and shown.
+    fn note_what_changed(&self) {
         let mut known = self.known.lock();
         let untold: Vec<ItemId> = known.untold.drain().collect();
         for item in untold {
@@ -224,7 +236,6 @@ impl Survey {
             self.note_left(&here, left);
             known.told.insert(item, here);
         }
-        known.told.values().copied().collect()
     }
 
     fn note_left(&self, here: &Loaded, left: Option<i64>) {
