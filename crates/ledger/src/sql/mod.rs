@@ -18,6 +18,7 @@ mod books;
 mod books_since;
 mod buyers;
 mod cashier;
+mod closing;
 pub(crate) mod columns;
 mod console;
 mod creating;
