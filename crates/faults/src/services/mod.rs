@@ -69,8 +69,8 @@ const KILL_WITHIN: Duration = Duration::from_secs(20);
 const AGREE_WITHIN: Duration = Duration::from_secs(60);
 const ASK_AGAIN: Duration = Duration::from_millis(5);
 
-/// The numbers from one to this, as a table with the column `seq`, in words that SQLite and every server know:
-/// all combinations of so many digits. Its last word is a condition, so that more may follow.
+/// The numbers from one to this, as a table with the column `seq`, in words that SQLite and every server
+/// know: all combinations of so many digits. Its last word is a condition, so that more may follow.
 pub fn numbers_to(last: u64) -> String {
     let digits = last.to_string().len();
     let others: String = (1..10).map(|d| format!(" UNION ALL SELECT {d}")).collect();

@@ -1,7 +1,7 @@
 //! Orders that end unpaid: timed out, cancelled, or void from the beginning.
 //!
-//! Each ends in one transaction with all that follows from it: its units back to the item, or the claim's mark
-//! taken off at the gate, and whoever is to be told.
+//! Each ends in one transaction with all that follows from it: its units back to the item, or the claim's
+//! mark taken off at the gate, and whoever is to be told.
 
 use std::collections::{BTreeSet, HashMap};
 

@@ -24,6 +24,7 @@ mod mysql;
 mod nodes;
 mod operators;
 mod outbox;
+mod pages;
 mod plans;
 mod sqlite;
 mod tidb;

@@ -242,11 +242,19 @@ pub(in super::super) async fn archived_books(
     session: &mut dyn Session,
     item: ItemId,
 ) -> Outcome<ArchivedBooks> {
-    let sql = "SELECT end_stock FROM tb_archived_item WHERE product_id = ?";
-    let end_stock = session.first(sql, values![item], |row| get(row, 0)).await?;
+    let end_stock = archived_end(session, item).await?.map(|(_, stock)| stock);
     let counts = archived_counts(session, item).await?;
     let live = counts.iter().filter(|(status, _)| *status == OrderStatus::Paid);
     Ok(ArchivedBooks { live_units: live.map(|(_, count)| count.units).sum(), end_stock })
+}
+
+/// The last row of an item's stock log that is archived, and the stock with which it ends.
+pub(in super::super) async fn archived_end(
+    session: &mut dyn Session,
+    item: ItemId,
+) -> Outcome<Option<(i64, i64)>> {
+    let sql = "SELECT end_id, end_stock FROM tb_archived_item WHERE product_id = ?";
+    session.first(sql, values![item], |row| Ok((get(row, 0)?, get(row, 1)?))).await
 }
 
 /// A page of an item's stock log, that of the books being `found`.
@@ -256,9 +264,8 @@ pub(in super::super) async fn log_page(
     (after_id, limit): (i64, usize),
     mut found: Vec<StockLogRow>,
 ) -> Outcome<Vec<StockLogRow>> {
-    let sql = "SELECT end_id FROM tb_archived_item WHERE product_id = ?";
-    let end_id: Option<i64> = session.first(sql, values![item], |row| get(row, 0)).await?;
-    if end_id.is_none_or(|end_id| after_id >= end_id) {
+    let end = archived_end(session, item).await?;
+    if end.is_none_or(|(end_id, _)| after_id >= end_id) {
         return Ok(found);
     }
     let sql = "SELECT month FROM tb_archived_log WHERE product_id = ? ORDER BY month";
