@@ -145,14 +145,14 @@ async fn counts(shop: &Shop, item: ItemId) -> Vec<(OrderStatus, StatusCount)> {
 }
 
 /// Every activity of before is moved as far as it may be. Answers how many are in the archive as a whole now.
-async fn archive(shop: &Shop, closed_before_ms: Millis) -> usize {
+pub(crate) async fn archive(shop: &Shop, closed_before_ms: Millis) -> usize {
     let (done, failed) = try_archive(shop, closed_before_ms).await;
     assert_eq!(failed, Vec::<String>::new());
     done
 }
 
 /// The same where steps may fail, and why they did.
-async fn try_archive(shop: &Shop, closed_before_ms: Millis) -> (usize, Vec<String>) {
+pub(crate) async fn try_archive(shop: &Shop, closed_before_ms: Millis) -> (usize, Vec<String>) {
     let (mut done, mut failed, mut after) = (0, Vec::new(), OldActivity::FIRST);
     loop {
         let old = shop.old_activities(closed_before_ms, after, 7).await.unwrap();
