@@ -6,6 +6,7 @@ use sale::{ItemId, Millis, OrderNo, OrderStatus};
 
 use super::{
     super::{
+        bills,
         columns::{coded, get, parsed},
         failure::{Failure, Outcome},
         orders, payments,
@@ -105,6 +106,31 @@ pub(in super::super) async fn months_of_payment(
 ) -> Outcome<Option<Month>> {
     let sql = "SELECT month FROM tb_archived_payment WHERE provider = ? AND provider_txn = ?";
     session.first(sql, values![provider, provider_txn], |row| month(row, 0)).await
+}
+
+/// Money received and given back of these transactions, none of which are in the books.
+pub(in super::super) async fn payments_by_txn(
+    session: &mut dyn Session,
+    provider: &str,
+    txns: &[String],
+) -> Outcome<Vec<PaymentRow>> {
+    if txns.is_empty() {
+        return Ok(Vec::new());
+    }
+    let sql = "SELECT month, provider_txn FROM tb_archived_payment
+         WHERE provider = ? AND provider_txn IN ?";
+    let asked: [Value<'_>; 2] = [provider.into(), Value::list(txns.iter())];
+    let read = |row: &dyn Row| Ok((month(row, 0)?, get::<String>(row, 1)?));
+    let mut by_month: BTreeMap<Month, Vec<String>> = BTreeMap::new();
+    for (month, txn) in session.rows(sql, &asked, read).await? {
+        by_month.entry(month).or_default().push(txn);
+    }
+    let mut found = Vec::new();
+    for (month, txns) in by_month {
+        let mut kept = session.month(month, Purpose::Read).await?;
+        found.extend(bills::by_txn_in_books(&mut *kept, provider, &txns).await?);
+    }
+    Ok(found)
 }
 
 /// Was money with this number credited to an order that is archived?
