@@ -17,6 +17,7 @@ mod deliveries;
 mod disk;
 mod draws;
 mod failed_claims;
+mod kept;
 mod leases;
 mod lists;
 mod money;
