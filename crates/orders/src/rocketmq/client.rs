@@ -15,8 +15,8 @@ use crate::broker::{BrokerError, QueueState, RocketmqOptions};
 /// The client's own threads.
 const THREADS: usize = 2;
 /// How often the client asks the name servers who is there, and tells the brokers that we are. Its own
-/// thirty seconds would be how long claims wait for a broker that has come back.
-const ASK_EVERY_MS: u32 = 5_000;
+/// thirty seconds would be how long claims wait for a broker that has come back. It allows no less.
+const ASK_EVERY_MS: u32 = 10_000;
 /// Queues whose numbers are remembered.
 const NUMBERS_MAX: usize = 65_536;
 /// How long a question about queues may take.

@@ -63,7 +63,7 @@ const COMMIT_MAX: Duration = Duration::from_secs(3);
 const SAY_AGAIN: Duration = Duration::from_secs(5);
 /// How often it is looked which queues are ours.
 const OURS_EVERY: Duration = Duration::from_secs(1);
-/// How often the client is made to work out anew which those are.
+/// How often the client is made to work out anew which those are, and to tell brokers that we live.
 const BALANCE_EVERY: Duration = Duration::from_secs(5);
 /// After a failure, before the next try.
 const PAUSE: Duration = Duration::from_secs(1);
