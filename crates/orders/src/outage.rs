@@ -85,7 +85,7 @@ impl Outage {
                 warn!(
                     what = self.what,
                     cause,
-                    "the workers pause until this dependency answers again; no claim is lost"
+                    "this dependency does not answer: what needs it waits, and no claim is lost"
                 );
                 *trouble = Some(Trouble { since, cause, reading });
             }
@@ -97,7 +97,7 @@ impl Outage {
         if let Some(trouble) = self.trouble.lock().take() {
             meters::paused(self.what, false);
             let lasted_ms = trouble.since.elapsed().as_millis() as u64;
-            info!(what = self.what, lasted_ms, "the workers go on: the dependency answers again");
+            info!(what = self.what, lasted_ms, "the dependency answers again: what waited goes on");
         }
     }
 

@@ -18,8 +18,10 @@ use crate::{
 /// Pauses before a broker that does not answer is asked again.
 const PAUSE_MS_MIN: u64 = 50;
 const PAUSE_MS_MAX: u64 = 5_000;
-/// How often it is asked how its queues are.
+/// How often it is asked how its queues are, and how often while it does not say: a topic that was just made
+/// has no leader for a moment, and that is not to read as a broker that is down.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// A broker that has not said so by then hangs.
 const LOOK_MAX: Duration = Duration::from_secs(10);
 
@@ -246,7 +248,7 @@ async fn watch_queues(publisher: Publisher, looking: Arc<Outage>) {
             Err(_) => looking.begin(&"it does not say how its queues are"),
         }
         meters::up(!looking.is_on() && !publisher.publishing.is_on());
-        if !stop.sleep(LOOK_EVERY).await {
+        if !stop.sleep(if looking.is_on() { LOOK_AGAIN } else { LOOK_EVERY }).await {
             return;
         }
     }

@@ -50,7 +50,9 @@ async fn a_sale_goes_from_the_click_to_the_cashier(profile: Profile) {
     let worker = if profile == Profile::Solo { 0 } else { WORKERS[0] };
     let mut api = sale.process(worker).admin();
     nothing_waits(&mut api).await;
-    assert_eq!(number_at(&mut api, "seckill_broker_up").await, 1.0);
+    // A topic that was just made has no leader at first.
+    let up = async || number_at(&mut api, "seckill_broker_up").await;
+    until("the broker says how its queues are", up, |up| *up == 1.0).await;
     assert_eq!(number_at(&mut api, "seckill_relay_unreadable_total").await, 0.0);
 }
 
