@@ -153,7 +153,9 @@ async fn cluster_parts(
     let shares = settings.roles.iter().map(|role| share_of(*role)).collect();
     let options = mysql::Options { shares, ..settings.ledger.options() };
     let books = mysql::open(settings.ledger.url.expose(), clock.clone(), options).await?;
-    let findings = checkup::mysql::check_open(&books, settings.ledger.connections_max).await;
+    let archives = settings.jobs.archive_after_ms > 0;
+    let connections_max = settings.ledger.connections_max;
+    let findings = checkup::mysql::check_open(&books, connections_max, archives).await;
     checkup::log(findings).map_err(OpenError::Unfit)?;
     let coordination = RedisCoordination::open(RedisCoordinationOptions {
         servers: servers.clone(),

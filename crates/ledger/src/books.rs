@@ -6,10 +6,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ActivityFilter, ActivityKey, OrderNos, Release, Result};
 
+/// Rows of an item's stock log, and orders whose payments are checked, that one reading goes through: who
+/// reads all of them reads page by page.
+pub const BOOKS_PAGE_ROWS: usize = 10_000;
+
 /// What reconcile and the metrics read.
 #[async_trait]
 pub trait Books: Send + Sync {
-    /// Everything the comparison needs of one item, read in one transaction.
+    /// Everything the comparison needs of one item, read in one transaction; but for all of its stock log but
+    /// the last page, which is read before that: rows are only ever written behind the last one.
     async fn item_books(&self, item: ItemId, in_flight: &[OrderNo]) -> Result<ItemBooks>;
 
     /// The same, counted on from a point at which the books agreed: the price follows what changed since.
@@ -36,7 +41,8 @@ pub trait Books: Send + Sync {
         Ok(self.check_payments(None, limit).await?.problems)
     }
 
-    /// The same, and what is owed. Of all payments, or `since` an earlier look among what may have changed:
+    /// The same, and what is owed. Of all payments, some orders at a time, each of which is seen in one
+    /// instant; or `since` an earlier look among what may have changed:
     /// orders that could be paid since, payments that were noted since, refunds that are under way, and what
     /// it asks about again.
     async fn check_payments(

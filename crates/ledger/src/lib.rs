@@ -52,8 +52,9 @@ pub use activities::{
 pub use archive::{Archivable, Archive, ArchiveStep, OldActivity};
 pub use bills::{BillDay, Bills, Noted};
 pub use books::{
-    Books, BooksPoint, CheckedPayments, ItemBooks, ItemOutline, LogEnd, OWED_TOLD_MAX, OutlinePage,
-    Outstanding, OutstandingClaims, OutstandingRows, OwedPayment, PaymentProblem, PaymentsSince,
+    BOOKS_PAGE_ROWS, Books, BooksPoint, CheckedPayments, ItemBooks, ItemOutline, LogEnd,
+    OWED_TOLD_MAX, OutlinePage, Outstanding, OutstandingClaims, OutstandingRows, OwedPayment,
+    PaymentProblem, PaymentsSince,
 };
 pub use buyers::{BuyerList, BuyerLists, CoolDown, LISTED_AT_ONCE_MAX, ListKind, Listed};
 pub use cashier::{

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ledger::{
-    SqlLedger,
+    LedgerError, SqlLedger,
     mysql::{self, Fitness},
 };
 use sale::SystemClock;
@@ -11,20 +11,29 @@ use sale::SystemClock;
 use super::CheckResult;
 use crate::settings::LedgerStore;
 
-/// Connects, and brings the schema up to date as every start does.
-pub async fn check(store: &LedgerStore) -> Vec<CheckResult> {
+/// Connects, and brings the schema up to date as every start does. `archives`: the shop wants an archive.
+pub async fn check(store: &LedgerStore, archives: bool) -> Vec<CheckResult> {
     let (connections_max, options) = (store.connections_max, store.options());
     match mysql::open(store.url.expose(), Arc::new(SystemClock), options).await {
-        Ok(ledger) => check_open(&ledger, connections_max).await,
+        Ok(ledger) => check_open(&ledger, connections_max, archives).await,
         Err(error) => vec![CheckResult::Fail(error.to_string())],
     }
 }
 
-pub async fn check_open(ledger: &SqlLedger, connections_max: usize) -> Vec<CheckResult> {
-    match mysql::health(ledger, connections_max).await {
+pub async fn check_open(
+    ledger: &SqlLedger,
+    connections_max: usize,
+    archives: bool,
+) -> Vec<CheckResult> {
+    let fail = |error: LedgerError| CheckResult::Fail(error.to_string());
+    let mut results = match mysql::health(ledger, connections_max).await {
         Ok(settings) => settings.into_iter().map(result_of).collect(),
-        Err(error) => vec![CheckResult::Fail(error.to_string())],
+        Err(error) => vec![fail(error)],
+    };
+    if archives {
+        results.push(mysql::archive_tables(ledger).await.map_or_else(fail, result_of));
     }
+    results
 }
 
 fn result_of(setting: mysql::ServerSetting) -> CheckResult {

@@ -28,6 +28,8 @@ const PAGE_ACTIVITIES: usize = 50;
 const STEPS_MAX: u32 = 10_000;
 /// Named in the report of a run.
 const HELD_BACK_TOLD_MAX: usize = 20;
+/// Activities that cannot be moved in one run. After so many it is the archive itself.
+const FAILED_MAX: u64 = 100;
 
 pub(crate) struct Archive {
     pub(super) shared: Arc<Shared>,
@@ -43,6 +45,10 @@ struct Moved {
     /// What keeps old activities in the books, the first of them with their reasons.
     held_back: u64,
     held_back_because: Vec<String>,
+    /// Of those what could not be moved, and why the last of it.
+    failed: u64,
+    #[serde(skip)]
+    failure: Option<String>,
     steps: u32,
 }
 
@@ -56,6 +62,8 @@ impl Moved {
 }
 
 impl Archive {
+    /// False if nothing more should be moved now. What is wrong with one activity, or with its month, keeps
+    /// no other in the books.
     async fn activity(&self, id: ActivityId, moved: &mut Moved) -> Result<bool, AnyError> {
         let ledger = &self.shared.ledger;
         if let Archivable::HeldBack(why) = ledger.archivable(id).await? {
@@ -68,20 +76,27 @@ impl Archive {
                 return Ok(false);
             }
             moved.steps += 1;
-            match self.step(id).await? {
-                ArchiveStep::Moved { orders, log_rows } => {
+            match self.step(id).await {
+                Ok(ArchiveStep::Moved { orders, log_rows }) => {
                     moved.orders += orders;
                     moved.log_rows += log_rows;
                     tokio::time::sleep(STEP_PAUSE).await;
                 }
-                ArchiveStep::HeldBack(why) => {
+                Ok(ArchiveStep::HeldBack(why)) => {
                     moved.hold_back(id, &why);
                     return Ok(true);
                 }
-                ArchiveStep::Done => {
+                Ok(ArchiveStep::Done) => {
                     moved.activities += 1;
                     return Ok(true);
                 }
+                Err(error) if moved.failed < FAILED_MAX => {
+                    moved.failed += 1;
+                    moved.failure = Some(format!("activity {id}: {error}"));
+                    moved.hold_back(id, &error.to_string());
+                    return Ok(true);
+                }
+                Err(error) => return Err(error.into()),
             }
         }
     }
@@ -138,14 +153,19 @@ impl Job for Archive {
         let closed_before_ms = started_ms.saturating_sub_unsigned(after_ms);
         let mut moved = Moved::default();
         let all = self.all(closed_before_ms, &mut moved).await;
-        self.record(started_ms, all.is_ok(), &moved).await?;
-        Ok(if all? { Progress::CaughtUp } else { Progress::AgainSoon })
+        self.record(started_ms, all.is_ok() && moved.failed == 0, &moved).await?;
+        let caught_up = all?;
+        if let Some(failure) = moved.failure {
+            let failed = moved.failed;
+            return Err(format!("{failed} activities could not be moved, such as {failure}").into());
+        }
+        Ok(if caught_up { Progress::CaughtUp } else { Progress::AgainSoon })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use sale::{Clock, OrderNo};
+    use sale::{Activity, Clock, OrderNo};
 
     use super::*;
     use crate::test_engine::TestEngine;
@@ -165,15 +185,25 @@ mod tests {
             TestEngine::with_a_sale(|settings| settings.jobs.archive_after_ms = archive_after_ms)
                 .await;
         let no = shop.buy(activity.items[0].id, "ann").await;
-        shop.clock.advance(2 * 3_600_000);
-        run_all(&shop).await;
-        shop.clock.advance(180 * DAY_MS as i64);
-        let window = (shop.clock.now_ms() - 1, shop.clock.now_ms() + 3_600_000);
-        let later = shop.another_sale("pen", window, 60_000).await;
-        shop.engine.operations.warm_activity("ann", later.id, false).await.unwrap();
-        shop.buy(later.items[0].id, "ann").await;
-        run_all(&shop).await;
+        let_it_pass(&shop).await;
         (shop, no)
+    }
+
+    async fn let_it_pass(shop: &TestEngine) {
+        shop.clock.advance(2 * 3_600_000);
+        run_all(shop).await;
+        shop.clock.advance(180 * DAY_MS as i64);
+        sell_one(shop).await;
+        run_all(shop).await;
+    }
+
+    /// In a sale of its own, which begins now.
+    async fn sell_one(shop: &TestEngine) -> Activity {
+        let window = (shop.clock.now_ms() - 1, shop.clock.now_ms() + 3_600_000);
+        let sale = shop.another_sale("pen", window, 60_000).await;
+        shop.engine.operations.warm_activity("ann", sale.id, false).await.unwrap();
+        shop.buy(sale.items[0].id, "ann").await;
+        sale
     }
 
     fn orders_in(shop: &TestEngine) -> i64 {
@@ -189,6 +219,30 @@ mod tests {
         assert_eq!(orders_in(&shop), 2);
         let runs = shop.engine.shared.ledger.job_runs(ARCHIVE_JOB, 9).await.unwrap();
         assert!(runs.is_empty());
+    }
+
+    #[tokio::test]
+    async fn an_activity_that_cannot_be_moved_keeps_no_other_in_the_books() {
+        let shop = TestEngine::without_a_sale(|settings| {
+            settings.jobs.archive_after_ms = 90 * DAY_MS;
+        });
+        let shop = shop.await;
+        let stuck = sell_one(&shop).await;
+        sell_one(&shop).await;
+        let_it_pass(&shop).await;
+        shop.change_ledger(&format!(
+            "CREATE TRIGGER trip BEFORE DELETE ON tb_seckill_order WHEN OLD.activity_id = {}
+             BEGIN SELECT RAISE(ABORT, 'it is stuck'); END",
+            stuck.id
+        ));
+        let failed = shop.engine.jobs.archive.run().await.unwrap_err().to_string();
+        assert!(failed.contains("it is stuck"), "{failed}");
+        assert_eq!(orders_in(&shop), 2, "the other one is moved");
+        let runs = shop.engine.shared.ledger.job_runs(ARCHIVE_JOB, 9).await.unwrap();
+        assert_eq!((runs[0].ok, &runs[0].report["failed"]), (false, &json!(1)));
+        shop.change_ledger("DROP TRIGGER trip");
+        assert_eq!(shop.engine.jobs.archive.run().await.unwrap(), Progress::CaughtUp);
+        assert_eq!(orders_in(&shop), 1);
     }
 
     #[tokio::test]

@@ -69,6 +69,18 @@ const KILL_WITHIN: Duration = Duration::from_secs(20);
 const AGREE_WITHIN: Duration = Duration::from_secs(60);
 const ASK_AGAIN: Duration = Duration::from_millis(5);
 
+/// The numbers from one to this, as a table with the column `seq`, in words that SQLite and every server
+/// know: all combinations of so many digits. Its last word is a condition, so that more may follow.
+pub fn numbers_to(last: u64) -> String {
+    let digits = last.to_string().len();
+    let others: String = (1..10).map(|d| format!(" UNION ALL SELECT {d}")).collect();
+    let places = (0..digits).map(|n| format!("(SELECT 0 AS d{others}) AS t{n}"));
+    let value = (0..digits).map(|n| format!("t{n}.d * {}", 10_u64.pow(n as u32)));
+    let (places, value) =
+        (places.collect::<Vec<_>>().join(" CROSS JOIN "), value.collect::<Vec<_>>().join(" + "));
+    format!("(SELECT {value} AS seq FROM {places}) AS numbers WHERE seq BETWEEN 1 AND {last}")
+}
+
 /// One Redis for the whole test process, on disk before it answers. Use a key prefix per test.
 pub fn shared_redis() -> &'static Redis {
     static SHARED: OnceLock<Redis> = OnceLock::new();

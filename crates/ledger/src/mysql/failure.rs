@@ -23,6 +23,8 @@ const NO_TRIGGERS: [u16; 4] = [1419, 1227, 1142, 1064];
 const NO_SUCH_FUNCTION: u16 = 1305;
 /// No right to do this to a table, or to one of its columns.
 const FORBIDDEN: [u16; 2] = [1142, 1143];
+/// No right to make a table, anywhere in the database or of this name.
+const NO_TABLES: [u16; 2] = [1044, 1142];
 /// A column or an index of that name is there already.
 const THERE_ALREADY: [u16; 2] = [1060, 1061];
 /// A CHECK constraint: MySQL's number, MariaDB's number.
@@ -145,6 +147,10 @@ impl Failure {
     /// The user has no right to do this to the table.
     pub(super) fn is_forbidden(&self) -> bool {
         self.has_code(&FORBIDDEN)
+    }
+
+    pub(super) fn may_not_make_tables(&self) -> bool {
+        self.has_code(&NO_TABLES)
     }
 
     /// A column or an index of this name is there.

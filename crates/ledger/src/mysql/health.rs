@@ -178,6 +178,24 @@ async fn is_append_only(session: &mut dyn Session) -> Outcome<bool> {
     Ok(true)
 }
 
+/// The archive makes tables for each month while it runs, which a user whose rights were given table by table
+/// may not. Asked of a table that is there already, so that nothing is made.
+pub(super) async fn archive_tables(session: &mut dyn Session) -> Outcome<ServerSetting> {
+    let name = "archive_tables";
+    let refused = (
+        Fitness::Risky,
+        "jobs.archive_after_ms is set, and this user may not make the tables of a month, so nothing is \
+         archived: GRANT CREATE on the database, or set it to 0",
+    );
+    match session.execute(migrations::VERSIONS, &[]).await {
+        Ok(_) => Ok(ServerSetting::new(name, "made when they are needed", None)),
+        Err(failure) if failure.may_not_make_tables() => {
+            Ok(ServerSetting::new(name, "refused", Some(refused)))
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
 /// The rules of columns and rows that the tables were made with. TiDB passes over them unless told not to.
 async fn checks(session: &mut dyn Session) -> Outcome<ServerSetting> {
     let wanted = migrations::checks();

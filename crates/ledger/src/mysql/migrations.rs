@@ -51,7 +51,8 @@ const MIGRATION_WAIT_S_MAX: i64 = 60;
 /// none any more since 9.6, and no such build ever got as far there.
 const LOCKS: [&str; 2] = ["MD5(DATABASE())", "LEFT(SHA2(DATABASE(), 256), 32)"];
 
-const VERSIONS: &str = "CREATE TABLE IF NOT EXISTS tb_schema_version (
+/// Also what is asked of a server to learn whether it lets us make tables.
+pub(super) const VERSIONS: &str = "CREATE TABLE IF NOT EXISTS tb_schema_version (
     version    BIGINT NOT NULL PRIMARY KEY,
     applied_at BIGINT NOT NULL
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin";

@@ -205,6 +205,11 @@ pub async fn health(
         .await
 }
 
+/// Does the server let us make the tables that an archive needs while it runs?
+pub async fn archive_tables(ledger: &SqlLedger) -> crate::Result<ServerSetting> {
+    ledger.run(Access::Statement, (), |session, ()| Box::pin(health::archive_tables(session))).await
+}
+
 /// Does the server answer, and let us in? Nothing is changed there.
 pub async fn try_out(url: &str, options: Options) -> Result<(), OpenError> {
     let opts = opts(url, &options.tls)?;

@@ -1,10 +1,12 @@
 //! Bills of providers, day by day, beside what is on record here.
 
+use std::collections::HashSet;
+
 use async_trait::async_trait;
 use sale::Millis;
 
 use super::{
-    Access, SqlLedger,
+    Access, SqlLedger, archive,
     columns::get,
     failure::Outcome,
     payments::{PAYMENT_COLUMNS, read},
@@ -43,6 +45,19 @@ async fn compared(
 }
 
 async fn by_txn(
+    session: &mut dyn Session,
+    provider: &str,
+    txns: &[String],
+) -> Outcome<Vec<PaymentRow>> {
+    let mut found = by_txn_in_books(session, provider, txns).await?;
+    let known: HashSet<&str> = found.iter().map(|row| row.provider_txn.as_str()).collect();
+    let missing = txns.iter().filter(|txn| !known.contains(txn.as_str()));
+    let missing: Vec<String> = missing.cloned().collect();
+    found.extend(archive::payments_by_txn(session, provider, &missing).await?);
+    Ok(found)
+}
+
+pub(super) async fn by_txn_in_books(
     session: &mut dyn Session,
     provider: &str,
     txns: &[String],

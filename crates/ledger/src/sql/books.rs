@@ -5,6 +5,7 @@ use sale::{Item, ItemId, Millis, OrderNo};
 
 use super::{
     Access, SqlLedger, activities, archive, books_since,
+    chain::{self, Walk},
     columns::{FromValue, get, json, parsed},
     dead_letters,
     failure::{Failure, Outcome},
@@ -18,19 +19,29 @@ use crate::{
     outbox::{pending_adjusts, pending_releases},
 };
 
-/// A chain broken in more places than this is no longer read row by row.
+/// Breaks of a chain that are told.
 pub(super) const CHAIN_BREAKS_MAX: usize = 100;
 
+/// A log that grows by a page while it is walked is walked on, so often; what is then left is read as it is.
+const WALKS_MAX: u32 = 3;
+
+/// Nothing if the stock log has more than a page behind the walk, and has to be walked first.
 async fn item_books(
     session: &mut dyn Session,
     id: ItemId,
     in_flight: &[OrderNo],
-) -> Outcome<ItemBooks> {
+    (walk, however_long): (&Walk, bool),
+) -> Outcome<Option<ItemBooks>> {
     let item = activities::item(session, id).await?.ok_or(Failure::NotFound)?;
+    let Some(walk) = chain::to_the_end(session, id, walk, however_long).await? else {
+        return Ok(None);
+    };
+    let (chain_breaks, end) = walk.ends();
     let (live_orders, live_units) = live(session, id).await?;
     let archived = archive::archived_books(session, id).await?;
     let (user_records, paired) = user_records(session, id).await?;
-    let (chain_breaks, chain_end) = chain(session, id, (item.total, archived.end_stock)).await?;
+    let last = log_end(session, id).await?.map(|end| end.after_stock);
+    let chain_end = end.or(last).or(archived.end_stock);
     let live_units = live_units + archived.live_units;
     let counted = Counts {
         live_orders,
@@ -40,7 +51,7 @@ async fn item_books(
         chain_breaks,
         chain_end,
     };
-    with_what_is_open(session, item, counted, in_flight).await
+    with_what_is_open(session, item, counted, in_flight).await.map(Some)
 }
 
 /// What the rows of an item's past come to, counted as a whole or on from an earlier point.
@@ -104,73 +115,6 @@ async fn user_records(session: &mut dyn Session, id: ItemId) -> Outcome<(u64, u6
     Ok(session.first(sql, values![id, id], pair).await?.unwrap_or_default())
 }
 
-/// Where the chain of the item's stock is broken, and where it ends. It is read in the order of the rows'
-/// ids, and is whole if it is whole in any order: not every engine numbers rows in the order they are
-/// written.
-async fn chain(
-    session: &mut dyn Session,
-    id: ItemId,
-    (total, archived_end): (i64, Option<i64>),
-) -> Outcome<(Vec<i64>, Option<i64>)> {
-    let breaks = chain_breaks(session, id, (total, archived_end)).await?;
-    if !breaks.is_empty()
-        && let Some(end) = end_in_any_order(session, id, (total, archived_end)).await?
-    {
-        return Ok((Vec::new(), Some(end)));
-    }
-    Ok((breaks, log_end(session, id).await?.map(|end| end.after_stock).or(archived_end)))
-}
-
-/// Each change leads from one stock to another. They are one way from the initial total to some end if as
-/// many lead to each stock as lead away from it, but for the end, to which one more leads; the initial
-/// total, or the end of the archived ones, counts as led to. That is so whatever order they are in. Nothing
-/// if they are not, or one of them is wrong in itself.
-async fn end_in_any_order(
-    session: &mut dyn Session,
-    id: ItemId,
-    (total, archived_end): (i64, Option<i64>),
-) -> Outcome<Option<i64>> {
-    let wrong = "SELECT id FROM tb_stock_log WHERE product_id = ?
-             AND after_stock <> before_stock + CASE type WHEN 1 THEN -quantity ELSE quantity END LIMIT 1";
-    if session.first(wrong, values![id], |row| get::<i64>(row, 0)).await?.is_some() {
-        return Ok(None);
-    }
-    // MySQL makes decimals of a sum.
-    let sql = "SELECT CAST(stock AS SIGNED), CAST(SUM(leads_to) AS SIGNED) FROM (
-             SELECT after_stock AS stock, 1 AS leads_to FROM tb_stock_log WHERE product_id = ?
-             UNION ALL SELECT before_stock, -1 FROM tb_stock_log WHERE product_id = ?
-             UNION ALL SELECT COALESCE(?, ? - COALESCE(SUM(quantity), 0)), 1
-                 FROM tb_stock_log WHERE product_id = ? AND type = 3) AS changes
-         GROUP BY stock HAVING SUM(leads_to) <> 0 LIMIT 2";
-    let asked = values![id, id, archived_end, total, id];
-    let open: Vec<(i64, i64)> = session.rows(sql, asked, pair).await?;
-    Ok(match open[..] {
-        [(end, 1)] => Some(end),
-        _ => None,
-    })
-}
-
-/// Rows that do not begin where the row before ended, or whose arithmetic is wrong. The first row
-/// must begin where the archived ones end; without any, at the initial total, which is today's total without
-/// what operators added since.
-async fn chain_breaks(
-    session: &mut dyn Session,
-    id: ItemId,
-    (total, archived_end): (i64, Option<i64>),
-) -> Outcome<Vec<i64>> {
-    let sql = "SELECT id FROM (
-             SELECT id, quantity, before_stock, after_stock, type,
-                 LAG(after_stock) OVER (ORDER BY id) AS ended
-             FROM tb_stock_log WHERE product_id = ?) AS chain
-         WHERE before_stock <> COALESCE(ended, ?, ? - (SELECT COALESCE(SUM(quantity), 0)
-                 FROM tb_stock_log WHERE product_id = ? AND type = 3))
-             OR after_stock <> before_stock + CASE type WHEN 1 THEN -quantity ELSE quantity END
-         ORDER BY id LIMIT ?";
-    session
-        .rows(sql, values![id, archived_end, total, id, CHAIN_BREAKS_MAX], |row| get(row, 0))
-        .await
-}
-
 pub(super) async fn log_end(session: &mut dyn Session, id: ItemId) -> Outcome<Option<LogEnd>> {
     let sql = "SELECT id, order_no, after_stock FROM tb_stock_log
          WHERE product_id = ? ORDER BY id DESC LIMIT 1";
@@ -230,10 +174,21 @@ async fn count_for_all(tx: &mut dyn Session, age_ms_max: Millis) -> Outcome<Outs
 #[async_trait]
 impl Books for SqlLedger {
     async fn item_books(&self, item: ItemId, in_flight: &[OrderNo]) -> Result<ItemBooks> {
-        self.run(Access::LongSnapshot, in_flight.to_vec(), move |session, in_flight| {
-            Box::pin(item_books(session, item, in_flight))
-        })
-        .await
+        let (mut walk, mut walks) = (Walk::default(), 0);
+        loop {
+            let asked = (in_flight.to_vec(), walk.clone());
+            let however_long = walks == WALKS_MAX;
+            let read: Result<Option<ItemBooks>> = self
+                .run(Access::LongSnapshot, asked, move |session, (in_flight, walk)| {
+                    Box::pin(item_books(session, item, in_flight, (walk, however_long)))
+                })
+                .await;
+            if let Some(books) = read? {
+                return Ok(books);
+            }
+            walk = chain::walk_on(self, item, walk).await?;
+            walks += 1;
+        }
     }
 
     async fn check_payments(
@@ -241,13 +196,9 @@ impl Books for SqlLedger {
         since: Option<&PaymentsSince>,
         limit: usize,
     ) -> Result<CheckedPayments> {
-        self.run(Access::LongSnapshot, since.cloned(), move |session, since| {
-            Box::pin(async move {
-                match since {
-                    Some(since) => payment_problems::since(session, since, limit).await,
-                    None => payment_problems::all(session, limit).await,
-                }
-            })
+        let Some(since) = since else { return payment_problems::all(self, limit).await };
+        self.run(Access::LongSnapshot, since.clone(), move |session, since| {
+            Box::pin(payment_problems::since(session, since, limit))
         })
         .await
     }

@@ -12,7 +12,8 @@ use sale::{ActivityId, Item, ItemId, ItemState, Millis, OrderNo};
 
 use super::{
     activities,
-    books::{CHAIN_BREAKS_MAX, Counts, log_end, pair, with_what_is_open},
+    books::{Counts, log_end, pair, with_what_is_open},
+    chain,
     columns::{coded, get, parsed},
     failure::{Failure, Outcome},
     session::{Row, Session, Value, values},
@@ -48,7 +49,7 @@ pub(super) async fn item_books(
         live_units: point.live_units - gone_units + units,
         user_records: user_records + records,
         user_record_mismatches: (records - paired) + live.saturating_sub(paired),
-        chain_breaks: chain_breaks(session, (id, after), starts_at).await?,
+        chain_breaks: chain::breaks(session, id, (after, i64::MAX), starts_at).await?,
         chain_end: log_end(session, id).await?.map(|end| end.after_stock),
     };
     if !agree(&item, &counts) {
@@ -113,23 +114,6 @@ async fn live_before(session: &mut dyn Session, item: ItemId, after: i64) -> Out
          WHERE product_id = ? AND id > ? AND type = 2 AND NOT EXISTS (SELECT 1 FROM tb_stock_log AS d
              WHERE d.order_no = r.order_no AND d.type = 1 AND d.id > ?)";
     Ok(session.first(sql, values![item, after, after], pair).await?.unwrap_or_default())
-}
-
-/// Rows behind this one that do not follow, the first of which must begin with this stock.
-async fn chain_breaks(
-    session: &mut dyn Session,
-    (item, after): (ItemId, i64),
-    starts_at: i64,
-) -> Outcome<Vec<i64>> {
-    let sql = "SELECT id FROM (
-             SELECT id, quantity, before_stock, after_stock, type,
-                 LAG(after_stock) OVER (ORDER BY id) AS ended
-             FROM tb_stock_log WHERE product_id = ? AND id > ?) AS chain
-         WHERE before_stock <> COALESCE(ended, ?)
-             OR after_stock <> before_stock + CASE type WHEN 1 THEN -quantity ELSE quantity END
-         ORDER BY id LIMIT ?";
-    let asked = values![item, after, starts_at, CHAIN_BREAKS_MAX];
-    session.rows(sql, asked, |row| get(row, 0)).await
 }
 
 /// An activity of a page, and one of its items; none if it has none to tell of.

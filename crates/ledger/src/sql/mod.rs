@@ -18,6 +18,8 @@ mod books;
 mod books_since;
 mod buyers;
 mod cashier;
+mod chain;
+mod closing;
 pub(crate) mod columns;
 mod console;
 mod creating;

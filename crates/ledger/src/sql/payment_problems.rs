@@ -1,7 +1,9 @@
 //! Payments that do not add up.
 //!
-//! All of them, or those that may have changed lately. What changed lately is found by indexes, so that its
-//! price follows what happens and not how many payments there ever were:
+//! All of them, or those that may have changed lately. All are checked page by page, so many orders at a
+//! time: an order and its payments are one, and what becomes of it while other pages are read is found by
+//! the next look, which begins before this one. What changed lately is found by indexes, so that its price
+//! follows what happens and not how many payments there ever were:
 //!
 //! - an order can become paid until its time is over, so paid orders are found by their deadline;
 //! - payments and refunds that were noted since are found by when they were noted;
@@ -12,25 +14,105 @@
 use sale::{Millis, OrderNo, OrderStatus};
 
 use super::{
+    Access, SqlLedger,
     columns::{coded, get, parsed},
     failure::Outcome,
     payments::{NOT_REFUNDED, OWED},
     session::{Row, Session, Value, values},
 };
 use crate::{
-    CheckedPayments, OWED_TOLD_MAX, OwedPayment, PaymentKind, PaymentProblem, PaymentsSince,
+    BOOKS_PAGE_ROWS, CheckedPayments, OWED_TOLD_MAX, OwedPayment, PaymentKind, PaymentProblem,
+    PaymentsSince, Result,
 };
 
 /// Its refund is in the outbox, of a payment `p`.
 const QUEUED: &str = "EXISTS (SELECT 1 FROM tb_outbox AS w
      WHERE w.provider = p.provider AND w.provider_txn = p.provider_txn)";
 
-pub(super) async fn all(session: &mut dyn Session, limit: usize) -> Outcome<CheckedPayments> {
-    let paid = values![OrderStatus::Paid.code(), limit];
-    let mut problems = paid_without_money(session, "status = ?", paid).await?;
-    let owed = owed_among(session, "p.kind = 1", &[], limit).await?;
-    problems.extend(refunded_too_much(session, "", values![limit]).await?);
-    Ok(checked(problems, owed, limit))
+/// Behind every order number.
+const END: &str = "~";
+
+/// What was found so far, at most so much of each kind.
+#[derive(Default)]
+struct Found {
+    without_money: Vec<PaymentProblem>,
+    too_much: Vec<PaymentProblem>,
+    owed: Vec<Owed>,
+}
+
+impl Found {
+    fn add(&mut self, page: Found, limit: usize) {
+        self.without_money.extend(page.without_money);
+        self.without_money.truncate(limit);
+        self.too_much.extend(page.too_much);
+        self.too_much.truncate(limit);
+        self.owed.extend(page.owed);
+        // What nobody is at work on comes first.
+        self.owed.sort_by_key(|owed| owed.queued);
+        self.owed.truncate(limit + OWED_TOLD_MAX);
+    }
+}
+
+pub(super) async fn all(ledger: &SqlLedger, limit: usize) -> Result<CheckedPayments> {
+    let (mut found, mut after) = (Found::default(), None);
+    loop {
+        let page: Result<(Found, Option<OrderNo>)> = ledger
+            .run(Access::Snapshot, after, move |session, after| {
+                Box::pin(page(session, *after, limit))
+            })
+            .await;
+        let (page, last) = page?;
+        found.add(page, limit);
+        if last.is_none() {
+            let Found { without_money, too_much, owed } = found;
+            return Ok(checked([without_money, too_much].concat(), owed, limit));
+        }
+        after = last;
+    }
+}
+
+/// So many orders behind this one; and the last of them, if there may be more.
+async fn page(
+    session: &mut dyn Session,
+    after: Option<OrderNo>,
+    limit: usize,
+) -> Outcome<(Found, Option<OrderNo>)> {
+    let dialect = session.dialect();
+    let sql = format!(
+        "SELECT order_no FROM tb_seckill_order {}
+         WHERE order_no > ? ORDER BY order_no LIMIT 1 OFFSET ?",
+        dialect.by_primary_key()
+    );
+    let from = after.map(|no| no.to_string()).unwrap_or_default();
+    let asked = values![&from, BOOKS_PAGE_ROWS - 1];
+    let last: Option<OrderNo> = session.first(&sql, asked, |row| parsed(row, 0)).await?;
+    let to = last.map_or_else(|| END.to_owned(), |no| no.to_string());
+
+    // The sign keeps SQLite from taking the index of all orders of this status.
+    let orders = Rows {
+        by: dialect.by_primary_key(),
+        that: "+o.status = ? AND o.order_no > ? AND o.order_no <= ?",
+    };
+    let asked = values![OrderStatus::Paid.code(), &from, &to, limit];
+    let without_money = paid_without_money(session, orders, asked).await?;
+    let by_order = dialect.by_index("ix_payment_order");
+    let payments = Rows { by: &by_order, that: "p.order_no > ? AND p.order_no <= ?" };
+    let owed = owed_among(session, payments, values![&from, &to], limit).await?;
+    let these = "AND order_no > ? AND order_no <= ?";
+    let too_much = refunded_too_much(session, these, values![&from, &to, limit]).await?;
+    Ok((Found { without_money, too_much, owed }, last))
+}
+
+/// Among which rows something is looked for, and by which index if the engine is to be told.
+struct Rows<'r> {
+    by: &'r str,
+    that: &'r str,
+}
+
+impl<'r> From<&'r str> for Rows<'r> {
+    fn from(that: &'r str) -> Rows<'r> {
+        Rows { by: "", that }
+    }
 }
 
 pub(super) async fn since(
@@ -42,23 +124,25 @@ pub(super) async fn since(
     let paid = OrderStatus::Paid.code();
     let by_deadline = values![paid, *since_ms, limit];
     let mut problems =
-        paid_without_money(session, "status = ? AND pay_deadline >= ?", by_deadline).await?;
+        paid_without_money(session, "status = ? AND pay_deadline >= ?".into(), by_deadline).await?;
     let again = || Value::list(orders.iter().copied());
     let asked_again = &[paid.into(), again(), limit.into()];
-    problems
-        .extend(paid_without_money(session, "status = ? AND order_no IN ?", asked_again).await?);
+    let again_asked = "status = ? AND order_no IN ?".into();
+    problems.extend(paid_without_money(session, again_asked, asked_again).await?);
     let too_much = &[again(), limit.into()];
     problems.extend(refunded_too_much(session, "AND order_no IN ?", too_much).await?);
     let refunding = values![OrderStatus::Refunding.code()];
-    let mut found = owed_among(session, "o.status = ?", refunding, limit).await?;
-    found.extend(owed_among(session, "p.order_no IN ?", &[again()], limit).await?);
+    let mut found = owed_among(session, "o.status = ?".into(), refunding, limit).await?;
+    found.extend(owed_among(session, "p.order_no IN ?".into(), &[again()], limit).await?);
     for provider in providers(session).await? {
         let noted = "p.provider = ? AND p.kind = 1 AND p.created_at >= ?";
-        found.extend(owed_among(session, noted, values![&provider, *since_ms], limit).await?);
+        let asked = values![&provider, *since_ms];
+        found.extend(owed_among(session, noted.into(), asked, limit).await?);
         let known = owed.iter().filter(|one| one.provider == provider);
         let known = Value::list(known.map(|one| one.provider_txn.as_str()));
         let among = "p.provider = ? AND p.provider_txn IN ?";
-        found.extend(owed_among(session, among, &[Value::from(&provider), known], limit).await?);
+        let asked = &[Value::from(&provider), known];
+        found.extend(owed_among(session, among.into(), asked, limit).await?);
         problems.extend(refunded_too_much_since(session, &provider, *since_ms, limit).await?);
     }
     Ok(checked(problems, found, limit))
@@ -88,12 +172,12 @@ fn checked(
 
 async fn paid_without_money(
     session: &mut dyn Session,
-    of_order: &str,
+    Rows { by, that }: Rows<'_>,
     asked: &[Value<'_>],
 ) -> Outcome<Vec<PaymentProblem>> {
     let sql = format!(
-        "SELECT order_no FROM tb_seckill_order AS o
-         WHERE {of_order} AND NOT EXISTS (SELECT 1 FROM tb_payment AS p
+        "SELECT order_no FROM tb_seckill_order AS o {by}
+         WHERE {that} AND NOT EXISTS (SELECT 1 FROM tb_payment AS p
              WHERE p.order_no = o.order_no AND p.kind = 1 AND {NOT_REFUNDED})
          ORDER BY order_no LIMIT ?"
     );
@@ -122,14 +206,14 @@ impl Owed {
 /// left out: it is found again by the order's status.
 async fn owed_among(
     session: &mut dyn Session,
-    among: &str,
+    Rows { by, that }: Rows<'_>,
     asked: &[Value<'_>],
     limit: usize,
 ) -> Outcome<Vec<Owed>> {
     let sql = format!(
         "SELECT p.order_no, p.provider, p.provider_txn, {QUEUED}, o.status
-         FROM tb_payment AS p JOIN tb_seckill_order AS o ON o.order_no = p.order_no
-         WHERE {among} AND {OWED} AND {NOT_REFUNDED} AND (o.status <> 3 OR NOT {QUEUED})
+         FROM tb_payment AS p {by} JOIN tb_seckill_order AS o ON o.order_no = p.order_no
+         WHERE {that} AND {OWED} AND {NOT_REFUNDED} AND (o.status <> 3 OR NOT {QUEUED})
          ORDER BY 4, p.id LIMIT ?"
     );
     let read = |row: &dyn Row| {

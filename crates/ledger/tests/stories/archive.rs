@@ -11,7 +11,8 @@ use sale::{
 
 use crate::{Shop, back_door::BackDoor, check, given_back};
 
-const MONTH_MS: Millis = 30 * 24 * 60 * 60 * 1_000;
+const DAY_MS: Millis = 24 * 60 * 60 * 1_000;
+const MONTH_MS: Millis = 30 * DAY_MS;
 /// A month, and an hour in which the sale is open.
 pub(crate) const CYCLE_MS: Millis = MONTH_MS + 3_700_000;
 const MONTHS: usize = 120;
@@ -145,14 +146,14 @@ async fn counts(shop: &Shop, item: ItemId) -> Vec<(OrderStatus, StatusCount)> {
 }
 
 /// Every activity of before is moved as far as it may be. Answers how many are in the archive as a whole now.
-async fn archive(shop: &Shop, closed_before_ms: Millis) -> usize {
+pub(crate) async fn archive(shop: &Shop, closed_before_ms: Millis) -> usize {
     let (done, failed) = try_archive(shop, closed_before_ms).await;
     assert_eq!(failed, Vec::<String>::new());
     done
 }
 
 /// The same where steps may fail, and why they did.
-async fn try_archive(shop: &Shop, closed_before_ms: Millis) -> (usize, Vec<String>) {
+pub(crate) async fn try_archive(shop: &Shop, closed_before_ms: Millis) -> (usize, Vec<String>) {
     let (mut done, mut failed, mut after) = (0, Vec::new(), OldActivity::FIRST);
     loop {
         let old = shop.old_activities(closed_before_ms, after, 7).await.unwrap();
@@ -234,6 +235,14 @@ async fn an_archived_order_is_found_by_its_number_and_by_its_money() {
         let (paid, notice) = &past.paid[0];
         let money = shop.payments(paid.order_no).await.unwrap();
         let log = shop.stock_log_of(paid.order_no).await.unwrap();
+        // As they are on bills: two of each month, and one of which nobody knows.
+        let txns: Vec<String> = (0..9).map(|n| format!("42000{n}")).collect();
+        let on_bill = async || {
+            let mut rows = shop.payments_by_txn("wechat", &txns).await.unwrap();
+            rows.sort_by_key(|row| (row.order_no, row.kind.code()));
+            rows
+        };
+        let billed = on_bill().await;
         archive(&shop, shop.now() - MONTH_MS).await;
         // The last one stays: nobody has sold anything since.
         assert_eq!(in_books(&shop, "tb_seckill_order").await, 9);
@@ -242,6 +251,7 @@ async fn an_archived_order_is_found_by_its_number_and_by_its_money() {
         assert_eq!(shop.orders_by_no(&[paid.order_no]).await.unwrap(), std::slice::from_ref(paid));
         assert_eq!(shop.payments(paid.order_no).await.unwrap(), money);
         assert_eq!(shop.stock_log_of(paid.order_no).await.unwrap(), log);
+        assert_eq!((on_bill().await, billed.len()), (billed, 12), "eight came in, four went back");
         let providers = ["alipay".to_owned(), notice.provider.clone()];
         let found = shop.orders_of_payment(&providers, &notice.provider_txn).await.unwrap();
         assert_eq!(found, [paid.order_no]);
@@ -301,6 +311,12 @@ async fn money_that_comes_years_too_late_finds_its_order_and_goes_back() {
         let books = in_books(&shop, "tb_seckill_order").await;
         // Somebody pays a newer order, so that the newest payment of all is another one.
         shop.paid(past.activities[4].items[1].id, "zoe").await;
+        assert_eq!(
+            archive(&shop, cut).await,
+            0,
+            "the bills of these days are to be compared first"
+        );
+        shop.clock.advance(11 * DAY_MS);
         assert_eq!(archive(&shop, cut).await, 1);
         assert_eq!(in_books(&shop, "tb_seckill_order").await, books);
         told_once(OrderStatus::Refunded).await;

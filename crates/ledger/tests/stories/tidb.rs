@@ -17,7 +17,9 @@ use mysql_async::prelude::Queryable;
 use sale::CloseReason;
 
 use crate::{
-    NOON_MS, Shop, audit_entry,
+    NOON_MS, Shop,
+    archive::{CYCLE_MS, archive, live_through, told, try_archive},
+    audit_entry,
     back_door::BackDoor,
     mysql::{back_door, shop_at},
     numbers_of,
@@ -171,6 +173,39 @@ async fn without_triggers_the_audit_is_append_only_for_a_user_who_may_only_appen
         assert!(refused.contains("denied"), "{refused}");
     }
     assert_eq!(shop.audit_log(None, 10).await.unwrap()[0].who, "root");
+}
+
+#[tokio::test]
+async fn whoever_may_make_no_tables_archives_nothing_and_a_doctor_says_so() {
+    let server = shared_mariadb();
+    let (straight, url, _door) = behind_a_door(server);
+    drop(open(&url).await);
+    let database = straight.rsplit('/').next().unwrap();
+    for grant in grants(server, database) {
+        server.query(&grant).unwrap();
+    }
+    let url = url.replace("root@", &format!("{database}:x@"));
+    let said = async || mysql::archive_tables(&open(&url).await).await.unwrap();
+    let refused = said().await;
+    assert_eq!((refused.value.as_str(), refused.fitness), ("refused", Fitness::Risky));
+    let reached = || shop_at(&url, BackDoor::Mysql(straight.clone()), Options::default());
+    let shop = reached().await;
+    let past = live_through(&shop, 3).await;
+    let before = told(&shop, &past).await;
+    let until_ms = shop.now() - CYCLE_MS;
+    let (done, failed) = try_archive(&shop, until_ms).await;
+    assert!(done == 0 && failed.iter().all(|why| why.contains("denied")), "{failed:?}");
+    assert_eq!((failed.len(), told(&shop, &past).await == before), (2, true));
+
+    let grant = format!("GRANT CREATE ON `{database}`.* TO {database}@127.0.0.1");
+    server.query(&grant).unwrap();
+    assert_eq!(said().await.fitness, Fitness::Good);
+    // Whoever was connected before has the rights of before.
+    let now_ms = shop.now();
+    let shop = reached().await;
+    shop.clock.set(now_ms);
+    assert_eq!(archive(&shop, until_ms).await, 2);
+    assert_eq!(told(&shop, &past).await, before);
 }
 
 /// Every page of the audit from the newest number on.

@@ -29,7 +29,8 @@ pub(super) async fn doctor(config: &Config) -> bool {
     findings.extend(check_providers(&config.engine().providers));
     if config.profile == Profile::Cluster {
         findings.extend(redis::check(&config.redis).await);
-        findings.extend(mysql::check(&config.ledger).await);
+        let archives = config.jobs.archive_after_ms > 0;
+        findings.extend(mysql::check(&config.ledger, archives).await);
     }
     findings.extend(broker::check(&config.engine()).await);
     let looks = terminal::somebody_looks();

@@ -9,10 +9,10 @@ use engine::{
     Engine, Parts,
     moving_gate::{GateControls, MovingGate},
 };
-use gate::Gate;
+use faults::services::{shared_mariadb, unique_name};
 use http::{HeaderMap, Method, Request};
 use http_body_util::BodyExt;
-use ledger::Role;
+use ledger::{Role, mysql};
 use sale::{ItemId, ManualClock, Millis, SaleToken, SigningKeys, UserId};
 use serde_json::{Value, json};
 use server::{
@@ -126,33 +126,39 @@ impl Shop {
     /// One whose gate can be made to be away.
     pub(crate) async fn open_beside_a_gate() -> (Shop, Arc<GateControls>) {
         let mut controls = None;
-        let shop = Shop::open_through(
-            |_| {},
-            |gate| {
-                let gate = MovingGate::new(gate);
-                controls = Some(gate.controls.clone());
-                Arc::new(gate)
-            },
-        );
-        (shop.await, controls.unwrap())
+        let wrap = |parts: &mut Parts| {
+            let gate = MovingGate::new(parts.gate.clone());
+            controls = Some(gate.controls.clone());
+            parts.gate = Arc::new(gate);
+        };
+        let shop = Shop::open_of(|_| {}, ManualClock::at(NOW_MS), wrap).await;
+        (shop, controls.unwrap())
+    }
+
+    /// One whose ledger is on a server, as in a cluster.
+    pub(crate) async fn open_on_a_server(change: impl FnOnce(&mut Config)) -> Shop {
+        let url = shared_mariadb().create_database(&unique_name("api")).unwrap();
+        let clock = ManualClock::at(NOW_MS);
+        let ledger = mysql::open(&url, clock.clone(), mysql::Options::default()).await.unwrap();
+        Shop::open_of(change, clock, |parts| parts.ledger = Arc::new(ledger)).await
     }
 
     pub(crate) async fn open_with(change: impl FnOnce(&mut Config)) -> Shop {
-        Shop::open_through(change, |gate| gate).await
+        Shop::open_of(change, ManualClock::at(NOW_MS), |_| {}).await
     }
 
-    async fn open_through(
+    async fn open_of(
         change: impl FnOnce(&mut Config),
-        wrap: impl FnOnce(Arc<dyn Gate>) -> Arc<dyn Gate>,
+        clock: Arc<ManualClock>,
+        replace: impl FnOnce(&mut Parts),
     ) -> Shop {
         let data = tempfile::tempdir().unwrap();
-        let clock = ManualClock::at(NOW_MS);
         let mut config = Config::defaults();
         change(&mut config);
         let keys = SigningKeys::from_secret(SECRET).unwrap();
         let settings = config.engine();
         let mut parts = Parts::open(&settings, data.path(), clock.clone()).await.unwrap();
-        parts.gate = wrap(parts.gate);
+        replace(&mut parts);
         let opened = Engine::open(settings, data.path(), SECRET, keys, clock.clone(), parts).await;
         let engine = opened.unwrap();
         let hash = token_hash(ADMIN);

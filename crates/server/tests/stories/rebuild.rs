@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use checker::Answer;
 use client::NewSale;
-use faults::services::{MariaDb, MariaDbOptions, Redis, RedisOptions};
+use faults::services::{MariaDb, MariaDbOptions, Redis, RedisOptions, numbers_to};
 use tokio::time::Instant;
 
 use crate::fixtures::{Deployment, PARTITIONS, Profile, Sale, WEBS, becomes, blocking};
@@ -54,13 +54,13 @@ impl Engines {
 
     /// So many buyers have paid, and the gate has never heard of them.
     async fn sell_behind_the_gate(&self, sale: &Sale, orders: u64) {
-        let (activity, item) = (sale.activity, sale.item);
+        let (activity, item, numbers) = (sale.activity, sale.item, numbers_to(orders));
         let sql = format!(
             "INSERT INTO tb_seckill_order (order_no, user_id, activity_id, product_id, product_name,
                  price, currency, quantity, amount, status, epoch, claim_key, claimed_at, pay_deadline,
                  created_at, paid_at)
              SELECT CONCAT('SK', LPAD(seq, 19, '0')), CONCAT('buyer', seq), {activity}, {item}, 'thing',
-                 100, 'CNY', 1, 100, 1, 1, seq, 0, 0, 0, 1 FROM seq_1_to_{orders};
+                 100, 'CNY', 1, 100, 1, 1, seq, 0, 0, 0, 1 FROM {numbers};
              UPDATE tb_seckill_product SET stock = stock - {orders} WHERE id = {item}"
         );
         self.query(sale, &sql).await;

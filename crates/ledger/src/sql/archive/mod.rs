@@ -33,8 +33,9 @@ mod rows;
 
 pub(crate) use month::Month;
 pub(super) use reading::{
-    archived_books, archived_counts, find_log, find_order, has_payment, last_no, log_of, log_page,
-    months_of_payment, orders_in, orders_page, owners_in_months, payments_of,
+    archived_books, archived_counts, archived_end, find_log, find_order, has_payment, last_no,
+    log_of, log_page, months_of_payment, orders_in, orders_page, owners_in_months, payments_by_txn,
+    payments_of,
 };
 pub(super) use recall::recall;
 pub(crate) use rows::{Purpose, TABLES};

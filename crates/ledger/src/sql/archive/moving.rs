@@ -57,8 +57,16 @@ async fn items_of(session: &mut dyn Session, activity: ActivityId) -> Outcome<Ve
     session.rows(sql, values![activity], |row| Ok(ItemId(get(row, 0)?))).await
 }
 
+/// Money that moved in this time keeps its item in the books: for a week the bills of its provider are
+/// compared with what was noted there, day by day.
+const MONEY_MS: Millis = 10 * 24 * 60 * 60 * 1_000;
+
 /// What keeps an item from being moved, if anything does.
-async fn held_back(session: &mut dyn Session, item: ItemId) -> Outcome<Option<&'static str>> {
+async fn held_back(
+    session: &mut dyn Session,
+    item: ItemId,
+    now_ms: Millis,
+) -> Outcome<Option<&'static str>> {
     let unsettled =
         "SELECT 1 FROM tb_seckill_order WHERE product_id = ? AND status IN (0, 3) LIMIT 1";
     let letters = "SELECT 1 FROM tb_dead_letter WHERE product_id = ? AND state IN (0, 1) LIMIT 1";
@@ -71,7 +79,8 @@ async fn held_back(session: &mut dyn Session, item: ItemId) -> Outcome<Option<&'
          WHERE o.product_id = ? AND p.id = (SELECT MAX(id) FROM tb_payment)";
     let open = format!(
         "SELECT 1 FROM tb_seckill_order AS o JOIN tb_payment AS p ON p.order_no = o.order_no
-         WHERE o.product_id = ? AND ({OPEN_PAYMENT} OR ({OWED} AND {NOT_REFUNDED})) LIMIT 1"
+         WHERE o.product_id = ? AND ({OPEN_PAYMENT} OR ({OWED} AND {NOT_REFUNDED})
+             OR p.created_at >= ?) LIMIT 1"
     );
     for (why, sql) in [
         // The cheap ones first: what is held back is asked about again in every run.
@@ -80,13 +89,14 @@ async fn held_back(session: &mut dyn Session, item: ItemId) -> Outcome<Option<&'
         ("claims of it failed and wait", letters),
         ("the gate has not been told of everything", outbox),
         ("orders are unpaid, or their money is on its way back", unsettled),
-        ("payments are open", open.as_str()),
     ] {
         if session.first(sql, values![item], |_| Ok(())).await?.is_some() {
             return Ok(Some(why));
         }
     }
-    Ok(None)
+    let asked = values![item, now_ms - MONEY_MS];
+    let open = session.first(&open, asked, |_| Ok(())).await?;
+    Ok(open.map(|()| "payments are open, or of the last days"))
 }
 
 struct LogRow {
@@ -323,10 +333,11 @@ impl Archive for SqlLedger {
     }
 
     async fn archivable(&self, activity: ActivityId) -> Result<Archivable> {
+        let now_ms = self.clock.now_ms();
         self.run(Access::LongSnapshot, (), move |session, ()| {
             Box::pin(async move {
                 for item in items_of(session, activity).await? {
-                    if let Some(why) = held_back(session, item).await? {
+                    if let Some(why) = held_back(session, item, now_ms).await? {
                         return Ok(Archivable::HeldBack(format!("item {item}: {why}")));
                     }
                 }

@@ -6,6 +6,7 @@ use sale::{ItemId, Millis, OrderNo, OrderStatus};
 
 use super::{
     super::{
+        bills,
         columns::{coded, get, parsed},
         failure::{Failure, Outcome},
         orders, payments,
@@ -105,6 +106,31 @@ pub(in super::super) async fn months_of_payment(
 ) -> Outcome<Option<Month>> {
     let sql = "SELECT month FROM tb_archived_payment WHERE provider = ? AND provider_txn = ?";
     session.first(sql, values![provider, provider_txn], |row| month(row, 0)).await
+}
+
+/// Money received and given back of these transactions, none of which are in the books.
+pub(in super::super) async fn payments_by_txn(
+    session: &mut dyn Session,
+    provider: &str,
+    txns: &[String],
+) -> Outcome<Vec<PaymentRow>> {
+    if txns.is_empty() {
+        return Ok(Vec::new());
+    }
+    let sql = "SELECT month, provider_txn FROM tb_archived_payment
+         WHERE provider = ? AND provider_txn IN ?";
+    let asked: [Value<'_>; 2] = [provider.into(), Value::list(txns.iter())];
+    let read = |row: &dyn Row| Ok((month(row, 0)?, get::<String>(row, 1)?));
+    let mut by_month: BTreeMap<Month, Vec<String>> = BTreeMap::new();
+    for (month, txn) in session.rows(sql, &asked, read).await? {
+        by_month.entry(month).or_default().push(txn);
+    }
+    let mut found = Vec::new();
+    for (month, txns) in by_month {
+        let mut kept = session.month(month, Purpose::Read).await?;
+        found.extend(bills::by_txn_in_books(&mut *kept, provider, &txns).await?);
+    }
+    Ok(found)
 }
 
 /// Was money with this number credited to an order that is archived?
@@ -242,11 +268,19 @@ pub(in super::super) async fn archived_books(
     session: &mut dyn Session,
     item: ItemId,
 ) -> Outcome<ArchivedBooks> {
-    let sql = "SELECT end_stock FROM tb_archived_item WHERE product_id = ?";
-    let end_stock = session.first(sql, values![item], |row| get(row, 0)).await?;
+    let end_stock = archived_end(session, item).await?.map(|(_, stock)| stock);
     let counts = archived_counts(session, item).await?;
     let live = counts.iter().filter(|(status, _)| *status == OrderStatus::Paid);
     Ok(ArchivedBooks { live_units: live.map(|(_, count)| count.units).sum(), end_stock })
+}
+
+/// The last row of an item's stock log that is archived, and the stock with which it ends.
+pub(in super::super) async fn archived_end(
+    session: &mut dyn Session,
+    item: ItemId,
+) -> Outcome<Option<(i64, i64)>> {
+    let sql = "SELECT end_id, end_stock FROM tb_archived_item WHERE product_id = ?";
+    session.first(sql, values![item], |row| Ok((get(row, 0)?, get(row, 1)?))).await
 }
 
 /// A page of an item's stock log, that of the books being `found`.
@@ -256,9 +290,8 @@ pub(in super::super) async fn log_page(
     (after_id, limit): (i64, usize),
     mut found: Vec<StockLogRow>,
 ) -> Outcome<Vec<StockLogRow>> {
-    let sql = "SELECT end_id FROM tb_archived_item WHERE product_id = ?";
-    let end_id: Option<i64> = session.first(sql, values![item], |row| get(row, 0)).await?;
-    if end_id.is_none_or(|end_id| after_id >= end_id) {
+    let end = archived_end(session, item).await?;
+    if end.is_none_or(|(end_id, _)| after_id >= end_id) {
         return Ok(found);
     }
     let sql = "SELECT month FROM tb_archived_log WHERE product_id = ? ORDER BY month";

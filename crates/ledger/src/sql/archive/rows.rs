@@ -74,8 +74,13 @@ impl Copied {
         to: &mut dyn Session,
         (key, keys): (&str, &[Value<'static>]),
     ) -> Outcome<()> {
-        let sql = format!("DELETE FROM {} WHERE {key} IN ?", self.table);
-        to.execute(&sql, &[Value::List(keys.to_vec())]).await?;
+        let keys = [Value::List(keys.to_vec())];
+        // Looked for first: what is moved for the first time is moved without the right to delete in a month.
+        let sql = format!("SELECT {key} FROM {} WHERE {key} IN ? LIMIT 1", self.table);
+        if to.first(&sql, &keys, |_| Ok(())).await?.is_some() {
+            let sql = format!("DELETE FROM {} WHERE {key} IN ?", self.table);
+            to.execute(&sql, &keys).await?;
+        }
         self.write(to).await
     }
 
