@@ -25,7 +25,7 @@ cargo xtask <command>
                 --brokers: and those with real RocketMQ and Kafka, as CI does
                 --engines: and those of gate, ledger and cluster on Valkey, Redis 8 and MySQL 9
   setup         only that
-  brokers       only the stories with brokers; `brokers rocketmq`: those of sales by RocketMQ
+  brokers       only the stories with brokers; `brokers rocketmq`, `brokers kafka`: only of one of them
   engines [..]  only the stories on other engines, on all of them or on those that are named
   tidy          only the rules of the repository: who depends on whom, files, links, left-overs
   contract [N]  the API against its document, with N random requests of each kind (default 200)

@@ -27,6 +27,7 @@ const GET_BROKER_CLUSTER_INFO: u32 = 106;
 const GET_BROKER_RUNTIME_INFO: u32 = 28;
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 const ANSWER_BYTES_MAX: usize = 1 << 20;
+const DISK_USED_MAX: f64 = 0.9;
 
 /// How a broker is set up. The default is what claims should be sent to.
 #[derive(Clone, Debug)]
@@ -101,7 +102,23 @@ impl RocketMq {
             RocketMq { broker, names, names_port, broker_port, _beside: beside, _folder: folder };
         rocketmq.restart_name_server()?;
         rocketmq.restart()?;
+        rocketmq.has_room()?;
         Ok(rocketmq)
+    }
+
+    /// A minute after its start a broker looks how full the disk is, and then may take no messages. No
+    /// setting goes beyond nine tenths.
+    fn has_room(&self) -> io::Result<()> {
+        let told = ask(self.broker(), GET_BROKER_RUNTIME_INFO)?;
+        let used = told.split("\"commitLogDiskRatio\":\"").nth(1);
+        let used = used.and_then(|rest| rest.split('"').next()?.parse::<f64>().ok());
+        match used {
+            Some(used) if used > DISK_USED_MAX => Err(io::Error::other(format!(
+                "the disk is {:.0} % full, and RocketMQ's broker takes no messages from 90 % on",
+                used * 100.0
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Where clients ask for everything else.
@@ -202,8 +219,9 @@ fn broker_settings(
         "mappedFileSizeCommitLog=67108864\nmaxHashSlotNum=100000\nmaxIndexNum=400000".to_owned(),
         // The disk of a machine that builds is fuller than that of a broker.
         "diskMaxUsedSpaceRatio=98".to_owned(),
-        // A client that is frozen loses its queues after half a minute and not after two.
-        "channelExpiredTimeout=25000".to_owned(),
+        // A client that is frozen loses its queues after half a minute and not after two: it is looked every
+        // ten seconds who was silent for so long.
+        "channelExpiredTimeout=15000".to_owned(),
         // A machine that does everything else too is busy at times, which is no reason to refuse.
         "waitTimeMillsInSendQueue=5000\nosPageCacheBusyTimeOutMills=5000".to_owned(),
     ];

@@ -1,6 +1,6 @@
 //! What all our clients of RocketMQ have in common: threads, addresses, and questions about queues.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use rocketmq_client_rust::{
@@ -15,8 +15,10 @@ use crate::broker::{BrokerError, QueueState, RocketmqOptions};
 /// The client's own threads.
 const THREADS: usize = 2;
 /// How often the client asks the name servers who is there, and tells the brokers that we are. Its own
-/// thirty seconds would be how long claims wait for a broker that has come back.
+/// thirty seconds would be how long claims wait for a broker that has come back. It allows no less.
 const ASK_EVERY_MS: u32 = 10_000;
+/// Queues whose numbers are remembered.
+const NUMBERS_MAX: usize = 65_536;
 /// How long a question about queues may take.
 pub(super) const ASK_MAX: Duration = Duration::from_secs(3);
 /// How long the end of a client may take. What it has not done by then is done by nobody.
@@ -39,8 +41,27 @@ pub(super) struct Client {
     owner: Mutex<Option<RuntimeOwner>>,
     /// Its metrics and traces are not ours.
     _telemetry: TelemetryRuntimeGuard,
-    /// Made when somebody first asks. One question at a time.
-    admin: tokio::sync::Mutex<Option<DefaultMQAdminExt>>,
+    /// One question at a time.
+    asking: tokio::sync::Mutex<Asking>,
+}
+
+#[derive(Default)]
+struct Asking {
+    /// Made when somebody first asks.
+    admin: Option<DefaultMQAdminExt>,
+    /// A queue keeps its number while others come and go: whoever waits for it to be read up to a place
+    /// must not be answered with another one's.
+    numbers: HashMap<(String, i32), u32>,
+}
+
+impl Asking {
+    fn number(&mut self, queue: (String, i32)) -> u32 {
+        if self.numbers.len() >= NUMBERS_MAX && !self.numbers.contains_key(&queue) {
+            self.numbers.clear();
+        }
+        let next = u32::try_from(self.numbers.len()).unwrap_or(u32::MAX);
+        *self.numbers.entry(queue).or_insert(next)
+    }
 }
 
 impl Client {
@@ -60,7 +81,7 @@ impl Client {
             runtime: runtime.map_err(|error| error.to_string())?,
             owner: Mutex::new(Some(owner)),
             _telemetry: telemetry,
-            admin: tokio::sync::Mutex::default(),
+            asking: tokio::sync::Mutex::default(),
         })
     }
 
@@ -84,8 +105,8 @@ impl Client {
 
     /// How far the queues of the claims are read.
     pub(super) async fn queues(&self) -> Result<Vec<QueueState>, BrokerError> {
-        let mut admin = self.admin.lock().await;
-        let asked = tokio::time::timeout(ASK_MAX, self.ask_queues(&mut admin)).await;
+        let mut asking = self.asking.lock().await;
+        let asked = tokio::time::timeout(ASK_MAX, self.ask_queues(&mut asking)).await;
         match asked {
             Ok(Ok(queues)) => Ok(queues),
             Ok(Err(error)) => Err(BrokerError(error)),
@@ -93,11 +114,8 @@ impl Client {
         }
     }
 
-    async fn ask_queues(
-        &self,
-        admin: &mut Option<DefaultMQAdminExt>,
-    ) -> Result<Vec<QueueState>, String> {
-        let admin = self.admin(admin).await.map_err(said)?;
+    async fn ask_queues(&self, asking: &mut Asking) -> Result<Vec<QueueState>, String> {
+        let admin = self.admin(&mut asking.admin).await.map_err(said)?;
         let (group, topic) = (self.options.group.as_str(), self.options.topic.as_str());
         let route = admin.examine_topic_route_info(topic.into()).await;
         if !matches!(route, Ok(Some(_))) {
@@ -116,8 +134,7 @@ impl Client {
             .examine_consume_stats(group.into(), Some(topic.into()), None, None, Some(limit_ms))
             .await
             .map_err(said)?;
-        // In one order always, so that a queue has the same number every time.
-        let queues: BTreeMap<(String, i32), (i64, i64)> = stats
+        let mut queues: Vec<((String, i32), (i64, i64))> = stats
             .get_offset_table()
             .iter()
             .map(|(queue, offsets)| {
@@ -128,12 +145,13 @@ impl Client {
         if queues.is_empty() {
             return Err("no worker has joined its group yet".into());
         }
-        let state = |(n, (end, consumed)): (usize, (i64, i64))| QueueState {
-            queue: u32::try_from(n).unwrap_or(u32::MAX),
+        queues.sort_unstable();
+        let states = queues.into_iter().map(|(queue, (end, consumed))| QueueState {
+            queue: asking.number(queue),
             end: u64::try_from(end).unwrap_or(0),
             consumed: u64::try_from(consumed).unwrap_or(0),
-        };
-        Ok(queues.into_values().enumerate().map(state).collect())
+        });
+        Ok(states.collect())
     }
 
     async fn admin<'a>(
@@ -165,7 +183,7 @@ impl Client {
 
     pub(super) async fn stop(&self) {
         let ending = async {
-            if let Some(mut admin) = self.admin.lock().await.take() {
+            if let Some(mut admin) = self.asking.lock().await.admin.take() {
                 MQAdminReadExt::shutdown(&mut admin).await;
             }
             self.runtime.shutdown().await
@@ -191,10 +209,31 @@ impl Drop for Client {
 
 /// RocketMQ's number for it.
 pub(super) const TOPIC_NOT_THERE: i32 = 17;
+/// And that of a broker that takes no messages.
+const TAKES_NOTHING: i32 = 14;
 
 pub(super) fn said(error: ClientError) -> String {
     match error.broker_response_code() {
+        Some(TAKES_NOTHING) => format!(
+            "{error} (code {TAKES_NOTHING}: the broker takes no messages, as one does whose disk is \
+             fuller than 90 %)"
+        ),
         Some(code) => format!("{error} (code {code})"),
         None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_keeps_its_number_while_others_come_and_go() {
+        let mut asking = Asking::default();
+        let queue = |broker: &str, id| (broker.to_owned(), id);
+        let first: Vec<u32> = (0..3).map(|id| asking.number(queue("b", id))).collect();
+        assert_eq!(first, [0, 1, 2]);
+        assert_eq!(asking.number(queue("a", 0)), 3, "a broker that sorts before it came");
+        assert_eq!(asking.number(queue("b", 1)), 1);
     }
 }

@@ -4,9 +4,16 @@
 //! can have in hand: while nobody takes, it does not ask, and the client stops fetching when its own
 //! small store is full. Heartbeats are the client's and go on meanwhile, so the queues stay ours.
 //!
+//! Which queues are ours the members of a group work out for themselves, from who else is in it. Brokers
+//! tell them of a change, and the client does not hear it while it is at work on an earlier one; by itself
+//! it asks every twenty seconds. So we make it ask ([`BALANCE_EVERY`]): the queues of a worker that died are
+//! another one's soon after the broker noticed, and two workers that begin together share the work.
+//!
 //! A client that cannot begin, or has ended, is replaced by a new one.
 
 use std::{
+    collections::HashMap,
+    convert::Infallible,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
@@ -56,6 +63,8 @@ const COMMIT_MAX: Duration = Duration::from_secs(3);
 const SAY_AGAIN: Duration = Duration::from_secs(5);
 /// How often it is looked which queues are ours.
 const OURS_EVERY: Duration = Duration::from_secs(1);
+/// How often the client is made to work out anew which those are, and to tell brokers that we live.
+const BALANCE_EVERY: Duration = Duration::from_secs(5);
 /// After a failure, before the next try.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -185,22 +194,18 @@ impl Reader {
 
     async fn run(&self, sender: mpsc::Sender<Read>) {
         while !self.is_stopped() && !sender.is_closed() {
-            let (consumer, outcome) = match self.open().await {
+            let outcome = match self.open().await {
                 Ok(consumer) => {
-                    let outcome = self.read(&consumer, &sender).await;
-                    (Some(consumer), outcome)
+                    let outcome = tokio::select! {
+                        outcome = self.read(&consumer, &sender) => outcome,
+                        never = self.balance(&consumer) => match never {},
+                    };
+                    self.commit(&consumer).await;
+                    self.close(consumer).await;
+                    outcome
                 }
-                Err(error) => (None, Err(said(error))),
+                Err(cause) => Err(cause),
             };
-            if let Some(consumer) = consumer {
-                self.commit(&consumer).await;
-                if timeout(END_MAX, consumer.shutdown()).await.is_err() {
-                    tracing::debug!(
-                        group = self.group,
-                        "a client of RocketMQ does not end in time"
-                    );
-                }
-            }
             self.places.lock().keep(|_| false);
             if let Err(cause) = outcome {
                 tracing::debug!(
@@ -213,8 +218,8 @@ impl Reader {
         }
     }
 
-    async fn open(&self) -> Result<DefaultLitePullConsumer, ClientError> {
-        self.writer.begin().await?;
+    async fn open(&self) -> Result<DefaultLitePullConsumer, String> {
+        self.writer.begin().await.map_err(said)?;
         let mut builder = DefaultLitePullConsumer::builder(self.client.runtime.clone())
             .client_options(ClientOptions::legacy(self.client.config()))
             .consumer_group(self.group.as_str())
@@ -231,12 +236,51 @@ impl Reader {
         if let Some(signature) = self.client.signature() {
             builder = builder.rpc_hook(signature);
         }
-        let consumer = builder.build()?;
-        consumer.start().await?;
+        let consumer = builder.build().map_err(said)?;
+        let cause = match timeout(HANGS, self.join(&consumer)).await {
+            Ok(Ok(())) => return Ok(consumer),
+            Ok(Err(error)) => said(error),
+            Err(elapsed) => hangs(elapsed),
+        };
+        // It may be in the group by now.
+        self.close(consumer).await;
+        Err(cause)
+    }
+
+    async fn join(&self, consumer: &DefaultLitePullConsumer) -> Result<(), ClientError> {
         for topic in &self.topics {
             consumer.subscribe(topic).await?;
         }
-        Ok(consumer)
+        consumer.start().await
+    }
+
+    /// Leaves the group. One that does not in time goes on leaving: its heartbeats would keep queues that
+    /// nobody reads.
+    async fn close(&self, consumer: DefaultLitePullConsumer) {
+        let leaving = tokio::spawn(async move { consumer.shutdown().await });
+        if timeout(END_MAX, leaving).await.is_err() {
+            tracing::debug!(group = self.group, "a client of RocketMQ does not end in time");
+        }
+    }
+
+    /// To subscribe once more to what it reads is what makes the client ask: for the topic's queues, for
+    /// who is in the group, and so for which queues are ours.
+    async fn balance(&self, consumer: &DefaultLitePullConsumer) -> Infallible {
+        // Soon at first: a topic that was just made, or a group that others just joined, changes at once.
+        let mut pause = PAUSE;
+        loop {
+            tokio::time::sleep(pause).await;
+            pause = BALANCE_EVERY;
+            let asking = consumer.subscribe(&self.topics[0]);
+            match timeout(HANGS, asking).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    let cause = said(error);
+                    tracing::debug!(group = self.group, cause, "our queues are not known anew");
+                }
+                Err(_) => tracing::debug!(group = self.group, "our queues are asked for in vain"),
+            }
+        }
     }
 
     /// Until it is over, or the client hangs.
@@ -254,6 +298,7 @@ impl Reader {
             }
             if said_at.elapsed() >= SAY_AGAIN {
                 self.places.lock().say_again();
+                self.forget_said(consumer).await;
                 said_at = Instant::now();
             }
             if looked_at.elapsed() >= OURS_EVERY {
@@ -302,7 +347,15 @@ impl Reader {
         (receipt, body.to_vec())
     }
 
-    /// What cannot be committed now is by the client itself, which remembers it, a few seconds later.
+    /// The client tells a broker no place twice, not even one that was killed and has forgotten it. What it
+    /// told of queues that are not among those to be committed it forgets; and this is none of ours.
+    async fn forget_said(&self, consumer: &DefaultLitePullConsumer) {
+        let nobodys = MessageQueue::from_parts(self.topics[0].as_str(), "nobody", 0);
+        let commit = consumer.commit_with_map(HashMap::from([(nobodys, 0)]), true);
+        let _ = timeout(COMMIT_MAX, commit).await;
+    }
+
+    /// What does not get there is said again.
     async fn commit(&self, consumer: &DefaultLitePullConsumer) {
         let reached = self.places.lock().reached();
         if reached.is_empty() {

@@ -20,10 +20,15 @@ const ASK_MAX: Duration = Duration::from_secs(3);
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// Requests of the protocol.
 const GET_BROKER_CONFIG: u32 = 26;
+const GET_BROKER_RUNTIME_INFO: u32 = 28;
 const GET_BROKER_CLUSTER_INFO: u32 = 106;
 const BROKERS_MAX: usize = 64;
 /// Brokers keep no message for longer unless told otherwise, and reminders wait as long as there is to pay.
 const REMINDERS_S_DEFAULT: u64 = 3 * 24 * 60 * 60;
+/// Brokers take no message when their disk is fuller than nine tenths, whatever they are set to.
+const DISK_USED_MAX: f64 = 0.85;
+/// Claims of a worker whose machine is gone wait for so long. Its heartbeats come every five seconds.
+const EXPIRED_MS_MAX: u64 = 60_000;
 
 pub(super) async fn findings(client: &Arc<Client>) -> Vec<BrokerFinding> {
     let mut brokers = Err("rocketmq.name_servers names none".to_owned());
@@ -50,7 +55,11 @@ pub(super) async fn findings(client: &Arc<Client>) -> Vec<BrokerFinding> {
         vec![BrokerFinding::Ok(format!("RocketMQ's name servers answer, with {count} brokers"))];
     for broker in brokers.into_iter().take(BROKERS_MAX) {
         match ask(&broker, GET_BROKER_CONFIG).await {
-            Ok(settings) => found.extend(judged(&broker, &settings)),
+            Ok(settings) => {
+                found.extend(judged(&broker, &settings));
+                let state = ask(&broker, GET_BROKER_RUNTIME_INFO).await.unwrap_or_default();
+                found.extend(room_on_disk(&broker, &state));
+            }
             Err(error) => found.push(BrokerFinding::Warn(format!(
                 "the settings of RocketMQ's broker {broker} cannot be read ({error}): see that \
                  flushDiskType is SYNC_FLUSH, or brokerRole SYNC_MASTER"
@@ -91,6 +100,14 @@ fn judged(broker: &str, settings: &str) -> Vec<BrokerFinding> {
              unpaid orders are found by their index alone"
         )));
     }
+    let expired_ms = value("channelExpiredTimeout").and_then(|text| text.parse().ok());
+    if let Some(expired_ms) = expired_ms.filter(|expired_ms: &u64| *expired_ms > EXPIRED_MS_MAX) {
+        found.push(BrokerFinding::Warn(format!(
+            "RocketMQ's broker {broker} notices only after {} s that a worker's machine is gone \
+             (channelExpiredTimeout), and for so long its claims wait: 30000 is enough",
+            expired_ms / 1_000
+        )));
+    }
     let kept_s = value("timerMaxDelaySec").and_then(|text| text.parse().ok());
     if kept_s.is_some_and(|kept_s: u64| kept_s < REMINDERS_S_DEFAULT) {
         found.push(BrokerFinding::Warn(format!(
@@ -100,6 +117,18 @@ fn judged(broker: &str, settings: &str) -> Vec<BrokerFinding> {
         )));
     }
     found
+}
+
+fn room_on_disk(broker: &str, state: &str) -> Option<BrokerFinding> {
+    let used = state.split("\"commitLogDiskRatio\":\"").nth(1)?.split('"').next()?;
+    let used: f64 = used.parse().ok()?;
+    (used > DISK_USED_MAX).then(|| {
+        BrokerFinding::Warn(format!(
+            "the disk of RocketMQ's broker {broker} is {:.0} % full, and from 90 % on it takes no message: \
+             give it room, or claims wait on the gate's own log",
+            used * 100.0
+        ))
+    })
 }
 
 /// The addresses of the brokers that are written to, from an answer that is not quite JSON: its numbers
@@ -173,5 +202,23 @@ mod tests {
         assert!(matches!(told("flushDiskType=ASYNC_FLUSH")[..], [BrokerFinding::Warn(_)]));
         let found = judged("b", "flushDiskType=SYNC_FLUSH\ntimerWheelEnable=false");
         assert!(matches!(found[..], [BrokerFinding::Ok(_), BrokerFinding::Warn(_)]));
+    }
+
+    #[test]
+    fn a_worker_that_is_missed_late_and_a_disk_that_is_nearly_full_are_told() {
+        let told = |expired_ms: &str| {
+            let settings =
+                "flushDiskType=SYNC_FLUSH\ntimerWheelEnable=true\nchannelExpiredTimeout=";
+            judged("b", &format!("{settings}{expired_ms}")).len()
+        };
+        assert_eq!((told("30000"), told("120000")), (1, 2));
+        let state =
+            |used: &str| format!(r#"{{"table":{{"commitLogDiskRatio":"{used}","x":"1"}}}}"#);
+        assert_eq!(room_on_disk("b", &state("0.17")), None);
+        assert_eq!(room_on_disk("b", "it refuses"), None);
+        let Some(BrokerFinding::Warn(told)) = room_on_disk("b", &state("0.87")) else {
+            panic!("it is nearly full")
+        };
+        assert!(told.contains("87 % full"), "{told}");
     }
 }

@@ -37,7 +37,7 @@ fn anybody() -> Victim {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn random_kills_under_load_lose_nothing_and_make_nothing_twice() {
-    let rounds = std::env::var("SECKILL_BROKER_ROUNDS").ok().and_then(|text| text.parse().ok());
+    let rounds = std::env::var("BROKER_ROUNDS").ok().and_then(|text| text.parse().ok());
     let rounds: usize = rounds.unwrap_or(ROUNDS);
     let seed = fastrand::get_seed();
     println!("seed {seed}");

@@ -1,7 +1,7 @@
 //! Stories of sales whose claims go by a message broker: real Kafka, real `seckill` processes, in both
 //! profiles. `cargo xtask test --brokers` fetches what they need and runs them.
 //!
-//! `SECKILL_BROKER_ROUNDS=20` tells the story of random kills longer.
+//! `BROKER_ROUNDS=20` tells the story of random kills longer.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -13,7 +13,7 @@ pub(crate) const SERVERS: &str = "SECKILL_ROCKETMQ_NAME_SERVERS";
 pub(crate) const TOPIC: &str = "SECKILL_ROCKETMQ_TOPIC";
 pub(crate) const GROUP: &str = "SECKILL_ROCKETMQ_GROUP";
 /// A client that is silent for so long loses its queues, as the brokers of the tests are set.
-pub(crate) const SESSION_MS: u64 = 25_000;
+pub(crate) const SESSION_MS: u64 = 15_000;
 /// What the doctor says of one that answers, of its settings, and of one that is away.
 pub(crate) const DOCTOR_SEES: &str = "RocketMQ's name servers answer, with 1 brokers";
 pub(crate) const DOCTOR_JUDGES: &str = "has a message on its disk before it confirms it";

@@ -2,7 +2,7 @@
 //! `cargo xtask test --brokers` fetches what they need and runs them.
 //!
 //! Most are those of `tests/brokers`, told once more; what only RocketMQ does is in [`ladder`] and
-//! [`unpaid`]. `SECKILL_BROKER_ROUNDS=20` tells the story of random kills longer.
+//! [`unpaid`]. `BROKER_ROUNDS=20` tells the story of random kills longer.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

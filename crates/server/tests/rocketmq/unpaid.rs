@@ -7,7 +7,7 @@ use client::NewSale;
 use crate::{
     broker::by,
     fixtures::{Deployment, Profile, Sale, blocking, until},
-    way::{by_broker, number_at, own_broker},
+    way::{by_broker, nothing_waits, number_at, own_broker},
 };
 
 /// Time enough for one of them to pay on a busy machine.
@@ -93,4 +93,6 @@ async fn the_index_closes_orders_whose_message_is_lost() {
     let back = rocketmq.clone();
     blocking(move || back.restart()).await;
     all_but_the_first_are_closed(&mut sale, &orders).await;
+    // A broker that is killed forgets how far its queues were read in its last seconds, and is told again.
+    nothing_waits(&mut sale.admin()).await;
 }
