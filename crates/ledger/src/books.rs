@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use sale::{Claim, Epoch, Item, ItemId, ItemState, Millis, OrderNo};
 use serde::{Deserialize, Serialize};
 
-use crate::{ActivityFilter, ActivityKey, OrderNos, Release, Result};
+use crate::{ActivityFilter, ActivityKey, OrderNos, Release, Result, sql::chain::Walk};
 
 /// Rows of an item's stock log, and orders whose payments are checked, that one reading goes through: who
 /// reads all of them reads page by page.
@@ -13,9 +13,22 @@ pub const BOOKS_PAGE_ROWS: usize = 10_000;
 /// What reconcile and the metrics read.
 #[async_trait]
 pub trait Books: Send + Sync {
-    /// Everything the comparison needs of one item, read in one transaction; but for all of its stock log but
-    /// the last page, which is read before that: rows are only ever written behind the last one.
-    async fn item_books(&self, item: ItemId, in_flight: &[OrderNo]) -> Result<ItemBooks>;
+    /// Everything the comparison needs of one item, read in one transaction.
+    async fn item_books(&self, item: ItemId, in_flight: &[OrderNo]) -> Result<ItemBooks> {
+        self.item_books_behind(&LogWalk::default(), item, in_flight).await
+    }
+
+    /// The same, without what of a long stock log was walked before: rows are only ever written behind the
+    /// last one. Whoever holds something up for others while it reads books walks first.
+    async fn item_books_behind(
+        &self,
+        walk: &LogWalk,
+        item: ItemId,
+        in_flight: &[OrderNo],
+    ) -> Result<ItemBooks>;
+
+    /// Reads all of a long stock log but its last page, page by page. Of a shorter one it reads nothing.
+    async fn walk_log(&self, item: ItemId) -> Result<LogWalk>;
 
     /// The same, counted on from a point at which the books agreed: the price follows what changed since.
     /// `None` if that point is not in the books any more, as after a restore, or if they do not agree now;
@@ -130,6 +143,10 @@ impl ItemBooks {
         }
     }
 }
+
+/// As far as the stock log of an item was read.
+#[derive(Clone, Debug, Default)]
+pub struct LogWalk(pub(crate) Walk);
 
 /// The last row of an item's stock log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

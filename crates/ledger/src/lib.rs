@@ -52,7 +52,7 @@ pub use activities::{
 pub use archive::{Archivable, Archive, ArchiveStep, OldActivity};
 pub use bills::{BillDay, Bills, Noted};
 pub use books::{
-    BOOKS_PAGE_ROWS, Books, BooksPoint, CheckedPayments, ItemBooks, ItemOutline, LogEnd,
+    BOOKS_PAGE_ROWS, Books, BooksPoint, CheckedPayments, ItemBooks, ItemOutline, LogEnd, LogWalk,
     OWED_TOLD_MAX, OutlinePage, Outstanding, OutstandingClaims, OutstandingRows, OwedPayment,
     PaymentProblem, PaymentsSince,
 };

@@ -8,7 +8,7 @@ use std::{
 };
 
 use gate::Reading;
-use ledger::{BooksPoint, ItemBooks};
+use ledger::{BooksPoint, ItemBooks, LogWalk};
 use sale::{Claim, Epoch, ItemId, ItemState, Millis, OrderNo, UserId};
 
 use super::{Finding, ItemReport, ItemVerdict};
@@ -58,6 +58,11 @@ impl Comparison {
         item: ItemId,
         from: Option<&BooksPoint>,
     ) -> Result<(Sides, ItemReport), StoreError> {
+        // A long log is walked once and before, so that nobody who changes the stock waits for it.
+        let walk = match from {
+            Some(_) => LogWalk::default(),
+            None => self.shared.ledger.walk_log(item).await?,
+        };
         let mut readings = 0;
         loop {
             readings += 1;
@@ -65,7 +70,7 @@ impl Comparison {
                 // Not while something is on its way between the two: a load or an adjustment that is
                 // half done would look like a difference. It goes on in the pauses.
                 let _turn = self.shared.gate_turns.of(item).await;
-                let mut sides = self.read_both_sides(item, from).await?;
+                let mut sides = self.read_both_sides(item, from, &walk).await?;
                 if !sides.moving || readings >= READINGS_MAX {
                     let report = self.report_of(&mut sides).await?;
                     return Ok((sides, report));
@@ -82,7 +87,7 @@ impl Comparison {
         item: ItemId,
         from: Option<&BooksPoint>,
     ) -> Result<(Sides, ItemReport), StoreError> {
-        let books = self.books(item, &[], from).await?;
+        let books = self.books(item, &[], from, &LogWalk::default()).await?;
         let mut sides = Sides {
             gate: None,
             marked: HashSet::new(),
@@ -99,6 +104,7 @@ impl Comparison {
         item: ItemId,
         in_flight: &[OrderNo],
         from: Option<&BooksPoint>,
+        walk: &LogWalk,
     ) -> Result<ItemBooks, StoreError> {
         let ledger = &self.shared.ledger;
         if let Some(from) = from
@@ -106,19 +112,20 @@ impl Comparison {
         {
             return Ok(books);
         }
-        Ok(ledger.item_books(item, in_flight).await?)
+        Ok(ledger.item_books_behind(walk, item, in_flight).await?)
     }
 
     async fn read_both_sides(
         &self,
         item: ItemId,
         from: Option<&BooksPoint>,
+        walk: &LogWalk,
     ) -> Result<Sides, StoreError> {
         let gate = &self.shared.gate;
         let before = gate.reading(item).await?;
         let in_flight: Vec<OrderNo> =
             before.iter().flat_map(|r| &r.in_flight).map(|claim| claim.order_no).collect();
-        let books = self.books(item, &in_flight, from).await?;
+        let books = self.books(item, &in_flight, from, walk).await?;
         let returning = books.pending_releases.iter();
         let returning: Vec<(UserId, OrderNo)> =
             returning.map(|release| (release.user.clone(), release.order_no)).collect();

@@ -14,7 +14,7 @@ use super::{
     upkeep,
 };
 use crate::{
-    ActivityFilter, ActivityKey, Books, BooksPoint, CheckedPayments, ItemBooks, LogEnd,
+    ActivityFilter, ActivityKey, Books, BooksPoint, CheckedPayments, ItemBooks, LogEnd, LogWalk,
     OutlinePage, Outstanding, PaymentsSince, Result,
     outbox::{pending_adjusts, pending_releases},
 };
@@ -173,8 +173,17 @@ async fn count_for_all(tx: &mut dyn Session, age_ms_max: Millis) -> Outcome<Outs
 
 #[async_trait]
 impl Books for SqlLedger {
-    async fn item_books(&self, item: ItemId, in_flight: &[OrderNo]) -> Result<ItemBooks> {
-        let (mut walk, mut walks) = (Walk::default(), 0);
+    async fn walk_log(&self, item: ItemId) -> Result<LogWalk> {
+        chain::walk(self, item).await.map(LogWalk)
+    }
+
+    async fn item_books_behind(
+        &self,
+        walk: &LogWalk,
+        item: ItemId,
+        in_flight: &[OrderNo],
+    ) -> Result<ItemBooks> {
+        let (mut walk, mut walks) = (walk.0.clone(), 0);
         loop {
             let asked = (in_flight.to_vec(), walk.clone());
             let however_long = walks == WALKS_MAX;

@@ -46,7 +46,7 @@ pub(super) struct Place {
 
 /// As far as a log was walked.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Walk {
+pub(crate) struct Walk {
     at: Option<Place>,
     breaks: Vec<i64>,
     /// By stock: how many more changes lead to it than away from it.
@@ -92,6 +92,17 @@ impl Walk {
             (false, Some((end, 1)), None) => (Vec::new(), Some(end)),
             _ => (self.breaks, None),
         }
+    }
+}
+
+/// Walks a long log until less than a page is left.
+pub(super) async fn walk(ledger: &SqlLedger, item: ItemId) -> Result<Walk> {
+    let is_long: Result<Option<(i64, i64)>> = ledger
+        .run(Access::Statement, (), move |session, ()| Box::pin(full_page_end(session, item, 0)))
+        .await;
+    match is_long? {
+        Some(_) => walk_on(ledger, item, Walk::default()).await,
+        None => Ok(Walk::default()),
     }
 }
 

@@ -18,7 +18,7 @@ mod books;
 mod books_since;
 mod buyers;
 mod cashier;
-mod chain;
+pub(crate) mod chain;
 mod closing;
 pub(crate) mod columns;
 mod console;

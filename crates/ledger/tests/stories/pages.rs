@@ -81,6 +81,27 @@ async fn a_stock_log_of_many_pages_is_one_chain() {
 }
 
 #[tokio::test]
+async fn what_was_walked_of_a_log_is_not_read_again() {
+    check(async |shop| {
+        let item = shop.sold_one_by_one().await;
+        let walk = shop.walk_log(item).await.unwrap();
+        shop.bought(item, "ann", 2).await;
+        let behind = async || {
+            let books = shop.item_books_behind(&walk, item, &[]).await.unwrap();
+            (books.chain_breaks, books.chain_end)
+        };
+        assert_eq!(behind().await, (vec![], Some(8)));
+        shop.shift(PAGE / 2, 1).await;
+        assert_eq!(behind().await, (vec![], Some(8)), "that row was read before");
+        let row = 2 * PAGE + 3;
+        shop.shift(row, 1).await;
+        assert_eq!(behind().await.0, [row, row + 1]);
+        assert_eq!(shop.chain(item).await.0, [PAGE / 2, PAGE / 2 + 1, row, row + 1]);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_long_chain_is_whole_in_whatever_order_its_rows_are_numbered() {
     check(async |shop| {
         let item = shop.sold_one_by_one().await;

@@ -239,7 +239,11 @@ async fn compared(shop: &Shop, query: &str) -> Vec<Value> {
     assert_eq!((&report["left"], &report["moving"]), (&json!(0), &json!(0)), "{report}");
     let books = ["item_id", "verdict", "ledger_stock", "live_units", "total", "findings"];
     let items = report["items"].as_array().unwrap().iter();
-    items.map(|item| books.iter().map(|name| item[name].clone()).collect()).collect()
+    let mut said: Vec<Value> =
+        items.map(|item| books.iter().map(|name| item[name].clone()).collect()).collect();
+    // Each engine lists them in an order of its own.
+    said.sort_by_key(|item| item[0].as_i64());
+    said
 }
 
 /// Moves a little of what is over. False if nothing is left.

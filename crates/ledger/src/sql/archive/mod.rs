@@ -1,10 +1,11 @@
 //! The archive: what is over for long, moved out of the tables that selling works with.
 //!
 //! Whole activities are moved, whose end is longer ago than the shop wants to keep them at hand and in
-//! which nothing is open any more: no unpaid order, no money under way, no dead letter, nothing for the
-//! gate. Their orders, payments and stock log go to the *months* of the archive: each row to the month in
-//! which its order was numbered, so a number alone says where to look. A month is a file beside the ledger
-//! (SQLite) or a set of tables (MySQL), with the columns and indexes of the tables they came from.
+//! which nothing is open any more: no unpaid order, no money under way or moved in the last days, no dead
+//! letter, nothing for the gate. Their orders, payments and stock log go to the *months* of the archive:
+//! each row to the month in which its order was numbered, so a number alone says where to look. A month is
+//! a file beside the ledger (SQLite) or a set of tables (MySQL), with the columns and indexes of the tables
+//! they came from.
 //!
 //! **One step** moves some rows of one item. It copies them into the month and has them synced there, then
 //! deletes them from the books and writes down what it moved, in one transaction of the books. For MySQL
