@@ -2,6 +2,7 @@
 // server to judge; here only the shape is read.
 
 import { decimalsOf } from "../money.js";
+import { CURRENCIES } from "./currencies.js";
 
 const ROWS_MAX = 1_000;
 /** The names a column may have, and what it is for the server. */
@@ -66,6 +67,8 @@ export function itemsOf(text, currency) {
       const value = line[i];
       if (name && value !== undefined && value !== "") item[name] = WHOLE.has(name) ? Number(value) : value;
     }
+    // What is no currency has no decimals by which its prices could be read.
+    if (!CURRENCIES.includes(item.currency)) return { error: "currency", line: n + 2, column: item.currency };
     for (const name of ["price", "origin_price"]) {
       if (item[name] === undefined) continue;
       item[name] = minor(item[name], item.currency);

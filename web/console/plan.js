@@ -4,21 +4,22 @@ import { el } from "../element.js";
 import { decimalText, decimalsOf } from "../money.js";
 import { call } from "./call.js";
 import { itemsOf, minor } from "./csv.js";
+import { CURRENCIES } from "./currencies.js";
 import { field, note } from "./parts.js";
 import { shows } from "./preflight.js";
 import { t, why, zone } from "./text.js";
 import { fromLocal, toLocal } from "./times.js";
 
 const MINUTE_MS = 60_000;
-const CURRENCIES = ["CNY", "USD", "EUR", "GBP", "JPY", "HKD", "SGD", "KRW"];
 
 /** The next full hour that is at least half an hour away. */
 const nextHour = (now) => Math.ceil((now + 30 * MINUTE_MS) / (60 * MINUTE_MS)) * 60 * MINUTE_MS;
 
-function itemRow(given, { currency, remove }) {
+function itemRow(given, { remove }) {
   const input = (attributes) => el("input", attributes);
   const name = input({ required: true, maxlength: "200", value: given.name ?? "" });
-  const price = input({ required: true, inputmode: "decimal", value: given.price === undefined ? "" : decimalText(given.price, decimalsOf(currency())), placeholder: "0.00" });
+  const currency = el("select", { "aria-label": t("currency") }, CURRENCIES.map((code) => el("option", { selected: code === given.currency }, code)));
+  const price = input({ required: true, inputmode: "decimal", value: given.price === undefined ? "" : decimalText(given.price, decimalsOf(given.currency)), placeholder: decimalText(0, decimalsOf(given.currency)) });
   const stock = input({ required: true, type: "number", min: "1", step: "1", value: given.stock ?? "" });
   const limit = input({ required: true, type: "number", min: "1", step: "1", value: given.limit_per_user ?? 1 });
   const shards = input({ required: true, type: "number", min: "1", step: "1", value: given.shards ?? 1 });
@@ -31,15 +32,21 @@ function itemRow(given, { currency, remove }) {
   };
   image.addEventListener("change", look);
   if (image.value) look();
-  price.addEventListener("change", () => price.setCustomValidity(minor(price.value, currency()) === null ? t("no_price") : ""));
+  const isPrice = () => price.setCustomValidity(minor(price.value, currency.value) === null ? t("no_price") : "");
+  price.addEventListener("change", isPrice);
+  currency.addEventListener("change", () => {
+    price.placeholder = decimalText(0, decimalsOf(currency.value));
+    if (price.value !== "") isPrice();
+  });
   const row = el("div", { class: "item-row" }, shown,
-    field(t("item"), name), field(t("price"), price), field(t("units"), stock), field(t("per_buyer"), limit), field(t("shards"), shards),
+    field(t("item"), name), field(t("price"), el("span", { class: "amount" }, price, currency)), field(t("units"), stock), field(t("per_buyer"), limit), field(t("shards"), shards),
     field(t("picture"), image), el("button", { type: "button", class: "quiet", "aria-label": t("remove_item"), onclick: () => remove(row) }, "✕"));
   name.closest("label").classList.add("name");
   return {
     row,
+    currency: () => currency.value,
     read: () => ({
-      name: name.value.trim(), price: minor(price.value, currency()), currency: currency(), stock: Number(stock.value), limit_per_user: Number(limit.value), shards: Number(shards.value),
+      name: name.value.trim(), price: minor(price.value, currency.value), currency: currency.value, stock: Number(stock.value), limit_per_user: Number(limit.value), shards: Number(shards.value),
       ...(given.sku ? { sku: given.sku } : {}), ...(given.description ? { description: given.description } : {}), ...(given.origin_price ? { origin_price: given.origin_price } : {}),
       ...(image.value && !image.validity.customError ? { image_url: image.value } : {}),
     }),
@@ -53,15 +60,15 @@ export function plan({ live }) {
   const opens = el("input", { type: "datetime-local", step: "1", required: true, value: toLocal(start) });
   const closes = el("input", { type: "datetime-local", step: "1", required: true, value: toLocal(start + 60 * MINUTE_MS) });
   const pay = el("input", { type: "number", min: "1", step: "1", required: true, value: "30" });
-  const currency = el("select", {}, CURRENCIES.map((code) => el("option", {}, code)));
   const challenge = el("select", {}, ["off", "pow", "captcha"].map((kind) => el("option", { value: kind }, t(`challenge_${kind}`))));
   const members = el("input", { type: "checkbox" });
   const shuffle = el("input", { type: "number", min: "0", step: "100", value: "0" });
   const rows = [];
   const list = el("div", { class: "view" });
+  /** The currency of the item before, for most sales have one. */
+  const usual = () => rows.at(-1)?.currency() ?? CURRENCIES[0];
   const addItem = (given = {}) => {
-    const made = itemRow(given, {
-      currency: () => currency.value,
+    const made = itemRow({ currency: usual(), ...given }, {
       remove: (row) => {
         if (rows.length === 1) return;
         rows.splice(rows.findIndex((one) => one.row === row), 1);
@@ -87,7 +94,7 @@ export function plan({ live }) {
   const pasted = el("textarea", { "aria-label": t("from_table"), spellcheck: "false", placeholder: "name,price,stock,limit_per_user,image_url\niPhone,6999.00,100,1,https://…" });
   const toldOfTable = note();
   const fromTable = (text) => {
-    const read = itemsOf(text, currency.value);
+    const read = itemsOf(text, usual());
     if (read.error) {
       toldOfTable.bad(t(`csv_${read.error}`, { line: read.line ?? "", column: read.column ?? "" }));
       return;
@@ -110,7 +117,7 @@ export function plan({ live }) {
     el("header", {}, el("h1", {}, t("plan_one"))),
     el("fieldset", {}, el("legend", {}, t("step_window")), field(t("name"), name),
       el("div", { class: "columns" }, field(t("opens"), opens), field(t("closes"), closes), field(t("pay_within_min"), pay)), when),
-    el("fieldset", {}, el("legend", {}, t("items")), field(t("currency"), currency), list, el("p", { class: "hint" }, t("shards_hint")),
+    el("fieldset", {}, el("legend", {}, t("items")), list, el("p", { class: "hint" }, t("shards_hint")),
       el("div", { class: "actions" }, el("button", { type: "button", onclick: () => addItem().row.querySelector("input").focus() }, t("add_item"))),
       el("details", {}, el("summary", {}, t("from_table")), el("div", { class: "view" }, el("p", { class: "hint" }, t("csv_hint")), pasted,
         el("div", { class: "actions" }, el("button", { type: "button", onclick: () => fromTable(pasted.value) }, t("take_table")), file), toldOfTable.line))),

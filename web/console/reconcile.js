@@ -21,7 +21,7 @@ function findings(report) {
 function reportOf(report) {
   const items = table([
     [t("item"), (item) => item.name], [t("verdict"), (item) => pill("verdict", item.verdict), "tight"],
-    [t("gate_left"), (item) => number(item.gate_left), "num"], [t("in_flight"), (item) => number(item.in_flight), "num"], [t("returning"), (item) => number(item.returning), "num"],
+    [t("gate_left"), (item) => number(item.gate_left), "num"], [t("in_flight"), (item) => number(item.in_flight), "num"], [t("returning"), (item) => number(item.returning), "num"], [t("adjusting"), (item) => number(item.adjusting ?? 0), "num"],
     [t("ledger_stock"), (item) => number(item.ledger_stock), "num"], [t("live_orders"), (item) => number(item.live_orders), "num"], [t("total"), (item) => number(item.total), "num"],
   ], report.items, { label: t("items"), empty: t(report.compared > 0 ? "nothing_changed" : "no_items_compared") });
   return [findings(report), items].filter(Boolean);

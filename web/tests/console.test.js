@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { readFileSync, readdirSync } from "node:fs";
 import { test } from "node:test";
 import { cells, itemsOf, minor } from "../console/csv.js";
+import { CURRENCIES } from "../console/currencies.js";
 import { Live, funnelOf, rate, reasonsOf, saleToWatch } from "../console/live.js";
 import { command, shapeOf } from "../console/rehearse.js";
 import { fromLocal, toLocal } from "../console/times.js";
@@ -63,12 +64,15 @@ test("a table is read as spreadsheets write it", () => {
     { currency: "CNY", name: "Phone", price: 699_900, stock: 100, limit_per_user: 2, image_url: "https://x.example/p.jpg" },
     { currency: "CNY", name: "壳", price: 990, stock: 5 },
   ]);
+  const mixed = itemsOf("name,price,stock,currency\nTea,980,1,JPY\nOil,1.234,1,KWD\nPen,9.8,1,\n", "USD");
+  assert.deepEqual(mixed.items.map(({ price, currency }) => [price, currency]), [[980, "JPY"], [1_234, "KWD"], [980, "USD"]]);
   assert.deepEqual(itemsOf("名称\t价格\t库存\nPhone\t1\t2", "JPY").items, [{ currency: "JPY", name: "Phone", price: 1, stock: 2 }]);
 });
 
 test("a table that cannot be meant says where", () => {
   assert.deepEqual(itemsOf("name,price\nx,1", "CNY"), { error: "columns" });
   assert.deepEqual(itemsOf("name,price,stock\nx,1,1\ny,cheap,1", "CNY"), { error: "price", line: 3, column: "price" });
+  assert.deepEqual(itemsOf("name,price,stock,currency\nx,1,1,XXQ", "CNY"), { error: "currency", line: 2, column: "XXQ" });
   assert.deepEqual(itemsOf("name,price,stock\n", "CNY"), { error: "empty" });
   assert.deepEqual(itemsOf(`name,price,stock\n${"x,1,1\n".repeat(1_001)}`, "CNY"), { error: "rows" });
 });
@@ -77,6 +81,15 @@ test("prices have the decimals of their currency and no others", () => {
   assert.deepEqual(["1", "1.5", "1.50", "0.01"].map((text) => minor(text, "CNY")), [100, 150, 150, 1]);
   assert.deepEqual(["1.555", "", "-1", "1.", "x", "9".repeat(13)].map((text) => minor(text, "CNY")), Array(6).fill(null));
   assert.equal(minor("1.5", "JPY"), null);
+});
+
+test("what can be sold for is what the server has", () => {
+  const source = readFileSync(new URL("../../crates/sale/src/money.rs", import.meta.url), "utf8");
+  const list = source.slice(source.indexOf("const ISO_4217"));
+  const codes = list.slice(0, list.indexOf("];")).match(/\b[A-Z]{3}\b/g);
+  assert.equal(codes.length, 165);
+  assert.deepEqual([...CURRENCIES].sort(), codes.sort());
+  assert.equal(CURRENCIES[0], "CNY");
 });
 
 test("a local time is read as it was written", () => {

@@ -1,6 +1,7 @@
 // Amounts are shown as their currency and language want them.
 
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { decimalsOf, decimalText, formatMoney, percentOff } from "../money.js";
 
@@ -13,6 +14,16 @@ test("minor units follow ISO 4217", () => {
   assert.equal(decimalsOf("KWD"), 3);
   assert.equal(decimalsOf("IQD"), 3, "where Intl alone would say 0");
   assert.equal(decimalsOf("CLF"), 4);
+});
+
+test("every currency of the server has the decimals that it has there", () => {
+  const source = readFileSync(new URL("../../crates/sale/src/money.rs", import.meta.url), "utf8");
+  const list = source.slice(source.indexOf("const ISO_4217"));
+  const rows = [...list.slice(0, list.indexOf("];")).matchAll(/\(\s*(\d),\s*"([^"]+)"/g)];
+  assert.deepEqual(rows.map(([, decimals]) => decimals), ["0", "2", "3", "4"]);
+  for (const [, decimals, codes] of rows) {
+    for (const code of codes.match(/[A-Z]{3}/g)) assert.equal(decimalsOf(code), Number(decimals), code);
+  }
 });
 
 test("amounts stay exact", () => {

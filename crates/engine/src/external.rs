@@ -228,7 +228,7 @@ pub enum ToldError {
     /// Say it again in a moment.
     #[error("the order is on its way to the ledger")]
     Queued,
-    #[error("the amount is not the order's, which is {} {}", .0.minor, .0.currency)]
+    #[error("the amount is not the order's, which is {0}")]
     OtherAmount(Money),
     /// It was told with another order or amount.
     #[error("the transaction id was used before")]

@@ -61,4 +61,8 @@ impl OrderBook for WakingBook {
     async fn due(&self, now_ms: Millis, limit: usize) -> Result<Vec<FailedClaim>, BookError> {
         in_share(Share::Worker, self.ledger.due(now_ms, limit)).await
     }
+
+    async fn due_by_another_clock(&self, now_ms: Millis) -> Result<u64, BookError> {
+        in_share(Share::Worker, self.ledger.due_by_another_clock(now_ms)).await
+    }
 }

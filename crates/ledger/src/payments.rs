@@ -226,8 +226,7 @@ impl PaymentRow {
             return Err(Invalid::new("order_no", problem));
         }
         if self.amount != done.amount {
-            let Money { minor, currency } = self.amount;
-            return Err(Invalid::new("amount", format!("the payment was {minor} {currency}")));
+            return Err(Invalid::new("amount", format!("the payment was {}", self.amount)));
         }
         Ok(())
     }

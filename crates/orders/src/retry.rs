@@ -3,11 +3,18 @@
 //! The ledger is asked which claims are due, rather than a timer kept per claim: a restart then has
 //! nothing to restore, and any worker of a cluster may do the work. Two workers trying the same
 //! claim at the same time is harmless, because settling twice is a no-op.
+//!
+//! A next try is noted as a time of the wall's clock. After one that was ahead has been set right it would
+//! be as late as the clock was wrong; so the ledger is asked for those whenever the clock is seen to have
+//! stepped back, which a process that was away meanwhile must suppose.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use sale::{BookError, FailedClaim};
-use tracing::error;
+use sale::{BookError, FailedClaim, Millis};
+use tracing::{error, warn};
 
 use crate::{
     Options, meters,
@@ -16,15 +23,26 @@ use crate::{
     workers::Shared,
 };
 
+/// A clock that goes back by less is one that is kept in step.
+const STEP_MS_MIN: Millis = 10_000;
+
 pub(crate) struct Retries {
-    pub(crate) settler: Settler,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) options: Options,
+    settler: Settler,
+    shared: Arc<Shared>,
+    options: Options,
+    /// When the clock was last looked at, and what it said.
+    looked: Option<(Instant, Millis)>,
 }
 
 impl Retries {
+    pub(crate) fn new(settler: Settler, shared: Arc<Shared>, options: Options) -> Retries {
+        Retries { settler, shared, options, looked: None }
+    }
+
     pub(crate) async fn run(mut self) {
-        while let Ok(due) = self.due().await {
+        loop {
+            self.make_up_for_a_step_back().await;
+            let Ok(due) = self.due().await else { break };
             let full = due.len() >= self.options.retry_batch_max;
             if self.try_again(due).await.is_err() {
                 break;
@@ -38,6 +56,28 @@ impl Retries {
                 break;
             }
         }
+    }
+
+    /// Without an answer of the ledger it is asked again in the next round.
+    async fn make_up_for_a_step_back(&mut self) {
+        let (now, now_ms) = (Instant::now(), self.settler.clock.now_ms());
+        let stepped_back = self.looked.is_none_or(|(then, then_ms)| {
+            let passed_ms = Millis::try_from((now - then).as_millis()).unwrap_or(Millis::MAX);
+            then_ms.saturating_add(passed_ms).saturating_sub(now_ms) > STEP_MS_MIN
+        });
+        if stepped_back {
+            match self.settler.book.due_by_another_clock(now_ms).await {
+                Ok(0) => {}
+                Ok(claims) => {
+                    warn!(
+                        claims,
+                        "the clock was set back: claims that wait for a later try are tried now"
+                    );
+                }
+                Err(_) => return,
+            }
+        }
+        self.looked = Some((now, now_ms));
     }
 
     async fn due(&mut self) -> Result<Vec<FailedClaim>, Stopped> {

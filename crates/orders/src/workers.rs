@@ -59,8 +59,7 @@ impl Workers {
             StopSignal(stop_signal.clone()),
         );
         let mut loops = JoinSet::new();
-        let retries =
-            Retries { settler: settler.clone(), shared: shared.clone(), options: options.clone() };
+        let retries = Retries::new(settler.clone(), shared.clone(), options.clone());
         loops.spawn(retries.run());
         let aside =
             AsideLoop { settler: settler.clone(), shared: shared.clone(), log: log.clone() };

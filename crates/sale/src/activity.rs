@@ -404,6 +404,7 @@ impl NewItem {
         };
         check_price("price", self.price);
         check_price("origin_price", self.origin_price.unwrap_or_default());
+        note(check_currency(field("currency"), self.currency));
         if !(1..=STOCK_MAX).contains(&self.stock) {
             note(Err(Invalid::new(field("stock"), format!("must be from 1 to {STOCK_MAX}"))));
         }
@@ -417,6 +418,15 @@ impl NewItem {
         }
         self.words.problems(&self.image_url, &field, note);
     }
+}
+
+fn check_currency(field: String, currency: Currency) -> Result<(), Invalid> {
+    if currency.is_iso_4217() {
+        return Ok(());
+    }
+    let problem = format!("{currency} is no currency of ISO 4217, such as CNY, USD or JPY");
+    let zh = format!("{currency} 不是 ISO 4217 的货币代码，例如 CNY、USD、JPY");
+    Err(Invalid::new(field, problem).zh(zh))
 }
 
 fn check_name(field: &str, name: &str) -> Result<(), Invalid> {
@@ -485,6 +495,8 @@ mod tests {
         assert_eq!(refused(|a| a.items.clear()), "items");
         assert_eq!(refused(|a| a.items[0].stock = 0), "items[0].stock");
         assert_eq!(refused(|a| a.items[0].price = -1), "items[0].price");
+        let no_money = |a: &mut NewActivity| a.items[0].currency = "XXQ".parse().unwrap();
+        assert_eq!(refused(no_money), "items[0].currency");
         assert_eq!(refused(|a| a.items[0].limit_per_user = 0), "items[0].limit_per_user");
         assert_eq!(refused(|a| a.items[0].shards = 65), "items[0].shards");
         for image in ["javascript:1", "http://cdn.shop/a.png", "//cdn.shop/a.png", "/\\cdn.shop"] {

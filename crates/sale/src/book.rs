@@ -61,4 +61,8 @@ pub trait OrderBook: Send + Sync {
 
     /// Failed claims whose next try is due, at most `limit`, earliest first.
     async fn due(&self, now_ms: Millis, limit: usize) -> Result<Vec<FailedClaim>, BookError>;
+
+    /// The next try of failed claims that were noted well after `now_ms`, by a clock that has been set right
+    /// since, becomes due. Answers how many there were.
+    async fn due_by_another_clock(&self, now_ms: Millis) -> Result<u64, BookError>;
 }

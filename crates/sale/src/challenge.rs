@@ -13,7 +13,9 @@
 //! The signature is over the parameters *and the buyer*, who is not among them: a challenge is of no use to
 //! anybody else. It names the item and the second at which it is over. Where there is a picture as well, the
 //! parameters carry a keyed hash of what is to be read in it; without our key nobody can try letters at home.
-//! Whether a challenge was used before is for the caller to remember, by its [`OpenedChallenge::id`].
+//! Whether a challenge was used before is for the caller to remember, by its [`OpenedChallenge::id`]. Who
+//! forgets that with its end knows its own challenges by the *series*, with which their salt begins: a time
+//! would say something else after the clock was set.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use pbkdf2::pbkdf2_hmac_array;
@@ -27,6 +29,7 @@ use crate::{
 const ALGORITHM: &str = "PBKDF2/SHA-256";
 const KEY_BYTES: usize = 32;
 const RANDOM_BYTES: usize = 16;
+const SERIES_BYTES: usize = 8;
 /// The longest solution that is looked at. One of ours is about 700 characters.
 pub const SOLUTION_CHARS_MAX: usize = 4_096;
 /// Rounds for one key, at the most: what checking a solution costs us.
@@ -81,6 +84,8 @@ pub struct NewChallenge<'n> {
     pub code: Option<&'n str>,
     pub issued_ms: Millis,
     pub expires_ms: Millis,
+    /// Drawn by the caller, for all challenges that it remembers together.
+    pub series: u64,
     /// Drawn by the caller, for this challenge alone.
     pub random: [u8; 2 * RANDOM_BYTES],
 }
@@ -122,6 +127,7 @@ pub struct OpenedChallenge {
     counter: u32,
     /// No other challenge has it.
     pub id: u64,
+    pub series: u64,
     pub issued_ms: Millis,
     pub expires_ms: Millis,
 }
@@ -129,6 +135,7 @@ pub struct OpenedChallenge {
 impl Challenge {
     pub fn new(new: NewChallenge<'_>, keys: &SigningKeys) -> Challenge {
         let (nonce, salt) = new.random.split_at(RANDOM_BYTES);
+        let salt = [&new.series.to_be_bytes()[..], &salt[SERIES_BYTES..]].concat();
         let bits = new.difficulty.clamp(DIFFICULTY_MIN, DIFFICULTY_MAX);
         let digits = bits.saturating_sub(COST_BITS_MAX).div_ceil(4).max(PREFIX_DIGITS_MIN);
         let parameters = ChallengeParameters {
@@ -146,7 +153,7 @@ impl Challenge {
             key_length: KEY_BYTES,
             key_prefix: "0".repeat(digits as usize),
             nonce: hex(nonce),
-            salt: hex(salt),
+            salt: hex(&salt),
         };
         let signed = signed_text(&parameters, new.user);
         let signature = hex(&keys.mac(Purpose::Challenge, &signed));
@@ -183,9 +190,12 @@ impl OpenedChallenge {
             return Err(ChallengeFault::Expired);
         }
         let nonce = unhex::<RANDOM_BYTES>(&parameters.nonce).ok_or(ChallengeFault::Forged)?;
-        let (first, _) = nonce.split_at(8);
+        let salt = unhex::<RANDOM_BYTES>(&parameters.salt).ok_or(ChallengeFault::Forged)?;
+        let begins_with =
+            |bytes: &[u8]| u64::from_be_bytes(bytes[..8].try_into().unwrap_or_default());
         Ok(OpenedChallenge {
-            id: u64::from_be_bytes(first.try_into().unwrap_or_default()),
+            id: begins_with(&nonce),
+            series: begins_with(&salt),
             issued_ms: parameters.data.issued,
             expires_ms,
             counter: solution.counter,
@@ -287,7 +297,9 @@ mod tests {
         let (user, item) = (&ann(), ItemId(42));
         let (issued_ms, expires_ms) = (1_000, 10_000);
         let difficulty = DIFFICULTY_MIN;
-        let new = NewChallenge { user, item, difficulty, code, issued_ms, expires_ms, random };
+        let series = 7;
+        let new =
+            NewChallenge { user, item, difficulty, code, issued_ms, expires_ms, series, random };
         Challenge::new(new, &keys())
     }
 
@@ -300,7 +312,8 @@ mod tests {
         let text = solve_challenge(&made(None)).unwrap();
         let opened = open(&text).unwrap();
         assert_eq!(opened.check(None, &keys()), Ok(()));
-        assert_eq!((opened.id, opened.issued_ms), (0x0001_0203_0405_0607, 1_000));
+        let told = (opened.id, opened.series, opened.issued_ms);
+        assert_eq!(told, (0x0001_0203_0405_0607, 7, 1_000));
         let of = |user: &str, item, now_ms| {
             let user = user.parse().unwrap();
             OpenedChallenge::open(&text, &user, ItemId(item), &keys(), now_ms).err()
@@ -366,6 +379,7 @@ mod tests {
                 code: None,
                 issued_ms: 0,
                 expires_ms: 0,
+                series: 0,
                 random: [7; 32],
             };
             let ChallengeParameters { cost, key_prefix, .. } =

@@ -4,7 +4,26 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// An ISO 4217 code: three capital letters.
+/// The currencies of ISO 4217 as of 2026-01-01 by the decimals of their amounts. What is in the list and has
+/// no smallest unit (gold, drawing rights, the codes for tests and for none) is no money to sell for.
+/// A code that ISO adds is added here, and in `web/money.js` if it has not two decimals.
+const ISO_4217: [(u32, &str); 4] = [
+    (0, "BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF"),
+    (
+        2,
+        "AED AFN ALL AMD AOA ARS AUD AWG AZN BAM BBD BDT BMD BND BOB BOV BRL BSD BTN BWP BYN BZD CAD CDF \
+         CHE CHF CHW CNY COP COU CRC CUP CVE CZK DKK DOP DZD EGP ERN ETB EUR FJD FKP GBP GEL GHS GIP GMD \
+         GTQ GYD HKD HNL HTG HUF IDR ILS INR IRR JMD KES KGS KHR KPW KYD KZT LAK LBP LKR LRD LSL MAD MDL \
+         MGA MKD MMK MNT MOP MRU MUR MVR MWK MXN MXV MYR MZN NAD NGN NIO NOK NPR NZD PAB PEN PGK PHP PKR \
+         PLN QAR RON RSD RUB SAR SBD SCR SDG SEK SGD SHP SLE SOS SRD SSP STN SVC SYP SZL THB TJS TMT TOP \
+         TRY TTD TWD TZS UAH USD USN UYU UZS VED VES WST XAD XCD XCG YER ZAR ZMW ZWG",
+    ),
+    (3, "BHD IQD JOD KWD LYD OMR TND"),
+    (4, "CLF UYW"),
+];
+
+/// Three capital letters. What is sold is sold for one of [`Currency::iso_4217`]; what is on record may be of
+/// a code that has been withdrawn since.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Currency([u8; 3]);
 
@@ -17,15 +36,24 @@ impl Currency {
     /// ISO 4217 for "no currency": the price of an item nobody knows.
     pub const NONE: Currency = Currency(*b"XXX");
 
-    /// How many decimals its amounts are written with (ISO 4217).
+    /// Everything that can be sold for.
+    pub fn iso_4217() -> impl Iterator<Item = &'static str> {
+        ISO_4217.into_iter().flat_map(|(_, codes)| codes.split(' '))
+    }
+
+    /// May something be sold for it?
+    pub fn is_iso_4217(self) -> bool {
+        self.listed_decimals().is_some()
+    }
+
+    /// How many decimals its amounts are written with. Those of a code that is not in the list are two.
     pub fn decimals(self) -> u32 {
-        match self.as_str() {
-            "BIF" | "CLP" | "DJF" | "GNF" | "ISK" | "JPY" | "KMF" | "KRW" | "PYG" | "RWF"
-            | "UGX" | "UYI" | "VND" | "VUV" | "XAF" | "XOF" | "XPF" => 0,
-            "BHD" | "IQD" | "JOD" | "KWD" | "LYD" | "OMR" | "TND" => 3,
-            "CLF" | "UYW" => 4,
-            _ => 2,
-        }
+        self.listed_decimals().unwrap_or(2)
+    }
+
+    fn listed_decimals(self) -> Option<u32> {
+        let listed = |codes: &str| codes.split(' ').any(|code| code == self.as_str());
+        ISO_4217.into_iter().find(|entry| listed(entry.1)).map(|entry| entry.0)
     }
 
     pub fn as_str(&self) -> &str {
@@ -161,8 +189,29 @@ mod tests {
     #[test]
     fn currencies_are_three_capitals() {
         assert_eq!("CNY".parse(), Ok(Currency::CNY));
+        // What a withdrawn code was noted with can still be read.
+        assert_eq!("XXX".parse(), Ok(Currency::NONE));
         for bad in ["", "cny", "CN", "CNYY", "C1Y", "¥"] {
             assert_eq!(bad.parse::<Currency>(), Err(InvalidCurrency), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_sold_is_sold_for_a_currency_of_the_list() {
+        let of = |code: &str| code.parse::<Currency>().unwrap();
+        let all: Vec<&str> = Currency::iso_4217().collect();
+        assert_eq!(all.len(), 165);
+        for (n, code) in all.iter().enumerate() {
+            assert!(of(code).is_iso_4217() && !all[..n].contains(code), "{code:?}");
+        }
+        for (code, decimals) in [("CNY", 2), ("JPY", 0), ("KWD", 3), ("CLF", 4), ("XCG", 2)] {
+            assert!(of(code).is_iso_4217(), "{code}");
+            assert_eq!(of(code).decimals(), decimals, "{code}");
+        }
+        // None at all, one for tests, gold, one that its country has given up, and a typing error.
+        for code in ["XXX", "XTS", "XAU", "DEM", "CYN", "XXQ", "RMB"] {
+            assert!(!of(code).is_iso_4217(), "{code}");
+            assert_eq!(Money::new(1_234, of(code)).to_string(), format!("12.34 {code}"));
         }
     }
 

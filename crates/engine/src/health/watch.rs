@@ -331,3 +331,36 @@ fn what(kind: AlertKind, about: &str) -> String {
         other => other.to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_engine::{TestEngine, Webhook};
+
+    #[tokio::test]
+    async fn clocks_that_are_apart_wake_somebody_once_and_once_when_they_agree() {
+        let webhook = Webhook::open().await;
+        let shop = TestEngine::without_a_sale(|settings| {
+            settings.alerts.webhook_url = webhook.url();
+            (settings.alerts.raise_after_ms, settings.alerts.resolve_after_ms) = (0, 0);
+        })
+        .await;
+        let health = &shop.engine.health;
+        for (offset_ms, told) in [(10_000, 0), (-10_001, 1), (-20_000, 1), (3, 2), (0, 2)] {
+            health.check_clocks(offset_ms);
+            health.tell_what_is_due().await;
+            let heard = async {
+                while webhook.heard().len() < told {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            let heard = tokio::time::timeout(Duration::from_secs(20), heard).await;
+            heard.expect("somebody is told");
+            assert_eq!(webhook.heard().len(), told, "{offset_ms} ms");
+        }
+        let told = webhook.heard();
+        for (post, part) in told.iter().zip(["-10001 ms", "\"resolved\""]) {
+            assert!(post.contains("\"clock\"") && post.contains(part), "{post}");
+        }
+    }
+}

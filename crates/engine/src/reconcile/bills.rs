@@ -284,10 +284,9 @@ fn differs(name: &str, no: OrderNo, line: &BillLine, paid: &PaymentRow) -> Optio
     if (paid.order_no, paid.amount) == (no, line.amount) {
         return None;
     }
-    let (minor, currency) = (line.amount.minor, line.amount.currency);
     let detail = format!(
-        "{}: {name} {} is {} {} on record, and {minor} {currency} for {no} on the bill",
-        paid.order_no, paid.provider_txn, paid.amount.minor, paid.amount.currency
+        "{}: {name} {} is {} on record, and {} for {no} on the bill",
+        paid.order_no, paid.provider_txn, paid.amount, line.amount
     );
     Some(Finding::new("bill_charge_differs", detail))
 }

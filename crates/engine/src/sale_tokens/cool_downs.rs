@@ -61,15 +61,17 @@ impl CoolDowns {
         self.by_user.write().remove(user);
     }
 
-    /// What the ledger says, and what happened here while it was being read.
-    pub(crate) fn replace(&self, read: Vec<CoolDown>, now_ms: Millis) {
+    /// What the ledger says, and what happened here while it was being read. Nobody waits beyond `latest_ms`:
+    /// who would was told so by a clock that has been set right since.
+    pub(crate) fn replace(&self, read: Vec<CoolDown>, now_ms: Millis, latest_ms: Millis) {
         let mut by_user = self.by_user.write();
         let is_new = |waiting: &Waiting| {
             let noted_ms = waiting.noted_ms.unwrap_or(Millis::MIN);
-            now_ms.saturating_sub(noted_ms) < READING_MS_MAX && now_ms < waiting.until_ms
+            let waits = (now_ms + 1..=latest_ms).contains(&waiting.until_ms);
+            now_ms.saturating_sub(noted_ms) < READING_MS_MAX && waits
         };
         by_user.retain(|_, waiting| is_new(waiting));
-        let read = read.into_iter().take(COOLING_MAX);
+        let read = read.into_iter().filter(|read| read.until_ms <= latest_ms).take(COOLING_MAX);
         for CoolDown { user, until_ms } in read {
             by_user.entry(user).or_insert(Waiting { until_ms, noted_ms: None });
         }
@@ -108,14 +110,33 @@ mod tests {
             names.iter().map(|name| CoolDown { user: user(name), until_ms: 100_000 }).collect()
         };
         assert!(!waits("ann", 0));
-        cool_downs.replace(read(&["ann"]), 0);
+        let replace = |read, now_ms| cool_downs.replace(read, now_ms, 100_000);
+        replace(read(&["ann"]), 0);
         cool_downs.add(&[user("bob")], 100_000, 1_000);
-        cool_downs.replace(read(&["ann"]), 1_500);
+        replace(read(&["ann"]), 1_500);
         assert!(waits("ann", 1_500) && waits("bob", 1_500));
         assert!(!waits("ann", 100_000));
-        cool_downs.replace(read(&["bob"]), 10_000);
+        replace(read(&["bob"]), 10_000);
         assert!(!waits("ann", 10_000), "an operator let them go");
-        cool_downs.replace(Vec::new(), 20_000);
+        replace(Vec::new(), 20_000);
         assert!(!waits("bob", 20_000));
+    }
+
+    #[test]
+    fn a_clock_that_is_set_right_lets_nobody_wait_for_longer() {
+        let cool_downs = CoolDowns::default();
+        let user = |name: &str| -> UserId { name.parse().unwrap() };
+        let hour_ms = 3_600_000;
+        // The clock is an hour ahead; both are told to wait for a minute.
+        let waiting = |name: &str| CoolDown { user: user(name), until_ms: hour_ms + 60_000 };
+        cool_downs.add(&[user("ann")], hour_ms + 60_000, hour_ms);
+        cool_downs.replace(vec![waiting("bob")], hour_ms, hour_ms + 60_000);
+        for name in ["ann", "bob"] {
+            assert!(cool_downs.until(&user(name), || hour_ms).is_some(), "{name}");
+        }
+        cool_downs.replace(vec![waiting("ann"), waiting("bob")], 0, 60_000);
+        for name in ["ann", "bob"] {
+            assert_eq!(cool_downs.until(&user(name), || 0), None, "{name}");
+        }
     }
 }

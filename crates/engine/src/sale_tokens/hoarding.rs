@@ -9,8 +9,7 @@ use std::sync::Arc;
 
 use sale::{Millis, UserId};
 
-use super::CoolDowns;
-use super::cool_downs::COOLING_MAX;
+use super::{CLOCKS_APART_MS_MAX, CoolDowns, cool_downs::COOLING_MAX};
 use crate::{
     actor::{Actor, audit_entry},
     coordination::Hint,
@@ -61,8 +60,14 @@ impl Hoarding {
         let lists = self.shared.ledger.buyer_lists().await?;
         self.cool_downs.replace_lists(&lists);
         let waiting = self.shared.ledger.cooling_down(now_ms, COOLING_MAX).await?;
-        self.cool_downs.replace(waiting, now_ms);
+        self.cool_downs.replace(waiting, now_ms, self.latest_ms(now_ms));
         Ok(())
+    }
+
+    /// Nobody who is told to wait now is told to wait for longer.
+    pub(super) fn latest_ms(&self, now_ms: Millis) -> Millis {
+        let longest_ms = self.shared.settings.door.unpaid_cool_down_ms as Millis;
+        now_ms.saturating_add(longest_ms).saturating_add(CLOCKS_APART_MS_MAX)
     }
 
     /// An operator lets this one go. False if they did not have to wait.

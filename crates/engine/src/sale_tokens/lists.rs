@@ -130,7 +130,11 @@ impl Lists {
     /// Who has to wait, the longest wait first.
     pub async fn cooling_down(&self, limit: usize) -> ledger::Result<Vec<CoolDown>> {
         let shared = &self.hoarding.shared;
-        shared.ledger.cooling_down(shared.now_ms(), limit).await
+        let now_ms = shared.now_ms();
+        let mut waiting = shared.ledger.cooling_down(now_ms, limit).await?;
+        let latest_ms = self.hoarding.latest_ms(now_ms);
+        waiting.retain(|waiting| waiting.until_ms <= latest_ms);
+        Ok(waiting)
     }
 
     /// This one need not wait any more. False if they did not.

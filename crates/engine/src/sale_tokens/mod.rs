@@ -16,7 +16,10 @@ mod hoarding;
 mod lists;
 mod wrong_answers;
 
-use std::sync::Arc;
+use std::{
+    hash::{BuildHasher, Hasher, RandomState},
+    sync::Arc,
+};
 
 use ledger::{LedgerError, Listed};
 use sale::{
@@ -37,14 +40,18 @@ pub(crate) use wrong_answers::WrongAnswers;
 
 /// Whoever cannot read a picture has the machine work so much longer instead: eight times.
 const INSTEAD_OF_READING_BITS: u32 = 3;
+/// So far the clocks of instances may be apart, and one may step. A wait that lasts for longer than this
+/// beyond the longest there is was noted by a clock that has been set right since.
+const CLOCKS_APART_MS_MAX: Millis = 10_000;
 
 pub struct SaleTokens {
     shared: Arc<Shared>,
     keys: SigningKeys,
     pub(crate) hoarding: Arc<Hoarding>,
     lists: ListReads,
-    /// In one process, challenges from before this are over: nobody remembers which of them were spent.
-    began_ms: Option<Millis>,
+    /// Of the challenges that this process makes. Where nobody else remembers which were spent, those of
+    /// earlier processes are over.
+    series: u64,
 }
 
 /// Why there is no token.
@@ -145,7 +152,7 @@ impl SaleTokens {
     ) -> SaleTokens {
         SaleTokens {
             lists: ListReads::new(shared.ledger.clone()),
-            began_ms: (!shared.is_cluster()).then(|| shared.now_ms()),
+            series: RandomState::new().build_hasher().finish(),
             keys,
             hoarding,
             shared,
@@ -189,6 +196,7 @@ impl SaleTokens {
             code: code.as_deref(),
             issued_ms: now_ms,
             expires_ms,
+            series: self.series,
             random,
         };
         let seed = u64::from_be_bytes(seed.try_into().unwrap_or_default());
@@ -258,7 +266,7 @@ impl SaleTokens {
     ) -> Result<OpenedChallenge, NotLetIn> {
         let opened = OpenedChallenge::open(solution.altcha, user, item.id, &self.keys, now_ms);
         let opened = match opened {
-            Ok(opened) if self.began_ms.is_some_and(|began_ms| opened.issued_ms < began_ms) => {
+            Ok(opened) if !self.shared.is_cluster() && opened.series != self.series => {
                 return Err(bad(ChallengeFault::Expired));
             }
             Ok(opened) => opened,

@@ -8,6 +8,8 @@ use std::collections::HashMap;
 use parking_lot::Mutex;
 use sale::{Millis, UserId};
 
+use super::CLOCKS_APART_MS_MAX;
+
 /// Buyers remembered. Beyond it somebody is forgotten, and has a few tries more.
 const REMEMBERED_MAX: usize = 100_000;
 /// Where so many are remembered, those who need not wait any more are looked for this often and no more: it
@@ -42,7 +44,14 @@ impl WrongAnswers {
     pub(crate) fn until(&self, user: &UserId, now_ms: Millis) -> Option<Millis> {
         let remembered = self.remembered.lock();
         let wrong = remembered.by_user.get(user)?;
-        (wrong.answers >= self.answers_max && now_ms < wrong.until_ms).then_some(wrong.until_ms)
+        let waits = wrong.answers >= self.answers_max && self.holds(wrong, now_ms);
+        waits.then_some(wrong.until_ms)
+    }
+
+    /// What would last for longer than it may was noted by a clock that has been set right since.
+    fn holds(&self, wrong: &Wrong, now_ms: Millis) -> bool {
+        let latest_ms = now_ms + self.cool_down_ms + CLOCKS_APART_MS_MAX;
+        (now_ms + 1..=latest_ms).contains(&wrong.until_ms)
     }
 
     pub(crate) fn note(&self, user: &UserId, now_ms: Millis) {
@@ -51,7 +60,7 @@ impl WrongAnswers {
         let until_ms = now_ms + self.cool_down_ms;
         let by_user = &mut remembered.by_user;
         let wrong = by_user.entry(user.clone()).or_insert(Wrong { answers: 0, until_ms });
-        if now_ms >= wrong.until_ms {
+        if !self.holds(wrong, now_ms) {
             wrong.answers = 0;
         }
         wrong.answers += 1;
@@ -95,6 +104,20 @@ mod tests {
         assert_eq!(wrong.until(&ann, 1_002), None);
         wrong.note(&ann, 1_002);
         assert_eq!(wrong.until(&ann, 1_002), None, "and begins anew");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_right_lets_nobody_wait_for_longer() {
+        let wrong = WrongAnswers::new(2, 1_000);
+        let ann: UserId = "ann".parse().unwrap();
+        let hour_ms = 3_600_000;
+        for _ in 0..2 {
+            wrong.note(&ann, hour_ms);
+        }
+        assert_eq!(wrong.until(&ann, hour_ms), Some(hour_ms + 1_000));
+        assert_eq!(wrong.until(&ann, 0), None);
+        wrong.note(&ann, 0);
+        assert_eq!(wrong.until(&ann, 0), None, "and begins anew");
     }
 
     #[test]

@@ -22,6 +22,8 @@ use crate::{
     outbox::shortened,
 };
 
+/// So far the clocks of instances may be apart.
+const CLOCKS_APART_MS_MAX: Millis = 10_000;
 /// The columns of a dead letter after those of its claim.
 const LETTER_COLUMNS: &str = "state, tries, next_try_at, cause, created_at, updated_at";
 
@@ -123,6 +125,16 @@ pub(super) async fn due(
         Ok(FailedClaim { claim, tries, next_try_ms, cause })
     };
     session.rows(&sql, values![DeadLetterState::Retrying.code(), now_ms, limit], failed).await
+}
+
+/// By the index over the state. When each was noted says how far ahead the clock was; when its next try is
+/// does not, for that may be hours away by any clock.
+pub(super) async fn due_by_another_clock(tx: &mut dyn Session, now_ms: Millis) -> Outcome<u64> {
+    let sql = "UPDATE tb_dead_letter SET next_try_at = ?, updated_at = ?
+         WHERE state = ? AND next_try_at > ? AND updated_at > ?";
+    let retrying = DeadLetterState::Retrying.code();
+    let ahead_ms = now_ms.saturating_add(CLOCKS_APART_MS_MAX);
+    tx.execute(sql, values![now_ms, now_ms, retrying, now_ms, ahead_ms]).await
 }
 
 /// Closes the open letters of these orders.

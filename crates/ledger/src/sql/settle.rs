@@ -195,4 +195,11 @@ impl OrderBook for SqlLedger {
         })
         .await
     }
+
+    async fn due_by_another_clock(&self, now_ms: Millis) -> Result<u64, BookError> {
+        self.run(Access::Write, (), move |tx, ()| {
+            Box::pin(dead_letters::due_by_another_clock(tx, now_ms))
+        })
+        .await
+    }
 }

@@ -39,6 +39,28 @@ async fn a_failed_claim_is_tried_again_until_it_is_an_order() {
 }
 
 #[tokio::test]
+async fn a_clock_that_is_set_right_does_not_keep_failed_claims_waiting() {
+    const HOUR_MS: i64 = 3_600_000;
+    check(async |shop| {
+        let item = shop.sale_of(10).await;
+        let (ann, bob) = (shop.claim(item.id, "ann", 1), shop.claim(item.id, "bob", 1));
+        let now_ms = shop.now();
+        shop.clock.advance(HOUR_MS);
+        shop.defer(&[failed(&ann, 1, Some(shop.now() + 10_000))]).await.unwrap();
+        shop.clock.advance(-HOUR_MS);
+        // Bob's has a long way to go by the right clock.
+        let later = failed(&bob, 16, Some(now_ms + 2 * HOUR_MS));
+        shop.defer(std::slice::from_ref(&later)).await.unwrap();
+        assert!(shop.due(now_ms + 10_000, 10).await.unwrap().is_empty());
+        assert_eq!(shop.due_by_another_clock(now_ms).await.unwrap(), 1);
+        assert_eq!(shop.due(now_ms, 10).await.unwrap(), [failed(&ann, 1, Some(now_ms))]);
+        assert_eq!(shop.due_by_another_clock(now_ms).await.unwrap(), 0, "once");
+        assert_eq!(shop.due(now_ms + 2 * HOUR_MS, 10).await.unwrap()[1], later);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_buyer_finds_what_failed() {
     check(async |shop| {
         let activity = shop.activity_of(&[10, 10, 10]).await;

@@ -107,25 +107,31 @@ impl ConsumerContext for Group {
     }
 }
 
+/// After what an operator set: an offset is not stored before the ledger has what is before it.
+pub(super) fn reading(config: &ClientConfig, options: &KafkaOptions) -> ClientConfig {
+    let mut config = config.clone();
+    config
+        .set("group.id", &options.group)
+        .set("enable.auto.commit", "true")
+        .set("auto.commit.interval.ms", "1000")
+        .set("enable.auto.offset.store", "false")
+        // What was published before anybody read counts, too.
+        .set("auto.offset.reset", "earliest")
+        .set("partition.assignment.strategy", "cooperative-sticky")
+        .set("session.timeout.ms", options.session_ms.to_string())
+        .set("heartbeat.interval.ms", (options.session_ms / 5).max(1).to_string())
+        .set("fetch.wait.max.ms", "100")
+        .set("queued.max.messages.kbytes", FETCHED_KBYTES_MAX);
+    config
+}
+
 impl Reader {
     pub(super) fn start(
         config: &ClientConfig,
         options: &KafkaOptions,
         topic: Arc<Topic>,
     ) -> Reader {
-        let mut config = config.clone();
-        config
-            .set("group.id", &options.group)
-            .set("enable.auto.commit", "true")
-            .set("auto.commit.interval.ms", "1000")
-            .set("enable.auto.offset.store", "false")
-            // What was published before anybody read counts, too.
-            .set("auto.offset.reset", "earliest")
-            .set("partition.assignment.strategy", "cooperative-sticky")
-            .set("session.timeout.ms", options.session_ms.to_string())
-            .set("heartbeat.interval.ms", (options.session_ms / 5).max(1).to_string())
-            .set("fetch.wait.max.ms", "100")
-            .set("queued.max.messages.kbytes", FETCHED_KBYTES_MAX);
+        let config = reading(config, options);
         let (sender, waiting) = mpsc::channel(WAITING_MAX);
         let (ended_tell, ended) = watch::channel(false);
         let shared = Arc::new(Shared {

@@ -139,6 +139,11 @@ fn config(options: &KafkaOptions) -> ClientConfig {
 }
 
 fn producer(config: &ClientConfig, options: &KafkaOptions) -> KafkaResult<FutureProducer<Quiet>> {
+    writing(config, options).create_with_context(Quiet)
+}
+
+/// After what an operator set: that a message was written is not for the settings to say.
+fn writing(config: &ClientConfig, options: &KafkaOptions) -> ClientConfig {
     let mut config = config.clone();
     config
         .set("acks", "all")
@@ -148,7 +153,7 @@ fn producer(config: &ClientConfig, options: &KafkaOptions) -> KafkaResult<Future
         .set("compression.type", "lz4")
         .set("linger.ms", "2")
         .set("queue.buffering.max.kbytes", SENDING_KBYTES_MAX);
-    config.create_with_context(Quiet)
+    config
 }
 
 /// Some errors are about the message itself and will never be others.
@@ -331,6 +336,28 @@ mod tests {
         Back::new(&config(&options), &options);
         let worse = vec![sale::Secret::new("no.such.property=1")];
         assert!(KafkaBroker::open(&KafkaOptions { properties: worse, ..options }).is_err());
+    }
+
+    #[test]
+    fn what_a_promise_needs_is_so_whatever_is_set() {
+        let set = [
+            "acks=1",
+            "enable.idempotence=false",
+            "enable.auto.offset.store=true",
+            "partition.assignment.strategy=range",
+        ];
+        let properties = set.map(sale::Secret::new).to_vec();
+        let options = KafkaOptions { properties, ..KafkaOptions::default() };
+        let common = config(&options);
+        let (writing, reading) = (writing(&common, &options), consumer::reading(&common, &options));
+        for (of, name, value) in [
+            (&writing, "acks", "all"),
+            (&writing, "enable.idempotence", "true"),
+            (&reading, "enable.auto.offset.store", "false"),
+            (&reading, "partition.assignment.strategy", "cooperative-sticky"),
+        ] {
+            assert_eq!(of.get(name), Some(value), "{name}");
+        }
     }
 
     #[test]

@@ -239,6 +239,23 @@ impl OrderBook for FakeBook {
             Ok(book.failed.values().filter(due).take(limit).cloned().collect())
         })
     }
+
+    async fn due_by_another_clock(&self, now_ms: Millis) -> Result<u64, BookError> {
+        self.0.change(|book| {
+            if book.down {
+                return Err(BookError::Unavailable("away".into()));
+            }
+            // No ladder has such a step.
+            let ahead_ms = now_ms + 12 * 3_600_000;
+            let ahead = |one: &&mut FailedClaim| one.next_try_ms.is_some_and(|at| at > ahead_ms);
+            let mut brought = 0;
+            for one in book.failed.values_mut().filter(ahead) {
+                one.next_try_ms = Some(now_ms);
+                brought += 1;
+            }
+            Ok(brought)
+        })
+    }
 }
 
 pub(crate) fn no(n: u64) -> OrderNo {

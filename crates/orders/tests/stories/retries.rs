@@ -121,3 +121,24 @@ async fn a_slow_retry_does_not_delay_new_claims() {
     test.book.0.until(|book| book.orders.contains(&no(1))).await;
     workers.stop().await;
 }
+
+#[tokio::test]
+async fn a_clock_that_is_set_right_does_not_keep_failed_claims_waiting() {
+    const DAY_MS: i64 = 24 * 3_600_000;
+    let test = TestWorkers::new();
+    test.book.0.change(|book| book.poison.insert(no(7)));
+    test.clock.advance(DAY_MS);
+    test.log.append(claims(1, 7..8));
+    let workers = test.start();
+    test.log.until_acked(1).await;
+    assert_eq!(test.book.failed(no(7)).next_try_ms, Some(START_MS + DAY_MS + 10_000));
+    let looks = test.book.0.see(|book| book.due_calls);
+    workers.retry_now();
+    test.book.0.until(|book| book.due_calls > looks).await;
+
+    test.book.0.change(|book| book.poison.clear());
+    test.clock.set(START_MS);
+    workers.retry_now();
+    test.book.0.until(|book| book.orders == [no(7)] && book.failed.is_empty()).await;
+    workers.stop().await;
+}

@@ -10,11 +10,12 @@ use ledger::RefundReason;
 use payment::PayMethod;
 use sale::{
     ATTRIBUTE_NAME_CHARS_MAX, ATTRIBUTE_NUMBER_MAX, ATTRIBUTE_TEXT_CHARS_MAX, ATTRIBUTES_MAX,
-    BACK_MARK_CHARS_MAX, CODE_CHARS, ChallengeKind, DESCRIPTION_CHARS_MAX, DIFFICULTY_DEFAULT,
-    DIFFICULTY_MAX, DIFFICULTY_MIN, EVENT_TICKET_CHARS_MAX, IMAGES_MAX, ITEMS_PER_ACTIVITY_MAX,
-    LIMIT_PER_USER_MAX, NAME_CHARS_MAX, OrderStatus, PAY_WITHIN_MS_DEFAULT, PAY_WITHIN_MS_MAX,
-    PAY_WITHIN_MS_MIN, PRICE_MAX, RECEIPT_CHARS_MAX, SHARDS_MAX, SHOP_ID_CHARS_MAX, SHUFFLE_MS_MAX,
-    SOLUTION_CHARS_MAX, STOCK_MAX, TOKEN_BEFORE_MS_MAX, URL_CHARS_MAX, USER_ID_CHARS_MAX,
+    BACK_MARK_CHARS_MAX, CODE_CHARS, ChallengeKind, Currency, DESCRIPTION_CHARS_MAX,
+    DIFFICULTY_DEFAULT, DIFFICULTY_MAX, DIFFICULTY_MIN, EVENT_TICKET_CHARS_MAX, IMAGES_MAX,
+    ITEMS_PER_ACTIVITY_MAX, LIMIT_PER_USER_MAX, NAME_CHARS_MAX, OrderStatus, PAY_WITHIN_MS_DEFAULT,
+    PAY_WITHIN_MS_MAX, PAY_WITHIN_MS_MIN, PRICE_MAX, RECEIPT_CHARS_MAX, SHARDS_MAX,
+    SHOP_ID_CHARS_MAX, SHUFFLE_MS_MAX, SOLUTION_CHARS_MAX, STOCK_MAX, TOKEN_BEFORE_MS_MAX,
+    URL_CHARS_MAX, USER_ID_CHARS_MAX,
 };
 use utoipa::{
     PartialSchema, ToSchema,
@@ -513,8 +514,16 @@ pub(super) fn origin_price() -> Schema {
     int64(or_null(Type::Integer), 0, PRICE_MAX).into()
 }
 
+const ABOUT_CURRENCY: &str =
+    "Of ISO 4217. It says how many decimals amounts have: CNY two, JPY none, KWD three.";
+
 pub(super) fn currency() -> Schema {
-    text(CURRENCY).default(Some(sale::Currency::CNY.as_str().into())).into()
+    let codes = of(Type::String).enum_values(Some(Currency::iso_4217()));
+    codes.description(Some(ABOUT_CURRENCY)).default(Some(Currency::CNY.as_str().into())).into()
+}
+
+pub(super) fn edited_currency() -> Schema {
+    one_of_or_null(ABOUT_CURRENCY, Currency::iso_4217())
 }
 
 pub(super) fn stock() -> Schema {
@@ -568,7 +577,6 @@ edited! {
     edited_name = name,
     edited_pay_within_ms = pay_within_ms,
     edited_price = price,
-    edited_currency = currency,
     edited_stock = stock,
     edited_limit_per_user = limit_per_user,
     edited_shards = shards,

@@ -3,7 +3,7 @@
 //! Without a server the engine is opened here, and the same router is called that a server would have
 //! behind its port. So every command is written once, against one API, and is refused in the same words.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use auth::Operator;
 use axum::{Router, body::Body, response::Response};
@@ -52,6 +52,15 @@ enum At {
 
 type Result<T = ()> = std::result::Result<T, Failure>;
 
+/// A command that was pointed at the wrong place says at which, and what to type.
+pub(super) fn no_data_in(directory: &Path) -> Failure {
+    Failure::Cannot(format!(
+        "there is no data of Seckill in {}: give --data DIR or SECKILL_DATA (the first `seckill serve` makes \
+         the directory)",
+        directory.display()
+    ))
+}
+
 impl AdminApi {
     /// Never makes a directory: a command that was pointed at the wrong place must not find an empty
     /// shop there and call it fine.
@@ -59,11 +68,7 @@ impl AdminApi {
         let directory = config.data.clone();
         let shown = directory.canonicalize().unwrap_or_else(|_| directory.clone());
         if config.profile == Profile::Solo && !directory.join(LEDGER_FILE).is_file() {
-            return Err(Failure::Cannot(format!(
-                "there is no data of Seckill in {}: give --data DIR or SECKILL_DATA (the first \
-                 `seckill serve` makes the directory)",
-                shown.display()
-            )));
+            return Err(no_data_in(&shown));
         }
         match take(&config) {
             Ok((data, temporary)) => {

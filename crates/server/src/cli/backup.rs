@@ -25,7 +25,11 @@ use std::{
 
 use rusqlite::{Connection, OpenFlags};
 
-use super::{Failure, admin_api::AdminApi, reconcile::reconcile};
+use super::{
+    Failure,
+    admin_api::{AdminApi, no_data_in},
+    reconcile::reconcile,
+};
 use config::{Config, Profile, Secret};
 use engine::{LEDGER_FILE, SANDBOX_FILE, secrets};
 
@@ -41,8 +45,7 @@ pub(super) async fn backup(mut config: Config, to: &Path, json: bool) -> Result<
         return Err(Failure::Cannot(instead.into()));
     }
     if !config.data.join(LEDGER_FILE).is_file() {
-        let nothing = format!("{} holds no data of seckill", config.data.display());
-        return Err(Failure::Cannot(nothing));
+        return Err(no_data_in(&config.data));
     }
     if to.exists() {
         return Err(Failure::Cannot(format!(
@@ -75,7 +78,11 @@ fn unfinished(to: &Path) -> Result<PathBuf, Failure> {
         Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(cause.into()),
         _ => {}
     }
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&folder)
+        .map_err(|cause| format!("{} cannot be made: {cause}", folder.display()))?;
     Ok(folder)
 }
 

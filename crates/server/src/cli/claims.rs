@@ -101,6 +101,9 @@ impl Seen {
 
 pub(super) async fn run(api: &AdminApi, command: Claims) -> Result<(), Failure> {
     let until = command.until.unwrap_or_else(|| SystemClock.now_ms().saturating_add(1));
+    if until <= command.since {
+        return Err("--until must be later than --since: 2h is two hours ago".into());
+    }
     let mut asked =
         format!("/admin/claims?from={}&to={until}", command.since.max(sale::TIME_MS_MIN));
     if let Some(item) = command.item {

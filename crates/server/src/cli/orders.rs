@@ -1,7 +1,7 @@
 //! `seckill order`: one order, and what an operator does with its money.
 
 use clap::{Args, Subcommand};
-use sale::OrderNo;
+use sale::{Currency, Money, OrderNo};
 use serde_json::{Value, json};
 
 use super::{AdminApi, Failure};
@@ -61,7 +61,7 @@ pub(super) async fn run(api: &AdminApi, command: OrderCommand) -> Result<(), Fai
     let (One { order_no }, verb, body) = match command {
         OrderCommand::Show(One { order_no }) => {
             let shown = api.get(&format!("/admin/orders/{order_no}")).await?;
-            print(&shown);
+            print!("{}", order_text(&shown));
             return Ok(());
         }
         OrderCommand::Cancel(one) => (one, "cancel", json!({})),
@@ -80,29 +80,60 @@ pub(super) async fn run(api: &AdminApi, command: OrderCommand) -> Result<(), Fai
             (one, "mark-refunded", body)
         }
     };
-    print(&api.post(&format!("/admin/orders/{order_no}/{verb}"), &body).await?);
+    let shown = api.post(&format!("/admin/orders/{order_no}/{verb}"), &body).await?;
+    print!("{}", order_text(&shown));
     Ok(())
 }
 
-fn print(shown: &Value) {
+fn order_text(shown: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let order = &shown["order"];
-    println!(
-        "{}  {:9}  {} {}  {}",
+    let mut lines = vec![format!(
+        "{}  {:9}  {}  {}",
         text(&order["order_no"]),
         text(&order["status"]),
-        order["amount"],
-        text(&order["currency"]),
+        amount(order),
         text(&order["item_name"])
-    );
-    for payment in shown["payments"].as_array().into_iter().flatten() {
-        println!(
-            "  {:6}  {:9}  {}  {} {}",
+    )];
+    let payments = shown["payments"].as_array().into_iter().flatten();
+    lines.extend(payments.map(|payment| {
+        format!(
+            "  {:6}  {:9}  {}  {}",
             text(&payment["kind"]),
             text(&payment["provider"]),
             text(&payment["provider_txn"]),
-            payment["amount"],
-            text(&payment["currency"])
-        );
+            amount(payment)
+        )
+    }));
+    lines.join("\n") + "\n"
+}
+
+/// In the currency's own units, as people write it.
+fn amount(of: &Value) -> String {
+    let code = of["currency"].as_str().unwrap_or_default();
+    match (of["amount"].as_i64(), code.parse::<Currency>()) {
+        (Some(minor), Ok(currency)) => Money::new(minor, currency).to_string(),
+        _ => format!("{} {code}", of["amount"]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_in_the_currencys_own_units() {
+        let of = |minor: i64, currency: &str| {
+            json!({"order": {"order_no": "SK1", "status": "paid", "amount": minor, "currency": currency,
+                    "item_name": "Tea"},
+                "payments": [{"kind": "pay", "provider": "external", "provider_txn": "T-1",
+                    "amount": minor, "currency": currency}]})
+        };
+        for (minor, currency, shown) in
+            [(699_900, "CNY", "6999.00 CNY"), (980, "JPY", "980 JPY"), (1_234, "KWD", "1.234 KWD")]
+        {
+            let told = order_text(&of(minor, currency));
+            assert_eq!(told.matches(shown).count(), 2, "{told}");
+        }
     }
 }

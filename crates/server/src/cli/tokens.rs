@@ -34,9 +34,9 @@ pub(super) async fn run(api: &AdminApi, command: Token) -> Result<(), Failure> {
         Token::Create { name, role, expires, from } => {
             let mut new = json!({"name": name, "role": role, "addresses": from});
             if let Some(expires) = expires {
-                let ttl_ms = if expires == "never" { Ok(0) } else { duration_ms(&expires) };
-                new["ttl_ms"] =
-                    ttl_ms.map_err(|rule| format!("--expires {expires}: {rule}"))?.into();
+                let ttl_ms =
+                    ttl_ms(&expires).map_err(|rule| format!("--expires {expires}: {rule}"))?;
+                new["ttl_ms"] = ttl_ms.into();
             }
             let made = api.post("/admin/tokens", &new).await?;
             println!("{}", made["token"].as_str().unwrap_or_default());
@@ -67,4 +67,31 @@ pub(super) async fn run(api: &AdminApi, command: Token) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// For the API zero is for ever; whoever types no time at all does not mean that.
+fn ttl_ms(expires: &str) -> Result<u64, String> {
+    if expires == "never" {
+        return Ok(0);
+    }
+    match duration_ms(expires)? {
+        0 => {
+            Err("must be longer than nothing; a token that is good for ever is one with never"
+                .into())
+        }
+        ttl_ms => Ok(ttl_ms),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_word_never_makes_a_token_for_ever() {
+        assert_eq!((ttl_ms("never"), ttl_ms("1h30m")), (Ok(0), Ok(5_400_000)));
+        for bad in ["0s", "0d0h", "", "30", "Never"] {
+            assert!(ttl_ms(bad).is_err(), "{bad}");
+        }
+    }
 }

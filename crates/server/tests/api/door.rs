@@ -69,6 +69,23 @@ async fn a_challenge_is_solved_before_the_opening_and_the_opening_is_one_request
     claim(&shop, item, good["token"].as_str().unwrap()).await.is(202);
 }
 
+/// Which challenges were spent is forgotten with the process; what an earlier one made is told by that, and
+/// not by the time, which may be set back.
+#[tokio::test]
+async fn a_challenge_of_an_earlier_process_is_over_whatever_the_clock_says() {
+    let (before, after) = (Shop::open().await, Shop::open().await);
+    let door = || json!({"challenge": "pow", "difficulty": 12});
+    let ((_, item), (_, same)) = (stage(&before, door()).await, stage(&after, door()).await);
+    assert_eq!(item, same);
+    let altcha = solved(&challenge(&before, "ann", item).await);
+    let refused = token(&after, "ann", item, json!({"altcha": altcha})).await;
+    assert_eq!(refused.is_refused(403, "bad_challenge", None).json()["reason"], "expired");
+    // It began while the clock was a minute ahead.
+    after.clock.set(NOW_MS - 60_000);
+    let altcha = solved(&challenge(&after, "ann", item).await);
+    token(&after, "ann", item, json!({"altcha": altcha})).await.is(200);
+}
+
 #[tokio::test]
 async fn nothing_without_a_good_token_or_challenge_reaches_the_gate() {
     let (shop, gate) = Shop::open_beside_a_gate().await;

@@ -32,6 +32,8 @@ async fn a_plan_that_makes_no_sense_is_refused_with_its_field() {
         (with("stock", json!(1.5)), "items[0].stock"),
         (with("price", json!(-1)), "items[0].price"),
         (with("currency", json!("yuan")), "items[0].currency"),
+        (with("currency", json!("XXQ")), "items[0].currency"),
+        (with("currency", json!("XAU")), "items[0].currency"),
         (with("limit_per_user", json!(0)), "items[0].limit_per_user"),
         (with("shards", json!(0)), "items[0].shards"),
         (with("image_url", json!("javascript:alert(1)")), "items[0].image_url"),

@@ -36,7 +36,7 @@ impl Said {
 
     /// Refused in one line of words beside the place that was asked, and nothing on standard output.
     #[track_caller]
-    fn refused(self, words: &str) {
+    pub(crate) fn refused(self, words: &str) {
         assert_eq!((self.code, self.out.as_str()), (Some(2), ""), "{}", self.err);
         let last = self.err.trim().lines().last().unwrap_or_default();
         assert!(last.starts_with("seckill: ") && last.contains(words), "{}", self.err);
@@ -297,6 +297,12 @@ fn a_command_that_finds_no_data_says_so_and_makes_none() {
         &["token", "create", "ann"],
         &["warm", "1"],
         &["migrate"],
+        &["claims", "--since", "1h"],
+        &["order", "show", "SK0381966054408192001"],
+        &["key", "list"],
+        &["list", "all"],
+        &["webhooks", "list"],
+        &["backup", "copy"],
         &["reconcile", "--data", "no-such-folder"],
         // A folder that is there, and is not Seckill's.
         &["reconcile", "--data", "."],

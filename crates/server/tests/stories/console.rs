@@ -52,7 +52,7 @@ pub(crate) async fn signed_in(sale: &Sale) -> Browser {
     browser
 }
 
-/// A draft with two items from a table, through the wizard; its id.
+/// A draft with three items from a table, one of them in yen, through the wizard; its id.
 async fn plan(browser: &mut Browser) -> i64 {
     view(browser, "#/sales/new").await;
     browser.until("return !!document.querySelector('fieldset input[maxlength]')").await;
@@ -61,11 +61,12 @@ async fn plan(browser: &mut Browser) -> i64 {
             "document.querySelector('fieldset input[maxlength]').value = 'Midnight sale';
              document.querySelector('details').open = true;
              document.querySelector('textarea').value =
-                 'name,price,stock,limit_per_user\\nPhone,6999.00,10,1\\n壳,\"1,299.50\",5,2\\n'",
+                 'name,price,stock,limit_per_user,currency\\nPhone,6999.00,10,1,\\n' +
+                 '壳,\"1,299.50\",5,2,CNY\\n茶,980,3,1,JPY\\n'",
         )
         .await;
     press(browser, "Take these items").await;
-    browser.until("return document.querySelectorAll('.item-row').length === 2").await;
+    browser.until("return document.querySelectorAll('.item-row').length === 3").await;
     browser.is_sound().await;
     press(browser, "Save as draft").await;
     says(browser, "Midnight sale").await;
@@ -123,10 +124,12 @@ async fn the_operators_midnight(profile: Profile) {
     publish(&mut browser).await;
     let path = format!("/api/v1/admin/activities/{planned}");
     let published: Value = sale.admin().read(&path).await.unwrap();
-    assert_eq!(
-        (&published["state"], published["items"].as_array().unwrap().len()),
-        (&json!("published"), 2)
-    );
+    let items = published["items"].as_array().unwrap().iter();
+    let prices: Vec<_> = items.map(|item| (&item["price"], &item["currency"])).collect();
+    assert_eq!(published["state"], "published");
+    let of = |minor: i64, code: &str| (json!(minor), json!(code));
+    let planned = [of(699_900, "CNY"), of(129_950, "CNY"), of(980, "JPY")];
+    assert_eq!(prices, planned.each_ref().map(|(minor, code)| (minor, code)));
     let no = watch_and_pause(&mut browser, &sale).await;
 
     // An order is found by its buyer, and tells its story.

@@ -4,6 +4,7 @@
 use std::{
     collections::HashSet,
     fs,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
     sync::Arc,
@@ -108,6 +109,10 @@ async fn a_backup_made_while_it_sells_is_whole() {
     assert_eq!(code, Some(0), "{text}");
     let (code, text) = tokio::task::block_in_place(|| seckill(&sale.deployment, &command));
     assert_eq!(code, Some(2), "a backup is not written over: {text}");
+    let modes = fs::read_dir(&backup).unwrap().map(|entry| entry.unwrap().metadata());
+    for metadata in modes.chain([fs::metadata(&backup)]) {
+        assert_eq!(metadata.unwrap().permissions().mode() & 0o077, 0, "only its owner can read it");
+    }
     let sold = traffic.count(Heard::is_admitted);
     becomes("more are sold", async || traffic.count(Heard::is_admitted) >= sold + 100).await;
     let heard = traffic.end().await;

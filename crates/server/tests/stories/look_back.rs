@@ -55,6 +55,8 @@ async fn the_claims_of_a_finished_sale_are_read_back_and_compared_with_the_books
     assert_eq!(lines(&claims(&sale, &["--item", &item]).done()).len(), 60);
     assert_eq!(lines(&claims(&sale, &["--item", "999999"]).done()).len(), 0);
     assert_eq!(lines(&claims(&sale, &["--until", "30m"]).done()).len(), 0);
+    seckill(&sale.deployment, &["claims", "--since", "1h", "--until", "2h"])
+        .refused("--until must be later than --since");
     let table = seckill(&sale.deployment, &["claims", "--since", "1h", "--format", "csv"]).done();
     assert_eq!(table.lines().count(), 61);
     assert!(table.starts_with("order_no,user_id,item_id,"), "{table}");

@@ -101,6 +101,9 @@ async fn what_operators_do_on_a_quiet_day(profile: Profile) {
     sale.instead(NewSale { opens_ms, ..NewSale::of(STOCK) }).await;
     let mut browser = signed_in(&sale).await;
     on_a_phone(&mut browser).await;
+    view(&mut browser, "#/sales/new").await;
+    browser.until("return !!document.querySelector('.item-row select')").await;
+    fits(&mut browser).await;
     two_operators_move_the_window(&mut browser, &sale).await;
 
     a_long_name_has_room_at_a_desk(&mut browser, &sale).await;
