@@ -95,10 +95,10 @@ pub(crate) async fn measure(
 }
 
 async fn orders_per_s(data: &Path, broker: Option<Arc<dyn Broker>>) -> Result<f64, Failure> {
-    let folder = data.join("by-broker");
-    std::fs::create_dir_all(&folder)?;
-    let ledger = Arc::new(sqlite::open(&folder.join("ledger.db"), clock())?);
-    let gate = SoloGate::open(&folder, OPTIONS, clock())?;
+    // Its own each time: who closes the files of the last round may not be done with it.
+    let folder = tempfile::Builder::new().prefix("by-broker-").tempdir_in(data)?;
+    let ledger = Arc::new(sqlite::open(&folder.path().join("ledger.db"), clock())?);
+    let gate = SoloGate::open(folder.path(), OPTIONS, clock())?;
     let mut crowd = Crowd::new();
     // One more than is measured: it brings the workers together.
     let (item, _) = sale(&*ledger, &mut crowd, CLAIMS + 1).await?;
@@ -140,7 +140,6 @@ async fn orders_per_s(data: &Path, broker: Option<Arc<dyn Broker>>) -> Result<f6
         broker.stop().await;
     }
     drop((gate, ledger));
-    std::fs::remove_dir_all(folder)?;
     Ok(CLAIMS as f64 / took.as_secs_f64())
 }
 

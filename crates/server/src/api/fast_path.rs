@@ -25,11 +25,13 @@ use sale::{ItemId, Millis};
 
 use super::{
     App, BASE,
-    claims::{ADMITTED_BYTES, ClaimHead, IDEMPOTENCY_KEY, Moment, SALE_TOKEN, Wish, answer},
+    claims::{
+        ADMITTED_BYTES, ClaimBody, ClaimHead, IDEMPOTENCY_KEY, Moment, SALE_TOKEN, Wish, answer,
+    },
 };
 use crate::{
     edge::ONLY_TLS,
-    extract::{Json, is_plain_number},
+    extract::is_plain_number,
     metrics::HttpMetrics,
     origins::EXPOSED,
     problem::{Code, Lang, Problem, write_field},
@@ -95,7 +97,7 @@ impl Claims {
         let fields = request.fields;
         let (tokens, keys) = (fields.all(SALE_TOKEN), fields.all(IDEMPOTENCY_KEY));
         let head = ClaimHead::read(&self.app, item, now, tokens, keys)?;
-        head.with(Json::read(fields.first(CONTENT_TYPE.as_str()), request.body)?)
+        head.with(ClaimBody::read(fields.first(CONTENT_TYPE.as_str()), request.body)?)
     }
 
     fn refuse(&self, problem: &Problem, ticket: &Ticket, now_ms: Millis, out: &mut Vec<u8>) {
