@@ -215,7 +215,7 @@ fn table(out: &Path, made: &BTreeMap<String, Made>) -> Result<String> {
         let end = path.rsplit('.').next().unwrap_or_default();
         let kind = KINDS.iter().find(|(kind, ..)| *kind == end);
         let (_, kind, packs) = kind.ok_or_else(|| format!("web/{path}: nobody knows this kind"))?;
-        // Hardly anybody wants a large script, or half a megabyte of document, unpacked, and waits until it is.
+        // Hardly anybody wants a large script or the document unpacked, and waits until it is.
         let packed_only = *packs && end != "html" && bytes.len() > UNPACKED_BYTES_MAX;
         let stored = if packed_only { &[][..] } else { bytes };
         let kept = written(&out.join(format!("{n}.kept")), stored)?;
