@@ -216,7 +216,8 @@ fn table(out: &Path, made: &BTreeMap<String, Made>) -> Result<String> {
         let kind = KINDS.iter().find(|(kind, ..)| *kind == end);
         let (_, kind, packs) = kind.ok_or_else(|| format!("web/{path}: nobody knows this kind"))?;
         // Hardly anybody wants a large script or the document unpacked, and waits until it is.
-        let packed_only = *packs && end != "html" && bytes.len() > UNPACKED_BYTES_MAX;
+        let is_large = *packs && end != "html" && bytes.len() > UNPACKED_BYTES_MAX;
+        let packed_only = is_large && !path.starts_with(PACKED);
         let stored = if packed_only { &[][..] } else { bytes };
         let kept = written(&out.join(format!("{n}.kept")), stored)?;
         let row = format!("path: {path:?}, name: {name:?}, hash: {hash:?}, kind: {kind:?}");
