@@ -125,8 +125,8 @@ async fn a_refusal_allocates_next_to_nothing_and_a_claim_little() {
     let per_refusal = tokio::task::spawn_blocking(move || counted(address, &requests, 409));
     let per_refusal = per_refusal.await.unwrap();
 
-    // One buyer who asks as fast as they can: overload must cost less than what it keeps away. Not for what is
-    // sold out, which costs as little and is not counted.
+    // One buyer who asks as fast as they can: overload must cost less than what it keeps away. What is sold
+    // out costs as little and is not counted, so there are units.
     let another = NewSale::of(1_000).create(&mut admin).await.unwrap().items[0];
     let floods = vec![claims(another, "flood", 1).remove(0); 21 + ASKED];
     let per_limited = tokio::task::spawn_blocking(move || {
